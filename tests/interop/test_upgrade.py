@@ -21,6 +21,7 @@ import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from ike import End
+from test_acquire import Monitor, Trapped, is_heard
 from test_lifecycle import host_state
 from topology import HERE, THERE
 
@@ -391,3 +392,31 @@ def wait_until(condition, why):
     while not condition():
         assert time.monotonic() < deadline, why()
         time.sleep(0.01)
+
+
+def test_packets_that_wait_for_a_state_wait_on(uxfrm):
+    """An acquire is under way: who answers it later than an upgrade finds the packets still there, each once."""
+    with Trapped(uxfrm) as network:
+        network.here.start(PROTECTED.policies(HERE, THERE), more=CONTROLLED)
+        network.there.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
+        with Monitor(network.here) as monitor:
+            is_heard(network, monitor)
+            with network.right.entered():
+                far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            far.bind((THERE.inner[4], 7300))
+            far.settimeout(ARRIVAL_SECONDS)
+            with network.left.entered():
+                near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with contextlib.closing(far), contextlib.closing(near):
+                near.bind((HERE.inner[4], 0))
+                sent = [struct.pack("!Q", number) + bytes(number * 50) for number in range(20)]
+                for datagram in sent:
+                    near.sendto(datagram, (THERE.inner[4], 7300))
+                monitor.wait_for("acquire")
+                for _ in range(2):
+                    network.here.upgrade()
+                assert monitor.text().count("acquire") == 1, "nobody is asked again"
+                for line in reversed(PROTECTED.states(HERE, THERE)):
+                    network.here.exec(f"ip {line}")
+                assert [far.recv(2048) for _ in sent] == sent
+        assert network.here.statistics() == {}

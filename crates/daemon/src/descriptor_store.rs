@@ -7,6 +7,9 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
+/// Copies of descriptors, and what they are called among those that pass.
+pub(crate) type Copies = Vec<(String, OwnedFd)>;
+
 /// Descriptors by what they are.
 #[derive(Debug, Default)]
 pub(crate) struct DescriptorStore {

@@ -7,6 +7,7 @@
 mod by_route;
 mod desk;
 mod interface;
+mod passing;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,9 +23,10 @@ use uxfrm_offload::{
     dev::{Addition, Answer, EventReport, ProfileChoice, TableName},
 };
 use uxfrm_packet::Pool;
-use uxfrm_runtime::{Bay, DeviceLane, Events, Exit, Running};
+use uxfrm_runtime::{Bay, DeviceLane, Events, Exit};
 
 use crate::{
+    carrier::Carrier,
     config::{Device, LinkDown as Choice},
     control::{ClientId, Outbox},
     lanes,
@@ -33,6 +35,7 @@ use crate::{
 use by_route::ByRoute;
 pub(crate) use interface::Making;
 use interface::{Interface, Look};
+pub(crate) use passing::{Finals, Passed, drain};
 
 /// How often interfaces are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -87,13 +90,15 @@ pub(crate) enum Mode {
 #[derive(Debug)]
 struct Installed {
     nic: Arc<Mutex<ModelNic>>,
+    /// How it was made; a profile that was read from a file is its text.
+    addition: Addition,
     /// The interface whose link it follows, where that is not its own.
     port: Option<String>,
     /// Its own and its virtual functions'.
     interfaces: Vec<Interface>,
     /// What `uxfrm dev set` said.
     admin: Link,
-    thread: Option<Running>,
+    thread: Option<Carrier>,
 }
 
 impl Devices {
@@ -128,11 +133,8 @@ impl Devices {
             let addition = device.addition();
             let whose = || format!("[[device]] {}", device.name);
             all.install(addition, making).with_context(whose)?;
-            database.set_link_down(match device.link_down {
-                Choice::Block => LinkDown::Block,
-                Choice::Release => LinkDown::Release,
-            });
         }
+        set_up_link_down(devices, database);
         Ok(all)
     }
 
@@ -146,14 +148,15 @@ impl Devices {
         &self.bay
     }
 
-    /// Starts the devices' threads, now that all lanes are there; those of later devices as they come.
+    /// Opens the sockets of the devices' threads, now that all lanes are there; those of later devices as they come. Threads begin when they are
+    /// [resumed](Self::resume).
     ///
     /// # Errors
-    /// When sockets or threads can't be had.
-    pub(crate) fn start(&mut self, around: Surroundings) -> anyhow::Result<()> {
+    /// When sockets can't be had.
+    pub(crate) fn open(&mut self, around: Surroundings) -> anyhow::Result<()> {
         self.running = Some(around);
         let names: Vec<_> = self.installed.keys().cloned().collect();
-        names.iter().try_for_each(|name| self.run(name))
+        names.iter().try_for_each(|name| self.open_thread(name))
     }
 
     /// What their ports refused.
@@ -214,7 +217,7 @@ impl Devices {
     /// Whether a thread ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
         let mut threads = self.installed.values().filter_map(|installed| installed.thread.as_ref());
-        threads.any(Running::has_ended)
+        threads.any(Carrier::has_ended)
     }
 
     /// Tells who listens what has happened since.
@@ -234,21 +237,31 @@ impl Devices {
     /// What ended a thread before it was told to.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
         let threads = self.installed.into_values().filter_map(|installed| installed.thread);
-        threads.map(Running::stop).try_for_each(|ended| Ok(ended?))
+        threads.map(Carrier::stop).try_for_each(|ended| Ok(ended?))
     }
 
     /// Makes a device.
     fn install(&mut self, addition: Addition, making: Making) -> anyhow::Result<()> {
-        let Addition { name, port, profile, functions, trusted, marks, tables } = addition;
-        anyhow::ensure!(!self.has(&name), "there is a device {name} already");
+        let Addition { name, port, functions, .. } = &addition;
+        let functions = *functions;
+        anyhow::ensure!(!self.has(name), "there is a device {name} already");
         anyhow::ensure!(
             functions <= MOST_FUNCTIONS,
             "{functions} virtual functions; 64 are the most"
         );
-        if let Some(port) = &port {
+        if let Some(port) = port {
             anyhow::ensure!(making.is_there(port), "there is no interface {port} to be over");
         }
-        let mut profile = read_profile(&profile)?;
+        let interfaces = names(name, functions).map(|name| making.open(&name));
+        let interfaces = interfaces.collect::<anyhow::Result<Vec<_>>>()?;
+        self.put_up(addition, interfaces)
+    }
+
+    /// The same, with interfaces that are there.
+    fn put_up(&mut self, mut addition: Addition, interfaces: Vec<Interface>) -> anyhow::Result<()> {
+        let (mut profile, choice) = read_profile(addition.profile)?;
+        addition.profile = choice;
+        let Addition { name, port, functions, trusted, marks, tables, .. } = addition.clone();
         profile.marks_received = marks.unwrap_or(profile.marks_received);
         for (table, size) in tables {
             let sizes = &mut profile.tables;
@@ -260,8 +273,6 @@ impl Devices {
             };
             *place = Some(size);
         }
-        let interfaces = names(&name, functions).map(|name| making.open(&name));
-        let interfaces = interfaces.collect::<anyhow::Result<Vec<_>>>()?;
         let share = profile.tables.share(usize::from(functions) + 1);
         let trust = if trusted { Trust::Trusted } else { Trust::Untrusted };
         let mut setup = NicSetup::new(profile, interfaces[0].device());
@@ -282,7 +293,8 @@ impl Devices {
                 self.nics.plug(&name, &nic, FunctionId(number));
             }
         }
-        let installed = Installed { nic, port, interfaces, admin: Link::Up, thread: None };
+        let installed =
+            Installed { nic, addition, port, interfaces, admin: Link::Up, thread: None };
         self.installed.insert(name.clone(), installed);
         self.news.push(EventReport::bare(&name, "added"));
         Ok(())
@@ -300,13 +312,15 @@ impl Devices {
         }
         let number = interface.device().0;
         let (interfaces, taken) = (vec![interface], Arc::clone(&nic));
-        let installed = Installed { nic, port: None, interfaces, admin: Link::Up, thread: None };
+        let addition = Addition { name: name.to_owned(), ..Addition::default() };
+        let installed =
+            Installed { nic, addition, port: None, interfaces, admin: Link::Up, thread: None };
         self.installed.insert(name.to_owned(), installed);
         (taken, number)
     }
 
-    /// Starts a device's thread.
-    fn run(&mut self, name: &str) -> anyhow::Result<()> {
+    /// Opens what a device's thread needs.
+    fn open_thread(&mut self, name: &str) -> anyhow::Result<()> {
         let (Some(around), Some(installed)) = (&self.running, self.installed.get_mut(name)) else {
             return Ok(());
         };
@@ -320,7 +334,7 @@ impl Devices {
         self.drops.push(lane.drops());
         // Names of threads have 15 letters.
         let thread = format!("nic-{}", name.get(..name.len().min(11)).unwrap_or_default());
-        installed.thread = Some(Running::start(lane, thread, None)?);
+        installed.thread = Some(Carrier::resting(lane, thread));
         Ok(())
     }
 
@@ -335,7 +349,7 @@ impl Devices {
             }
         }
         self.bay.remove(installed.interfaces[0].device());
-        if let Some(Err(error)) = installed.thread.map(Running::stop) {
+        if let Some(Err(error)) = installed.thread.map(Carrier::stop) {
             tracing::error!(%error, device = name, "the device's thread had ended by itself");
         }
         self.gone = self.gone.plus(lock(&installed.nic).drops());
@@ -360,18 +374,33 @@ fn names(name: &str, functions: u16) -> impl Iterator<Item = String> {
     std::iter::once(name.to_owned()).chain(functions)
 }
 
-fn read_profile(choice: &ProfileChoice) -> anyhow::Result<Profile> {
+/// A profile, and how it may be read again: a file may be another then.
+fn read_profile(choice: ProfileChoice) -> anyhow::Result<(Profile, ProfileChoice)> {
     let name = match choice {
-        ProfileChoice::Text(text) => return Profile::from_toml(text).context("profile"),
+        ProfileChoice::Text(text) => {
+            let profile = Profile::from_toml(&text).context("profile")?;
+            return Ok((profile, ProfileChoice::Text(text)));
+        }
         ProfileChoice::Named(name) => name,
     };
-    if let Some(profile) = Profile::by_name(name) {
-        return Ok(profile);
+    if let Some(profile) = Profile::by_name(&name) {
+        return Ok((profile, ProfileChoice::Named(name)));
     }
-    let text = fs::read_to_string(name).with_context(|| {
+    let text = fs::read_to_string(&name).with_context(|| {
         format!("profile {name}: neither niantic, connectx6dx, netdevsim or unlimited, nor a file")
     })?;
-    Profile::from_toml(&text).with_context(|| format!("profile {name}"))
+    let profile = Profile::from_toml(&text).with_context(|| format!("profile {name}"))?;
+    Ok((profile, ProfileChoice::Text(text)))
+}
+
+/// What becomes of policies as the configuration says.
+fn set_up_link_down(devices: &[Device], database: &mut Database) {
+    for device in devices {
+        database.set_link_down(match device.link_down {
+            Choice::Block => LinkDown::Block,
+            Choice::Release => LinkDown::Release,
+        });
+    }
 }
 
 fn seed() -> anyhow::Result<u16> {

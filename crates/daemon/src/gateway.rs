@@ -82,7 +82,7 @@ const FILTER: u8 = 8;
 const TICK: Duration = Duration::from_millis(200);
 /// Packets that wait in the TUN at the most. The kernel's 500 small ones are gone in 2 ms, for which a worker may well have to wait for a
 /// processor; of larger ones a sender's own window lets fewer wait.
-const QUEUE: u32 = 4000;
+pub(crate) const QUEUE: u32 = 4000;
 
 /// What becomes of a host whose gateway ends by a fault.
 const STAYS: &str = "protected destinations stay unreachable until uxfrm runs again";
@@ -228,7 +228,9 @@ pub(crate) fn imagine(config: &Config) -> anyhow::Result<Database> {
 /// # Errors
 /// As [`imagine`], of the rest of the configuration.
 pub(crate) fn imagine_none(config: &Config) -> anyhow::Result<Database> {
-    empty(config, Making::Imagined, None).map(|(database, _)| database)
+    let mut database = empty(config, None)?;
+    Devices::plug(&config.device, Making::Imagined, config.wire.mark.get(), &mut database)?;
+    Ok(database)
 }
 
 /// Removes what a gateway that has ended left in this network namespace, so that nothing is protected or blocked any more. With a
@@ -288,23 +290,19 @@ fn read(
     making: Making,
     store: Option<&SequenceStore>,
 ) -> anyhow::Result<(Database, Devices)> {
-    let (mut database, devices) = empty(config, making, store)?;
+    let mut database = empty(config, store)?;
+    let devices = Devices::plug(&config.device, making, config.wire.mark.get(), &mut database)?;
     load::load(&mut database, &config.xfrm.batch, now()).map_err(joined)?;
     Ok((database, devices))
 }
 
-/// The same without what files say.
-fn empty(
-    config: &Config,
-    making: Making,
-    store: Option<&SequenceStore>,
-) -> anyhow::Result<(Database, Devices)> {
+/// Databases without devices, and without what files say.
+fn empty(config: &Config, store: Option<&SequenceStore>) -> anyhow::Result<Database> {
     let mut database = Database::new(config.crypto.backend.into(), iv_seed()?);
     let senses = if config.inline.is_some() { Senses::BytesOnly } else { Senses::Filtered };
     database.set_senses(senses);
     database.attend_with(store.map_or_else(Keeper::default, SequenceStore::keeper));
-    let devices = Devices::plug(&config.device, making, config.wire.mark.get(), &mut database)?;
-    Ok((database, devices))
+    Ok(database)
 }
 
 /// Random, for IV prefixes of states until their owner draws them.
@@ -385,6 +383,7 @@ impl Opening {
     fn start(self, config: &Config) -> anyhow::Result<Gateway> {
         let Self { mut gateway, lanes } = self;
         let stays = if config.inline.is_some() { KEPT_OUT } else { STAYS };
+        gateway.devices.resume().context(stays)?;
         let lanes::Started { lanes, drops, caches, guidance, asked } =
             lanes.start(config).context(stays)?;
         (gateway.lanes, gateway.guidance, gateway.asked) = (lanes, guidance, asked);
@@ -465,7 +464,7 @@ impl Gateway {
         };
         let mode = sides.as_ref().map_or(devices::Mode::Host, |_| devices::Mode::Inline);
         let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
-        devices.start(devices::Surroundings { mark, mode, events: events_of_devices, tun })?;
+        devices.open(devices::Surroundings { mark, mode, events: events_of_devices, tun })?;
         // The last of what may fail while nothing of the host's has changed.
         let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
         let guard = Guard::open(config, &snapshot.spd, &mut descriptors)?;
@@ -681,10 +680,16 @@ impl Gateway {
 
     /// All drops: the lanes', devices', and the kernel's on behalf of the guard.
     fn counts(&mut self) -> DropCounts {
+        let mut counts = self.counts_but_devices();
+        self.devices.add_to(&mut counts);
+        counts
+    }
+
+    /// The same without what devices dropped themselves.
+    fn counts_but_devices(&mut self) -> DropCounts {
         let mut counts =
             DropCounts::sum(self.drops.iter().chain(self.devices.drops()).map(Arc::as_ref));
         self.following.add_to(&mut counts);
-        self.devices.add_to(&mut counts);
         counts
     }
 

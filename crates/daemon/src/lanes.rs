@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context as _;
 use uxfrm_engine::{
     CacheCounts, Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, SourcePorts,
-    UdpSuper, WireHeaders, Worker,
+    UdpSuper, WaitingPacket, WireHeaders, Worker,
 };
 use uxfrm_io::{
     Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions,
@@ -89,6 +89,15 @@ impl Opened {
     /// Goes on where the lanes of the gateway before were laid down.
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
         self.lanes.iter_mut().try_for_each(|lane| lane.take_up())
+    }
+
+    /// Packets that waited for states with lanes of another process, by their numbers, wait with these, or leave.
+    pub(crate) fn wait_with(&mut self, waiting: Vec<(usize, Vec<WaitingPacket>)>) {
+        for (number, packets) in waiting {
+            if let Some(lane) = self.lanes.get_mut(number) {
+                lane.wait_with(packets);
+            }
+        }
     }
 
     /// Starts each on its thread.

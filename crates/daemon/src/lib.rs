@@ -6,6 +6,7 @@
 
 pub mod batch;
 pub mod boot;
+mod carrier;
 pub mod config;
 pub mod control;
 pub mod gateway;

@@ -100,6 +100,11 @@ impl Reload {
         &self.written
     }
 
+    /// Which tunnels files said.
+    pub(crate) const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Reads the files again and does what they ask for; with [`Request::Show`] only says so.
     pub(crate) fn answer(&mut self, request: Request, targets: Targets<'_>) -> Outcome {
         let done = match request {

@@ -12,6 +12,7 @@ pub(crate) mod fault;
 mod generic;
 mod nearer;
 mod opening;
+mod passing;
 mod plan;
 mod route;
 
@@ -22,16 +23,22 @@ use uxfrm_link::TunnelLink;
 use uxfrm_netlink::{Answers, ClientId, Datagram, Options, Refusal};
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{
-    Change, Incoming, Interface, Running, SocketCounts, Sockets, Source, TunnelControl,
-    TunnelCounts, TunnelLane,
+    Change, Incoming, Interface, SocketCounts, Sockets, Source, TunnelControl, TunnelCounts,
+    TunnelLane,
 };
 use uxfrm_tunnel::{
     Config, Port, PortIdentity, PortRequest, Ports, Tunnel, Tunnels, counters::Drops,
 };
 
 use self::nearer::Wide;
-pub(crate) use self::plan::Plan;
-use crate::control::{Dialect, Identity};
+pub(crate) use self::{
+    passing::{Finals, Passed, PassedPlan},
+    plan::Plan,
+};
+use crate::{
+    carrier::Carrier,
+    control::{Dialect, Identity},
+};
 
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
@@ -59,10 +66,13 @@ struct Opened {
 /// The thread that carries them.
 #[derive(Debug)]
 struct Worker {
-    lane: Running,
+    thread: Carrier,
     control: TunnelControl,
     drops: Arc<Drops>,
 }
+
+/// Its name.
+const THREAD: &str = "uxfrm-tunnels";
 
 impl Worker {
     fn start() -> Result<Self, Refusal> {
@@ -74,9 +84,9 @@ impl Worker {
         let sockets = Sockets { incoming: Vec::new(), errors, outgoing };
         let (lane, control) = TunnelLane::new(sockets).map_err(fault::of_worker)?;
         let drops = lane.drops();
-        let lane = Running::start(lane, "uxfrm-tunnels".to_owned(), None)
+        let thread = Carrier::start(lane, THREAD.to_owned())
             .map_err(|error| fault::of_system(&error, "a thread for tunnels"))?;
-        Ok(Self { lane, control, drops })
+        Ok(Self { thread, control, drops })
     }
 }
 
@@ -181,11 +191,6 @@ impl Carrying {
         Ok(())
     }
 
-    /// Whether there is neither a tunnel nor a receive port.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.interfaces.is_empty() && self.sockets.is_empty()
-    }
-
     /// Deletes the tunnels whose TUNs somebody else has deleted.
     pub(crate) fn look_after(&mut self) {
         let gone = self.interfaces.iter().filter(|opened| opened.counts.is_gone());
@@ -226,7 +231,7 @@ impl Carrying {
 
     /// Whether the thread ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
-        self.worker.as_ref().is_some_and(|worker| worker.lane.has_ended())
+        self.worker.as_ref().is_some_and(|worker| worker.thread.has_ended())
     }
 
     /// Ends the thread; the TUNs go with it.
@@ -234,7 +239,7 @@ impl Carrying {
     /// # Errors
     /// What ended it before it was told to.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
-        Ok(self.worker.map_or(Ok(()), |worker| worker.lane.stop())?)
+        Ok(self.worker.map_or(Ok(()), |worker| worker.thread.stop())?)
     }
 
     fn index_of(&self, name: &str) -> Result<u32, Refusal> {

@@ -23,6 +23,7 @@ mod predecessor;
 mod successor;
 mod supervisor;
 mod trust;
+mod waiting;
 
 use std::path::PathBuf;
 
@@ -32,7 +33,7 @@ pub(crate) use channel::Supervisor;
 pub(crate) use orphans::GATEWAY;
 pub use orphans::gateway_of;
 pub(crate) use predecessor::{Handing, Obstacle, Upgrade};
-pub(crate) use successor::Successor;
+pub(crate) use successor::{Successor, TakenOver};
 pub use supervisor::{Launch, supervise};
 
 /// What a client asks, as JSON.

@@ -7,7 +7,8 @@
 use std::fmt::Debug;
 
 use crate::{
-    Attachment, DeviceId, Failures, Handle, IvPrefix, Moment, Policy, Position, SaConfig, Wanted,
+    Attachment, DeviceId, Failures, Handle, History, IvPrefix, Moment, Policy, Position, SaConfig,
+    Wanted,
 };
 
 /// Devices that take states and policies.
@@ -23,6 +24,10 @@ pub trait Devices: Debug + Send {
     /// From now on packets go through a state, with the numbers and counts of `position`; again when others have carried it further
     /// (`XFRM_MSG_NEWAE`). Numbers only go on: what was received stays received.
     fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position);
+
+    /// What counters do not tell of a state of kind *packet* that another process has carried until now: what went wrong, its latest use, and whether a
+    /// soft limit was told.
+    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &History);
 
     /// `XFRM_MSG_UPDSA`: a state goes on with other limits and another encapsulation; a soft limit that was passed may be passed again.
     fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig);
@@ -130,6 +135,8 @@ impl Devices for NoDevices {
     }
 
     fn open_state(&mut self, _: DeviceId, _: Handle, _: &Position) {}
+
+    fn set_history(&mut self, _: DeviceId, _: Handle, _: &History) {}
 
     fn update_state(&mut self, _: DeviceId, _: Handle, _: &SaConfig) {}
 

@@ -52,6 +52,7 @@ pub use handover::{
 pub use id::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
 pub use lifetime::{Budget, Limits};
 pub use moment::Moment;
+pub use outbound::WaitingPacket;
 pub use pmtu::ErrorBudget;
 pub use prefix::{Family, Prefix, PrefixError};
 pub use sa::config::{
@@ -63,7 +64,7 @@ pub use sa::{
     aevent::{Aevents, Cause, Thresholds},
     iv::IvPrefix,
     keepalive::{Keepalive, KeepaliveInterval},
-    position::{Carried, Position},
+    position::{Carried, History, Position},
     replay::{Candidate, FIRST_RESERVED, ReplayWindow, is_before_restart},
     replay_store::{Keeper, ReplayStore},
     sad::{OutboundQuery, Sad},

@@ -66,6 +66,8 @@ use mixed::{Mixed, Sent};
 use verdict::Verdict;
 use waiting::{Held, Waiting};
 
+pub use waiting::WaitingPacket;
+
 /// The outbound half of a worker: scratch and what it remembers between batches.
 #[derive(Debug)]
 pub(crate) struct Outbound {

@@ -11,7 +11,7 @@ use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
 use crate::inbound::Inbound;
-use crate::outbound::Outbound;
+use crate::outbound::{Outbound, WaitingPacket};
 use crate::{
     CacheCounts, CacheStats, Caches, Cpu, DropReason, Drops, Event, Handed, Host, Moment,
     NarrowPaths, Published, Received, Snapshot, SourcePorts, Watch, least_path,
@@ -348,6 +348,25 @@ impl Worker {
         if mtu < self.settings.mtu_to(to).into() && !events.contains(&event) {
             events.push(event);
         }
+    }
+
+    /// Copies of the packets that wait for states, for a worker that takes this one's place.
+    #[must_use]
+    pub fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        self.outbound.portray_waiting()
+    }
+
+    /// Goes on with packets that waited with another worker, once there are its states, policies and [acquires](crate::Acquires):
+    /// they wait here, or leave.
+    pub fn wait_with(
+        &mut self,
+        waiting: Vec<WaitingPacket>,
+        now: Moment,
+        pool: &mut Pool,
+        out: &mut Output,
+    ) {
+        let (mut bench, outbound, _) = self.bench(now, pool, out);
+        outbound.wait_with(waiting, &mut bench);
     }
 
     /// Outbound buffers that wait for a state, and datagrams that wait for the rest of their fragments.

@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 
 use uxfrm_engine::{
-    DeviceCounts, DeviceEvent, Failures, Handle, IvPrefix, Moment, Policy, Position, SaConfig,
-    SaId, Wanted,
+    DeviceCounts, DeviceEvent, Failures, Handle, History, IvPrefix, Moment, Policy, Position,
+    SaConfig, SaId, Wanted,
 };
 use uxfrm_packet::IpPacket;
 
@@ -25,6 +25,9 @@ pub trait Device {
     /// stand in the state (`replay_esn`); here a state that goes on elsewhere is asked how far it came once the new one has its place. Again when
     /// others have carried it further; numbers only go on.
     fn open_state(&mut self, handle: Handle, position: &Position);
+
+    /// What its counts do not tell of a state that another process has carried. Not the kernel's, whose drivers outlive all processes.
+    fn set_history(&mut self, handle: Handle, history: &History);
 
     /// `XFRM_MSG_UPDSA`: other limits, another encapsulation; a soft limit that was passed may be passed again. The kernel's drivers don't hear of it.
     fn update_state(&mut self, handle: Handle, state: &SaConfig);

@@ -22,7 +22,7 @@ mod steering;
 pub use device::{Device, NicEvent, StateCounts};
 pub use nic::{
     Fault, FaultError, Framing, FunctionId, FunctionPort, HeldState, Link, ModelNic, NicDrop,
-    NicDrops, NicSetup, Queues, Trust, VirtualFunction,
+    NicDrops, NicSetup, NicTally, Queues, Trust, VirtualFunction,
 };
 pub use nics::Nics;
 pub use profile::{Profile, ProfileError, SteeringLimits, TableSizes};

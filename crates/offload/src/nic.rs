@@ -29,6 +29,7 @@ pub use fault::{Fault, FaultError};
 pub use function::{FunctionId, Trust, VirtualFunction};
 pub use held::HeldState;
 pub use queues::Queues;
+pub use tally::NicTally;
 
 mod association;
 mod completions;
@@ -46,6 +47,7 @@ mod queues;
 mod receive;
 mod segment;
 mod table;
+mod tally;
 mod transmit;
 
 /// What the packets that come off the wire begin with.

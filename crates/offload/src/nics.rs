@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, IvPrefix, Mode,
-    Moment, OffloadKind, Policy, Position, SaConfig, Segmentation, Spi, Wanted,
+    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, History,
+    IvPrefix, Mode, Moment, OffloadKind, Policy, Position, SaConfig, Segmentation, Spi, Wanted,
 };
 
 use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
@@ -185,6 +185,10 @@ impl Devices for Nics {
         if let Some(name) = shelf.names.get(&(device, handle)) {
             shelf.receiving.insert(*name, (device, handle));
         }
+    }
+
+    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &History) {
+        self.on(device, |port| port.set_history(handle, history));
     }
 
     fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig) {

@@ -198,6 +198,15 @@ impl Berth {
         self.places.is_empty()
     }
 
+    /// Whether anything waits for room, or for this lane.
+    pub(crate) fn has_some(&self) -> bool {
+        self.places.iter().any(|place| {
+            let rings = place.dock.rings.get(self.lane);
+            let is_there = |rings: &Rings| !rings.received.is_empty() || !rings.sealed.is_empty();
+            !place.outgoing.is_empty() || !place.incoming.is_empty() || rings.is_some_and(is_there)
+        })
+    }
+
     /// Gives devices what waits for room, and says which ways there is none.
     pub(crate) fn retry(&mut self, pool: &mut Pool) -> (Full, Lost) {
         let (mut full, mut lost) = (Full::default(), std::mem::take(&mut self.lost));

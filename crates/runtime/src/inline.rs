@@ -196,6 +196,11 @@ impl InlineLane {
         &self.worker
     }
 
+    /// States and policies count the last packets.
+    pub(crate) fn settle(&mut self) {
+        self.worker.settle();
+    }
+
     pub(crate) fn lay_down(&mut self) {
         self.ports.protected.0.lay_down();
         self.ports.wire.0.lay_down();

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_engine::{DropReason, Moment, Output, Received, Worker};
+use uxfrm_engine::{DropReason, Moment, Output, Received, WaitingPacket, Worker};
 use uxfrm_io::{
     NarrowPath, Port, Refused, clock,
     poll::{Poller, Waker},
@@ -267,6 +267,30 @@ impl Lane {
             self.worker.inbound_from_device(received, now(), &mut self.pool, &mut self.out);
             self.deliver();
         }
+    }
+
+    /// Goes on with packets that waited with another lane, before the first turn.
+    pub fn wait_with(&mut self, waiting: Vec<WaitingPacket>) {
+        self.worker.wait_with(waiting, now(), &mut self.pool, &mut self.out);
+        self.deliver();
+        self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
+    }
+
+    /// States and policies count the last packets.
+    pub(crate) fn settle(&mut self) {
+        self.worker.settle();
+    }
+
+    /// What is on its way to or from devices goes on; whether there was anything. It does not wait for ports that have no room.
+    pub(crate) fn drain(&mut self) -> bool {
+        let Some(devices) = &mut self.devices else { return false };
+        devices.look(&mut self.pool);
+        let had_some = devices.has_some();
+        let (_full, lost) = devices.retry(&mut self.pool);
+        self.count_lost(lost);
+        self.inbound_from_devices();
+        self.worker.settle();
+        had_some
     }
 
     /// Buffers that wait for states.

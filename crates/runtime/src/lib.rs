@@ -32,8 +32,8 @@ pub use inline::{InlineLane, InlinePorts};
 pub use lane::{Error, Lane};
 pub use running::{Halted, Running, Turns};
 pub use tunnels::{
-    Change, Incoming, Interface, Route, SocketCounts, Sockets, Source, TunnelControl, TunnelCounts,
-    TunnelLane, egress,
+    Change, Incoming, Interface, Narrow, Portrait, PortrayedInterface, Route, SocketCounts,
+    Sockets, Source, TunnelControl, TunnelCounts, TunnelLane, egress,
 };
 pub use ways::{Answer, Guide, News, NextHop, Question, Side};
 pub use wire::{Datagrams, Wire};

@@ -9,6 +9,7 @@ use std::{
     thread::JoinHandle,
 };
 
+use uxfrm_engine::WaitingPacket;
 use uxfrm_io::{affinity, confine, poll::Waker};
 
 use crate::{Error, InlineLane, Lane, TunnelLane};
@@ -27,6 +28,9 @@ pub trait Turns: Send + 'static {
     /// Buffers that wait for states.
     fn waiting(&self) -> Arc<AtomicUsize>;
 
+    /// It is halted: all that it did is to be counted.
+    fn settle(&mut self) {}
+
     /// It rests: leaves to another process what that needs to go on in its place, and may be told to go on itself.
     fn lay_down(&mut self) {}
 
@@ -36,6 +40,21 @@ pub trait Turns: Send + 'static {
     /// Where it was not.
     fn take_up(&mut self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// One turn, halted, with what is in memory on its way to or from a device, and with nothing of ports. Whether there was anything.
+    fn drain(&mut self) -> bool {
+        false
+    }
+
+    /// Copies of the packets that wait for states.
+    fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        Vec::new()
+    }
+
+    /// Before the first turn: packets that waited so with another lane wait with this one, or leave.
+    fn wait_with(&mut self, packets: Vec<WaitingPacket>) {
+        drop(packets);
     }
 }
 
@@ -59,6 +78,22 @@ impl Turns for Lane {
     fn take_up(&mut self) -> io::Result<()> {
         Self::take_up(self)
     }
+
+    fn settle(&mut self) {
+        Self::settle(self);
+    }
+
+    fn drain(&mut self) -> bool {
+        Self::drain(self)
+    }
+
+    fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        self.worker().portray_waiting()
+    }
+
+    fn wait_with(&mut self, packets: Vec<WaitingPacket>) {
+        Self::wait_with(self, packets);
+    }
 }
 
 impl Turns for InlineLane {
@@ -72,6 +107,10 @@ impl Turns for InlineLane {
 
     fn waiting(&self) -> Arc<AtomicUsize> {
         self.held()
+    }
+
+    fn settle(&mut self) {
+        Self::settle(self);
     }
 
     fn lay_down(&mut self) {
@@ -114,7 +153,7 @@ struct Ended {
     outcome: Result<(), Error>,
 }
 
-/// A lane that was halted, with all that it has. Dropping it ends the lane.
+/// A lane that was halted or has yet to start, with all that it has. Dropping it ends the lane.
 pub struct Halted {
     lane: Box<dyn Turns>,
     name: String,
@@ -122,6 +161,29 @@ pub struct Halted {
 }
 
 impl Halted {
+    /// One that has yet to start.
+    #[must_use]
+    pub fn new(lane: impl Turns, name: String) -> Self {
+        Self { lane: Box::new(lane), name, cpu: None }
+    }
+
+    /// One turn with what is on its way to or from a device, and with nothing of ports; on the calling thread. Whether there was
+    /// anything.
+    pub fn drain(&mut self) -> bool {
+        self.lane.drain()
+    }
+
+    /// Leaves to another process what that needs to go on in its place: nothing of it is to be drained any more.
+    pub fn lay_down(&mut self) {
+        self.lane.lay_down();
+    }
+
+    /// Copies of the packets that wait there for states.
+    #[must_use]
+    pub fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        self.lane.portray_waiting()
+    }
+
     /// Starts it again.
     ///
     /// # Errors
@@ -203,7 +265,7 @@ impl Running {
     pub fn halt(mut self) -> Result<Option<Halted>, Error> {
         let Some(Ended { mut lane, outcome }) = self.finish() else { return Ok(None) };
         outcome?;
-        lane.lay_down();
+        lane.settle();
         Ok(Some(Halted { lane, name: std::mem::take(&mut self.name), cpu: self.cpu }))
     }
 

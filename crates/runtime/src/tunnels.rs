@@ -15,6 +15,7 @@
 //! the packet is dropped as `tunnel_in_gre_checksum`. Off a real wire it is right.
 
 mod order;
+mod portrait;
 mod receive;
 mod send;
 mod side;
@@ -39,7 +40,8 @@ use uxfrm_tunnel::{DropReason, Egress, HashSeed, Ports, Tunnel, Tunnels, counter
 use self::{order::Order, side::Side, socket::Ear, tally::Tally, trains::TrainSockets};
 pub use self::{
     order::{Change, TunnelControl},
-    side::{Interface, Route, TunnelCounts},
+    portrait::{Portrait, PortrayedInterface},
+    side::{Interface, Narrow, Route, TunnelCounts},
     socket::{Incoming, SocketCounts, Sockets, Source},
 };
 use crate::Error;
@@ -70,6 +72,7 @@ pub struct TunnelLane {
     train: Batch,
     /// Datagrams of a train that are no tunnel's.
     others: Vec<PacketBuf>,
+    /// The identification of the next packet that is cut.
     ident: u32,
     looked: Moment,
 }
@@ -181,10 +184,16 @@ impl TunnelLane {
 
     /// Makes the changes that were ordered.
     fn obey(&mut self) {
-        while let Ok(Order { tunnels, ports, changes, done }) = self.orders.try_recv() {
-            let made = self.make(tunnels, ports, changes);
+        while let Ok(order) = self.orders.try_recv() {
             // Who does not wait for the answer has given up on us.
-            let _given_up = done.send(made);
+            match order {
+                Order::Make { tunnels, ports, changes, done } => {
+                    let _given_up = done.send(self.make(tunnels, ports, changes));
+                }
+                Order::Portray(done) => {
+                    let _given_up = done.send(self.portray());
+                }
+            }
         }
     }
 

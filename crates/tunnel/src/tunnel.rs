@@ -74,6 +74,19 @@ impl Tunnel {
         path_mtu.saturating_sub(self.overhead).max(least)
     }
 
+    /// How far its numbers are: the next one to send, and the next one that may come once one has come.
+    #[must_use]
+    pub fn numbers(&self) -> (u32, Option<u32>) {
+        let expected = u32::try_from(self.incoming.load(Ordering::Relaxed)).ok();
+        (self.outgoing.load(Ordering::Relaxed), expected)
+    }
+
+    /// Goes on with the numbers of one that another process had, before it carries anything.
+    pub fn go_on_from(&self, (next, expected): (u32, Option<u32>)) {
+        self.outgoing.store(next, Ordering::Relaxed);
+        self.incoming.store(expected.map_or(NONE_YET, u64::from), Ordering::Relaxed);
+    }
+
     /// The number of the next packet that is sent.
     pub(crate) fn next_number(&self) -> u32 {
         self.outgoing.fetch_add(1, Ordering::Relaxed)
@@ -225,5 +238,11 @@ mod tests {
         assert_eq!(taken, [true, false, false, true, false, true, true, true]);
         assert!(tunnel.takes_number(u32::MAX) && tunnel.takes_number(0));
         assert_eq!((tunnel.next_number(), tunnel.next_number()), (0, 1));
+        let other = Tunnel::new("g", tunnel.config().clone()).unwrap();
+        other.go_on_from(tunnel.numbers());
+        assert_eq!(
+            (other.next_number(), other.takes_number(0), other.takes_number(1)),
+            (2, false, true)
+        );
     }
 }

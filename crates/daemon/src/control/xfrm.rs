@@ -307,10 +307,7 @@ impl Protocol for Serving<'_> {
 impl Serving<'_> {
     /// What does not pass to another process.
     fn obstacles(&self) -> Vec<Obstacle> {
-        let all = [
-            (!self.devices.is_empty(), Obstacle::Devices),
-            (!self.tunnels.is_empty(), Obstacle::Tunnels),
-        ];
+        let all = [(self.database.has_stand_ins(), Obstacle::StandIn)];
         all.into_iter().filter_map(|(is_there, obstacle)| is_there.then_some(obstacle)).collect()
     }
 

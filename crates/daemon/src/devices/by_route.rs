@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use uxfrm_engine::{
-    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, IvPrefix, Mark,
-    Offload, Policy, Position, SaConfig, Wanted,
+    Attachment, DeviceCounts, DeviceId, DeviceRefusal, Devices, Direction, Handle, History,
+    IvPrefix, Mark, Offload, Policy, Position, SaConfig, Wanted,
 };
 use uxfrm_io::rtnetlink::Rtnetlink;
 use uxfrm_offload::Nics;
@@ -52,6 +52,10 @@ impl Devices for ByRoute {
 
     fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position) {
         self.nics.open_state(device, handle, position);
+    }
+
+    fn set_history(&mut self, device: DeviceId, handle: Handle, history: &History) {
+        self.nics.set_history(device, handle, history);
     }
 
     fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig) {

@@ -130,7 +130,8 @@ impl Devices {
             refused(errno, &format!("{error:#}"))
         };
         self.install(addition, Making::Real).map_err(failed)?;
-        self.run(&name).map_err(failed)
+        self.open_thread(&name).map_err(failed)?;
+        self.resume().map_err(|error| failed(error.into()))
     }
 
     /// The gateway's TUN is no device, nor what one is over, as in the configuration.

@@ -1,10 +1,12 @@
 //! The interfaces that devices and their virtual functions are.
 
+use std::os::fd::OwnedFd;
+
 use anyhow::Context as _;
 use uxfrm_engine::DeviceId;
 use uxfrm_io::{
     rtnetlink::Rtnetlink,
-    tun::{Tun, TunOptions},
+    tun::{Place, Tun, TunOptions},
 };
 use uxfrm_offload::Link;
 
@@ -31,7 +33,7 @@ pub(super) struct Interface {
     pub(super) name: String,
     index: u32,
     /// It was made, and goes when this does.
-    _tun: Option<Tun>,
+    pub(super) tun: Option<Tun>,
 }
 
 impl Making {
@@ -50,19 +52,30 @@ impl Making {
             let letters = name.bytes().fold(0, |sum: u32, byte| {
                 sum.wrapping_mul(31).wrapping_add(byte.into()) & (IMAGINED - 1)
             });
-            return Ok(Interface { name, index: IMAGINED + letters, _tun: None });
+            return Ok(Interface { name, index: IMAGINED + letters, tun: None });
         }
         if let Some(index) = index(&name) {
-            return Ok(Interface { name, index, _tun: None });
+            return Ok(Interface { name, index, tun: None });
         }
         let tun = Tun::open(&TunOptions::new(&name))
             .with_context(|| format!("can't make the interface {name}"))?;
         let index = bring_up(&tun, MTU)?;
-        Ok(Interface { name, index, _tun: Some(tun) })
+        Ok(Interface { name, index, tun: Some(tun) })
     }
 }
 
 impl Interface {
+    /// One that another process has had until now, with its TUN where it made it.
+    ///
+    /// # Errors
+    /// The kernel's: no queue of a TUN.
+    pub(super) fn taken(name: &str, index: u32, tun: Option<OwnedFd>) -> anyhow::Result<Self> {
+        let options = TunOptions::new(name);
+        let tun = tun.map(|tun| Tun::of_queue(tun, &options, Place::First)).transpose();
+        let tun = tun.with_context(|| format!("the interface {name}"))?;
+        Ok(Self { name: name.to_owned(), index, tun })
+    }
+
     pub(super) const fn device(&self) -> DeviceId {
         DeviceId(self.index)
     }

@@ -1,8 +1,9 @@
 //! One process of a gateway takes another's place: what is particular about its start, and about the other's end.
 
-use std::{os::fd::AsFd as _, path::Path};
+use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 
 use anyhow::Context as _;
+use uxfrm_engine::{DropReason, Drops};
 use uxfrm_io::{
     link::Link,
     poll::{Poller, Ready},
@@ -14,14 +15,12 @@ use crate::{
     config::Config,
     control::{ClientId, Control, Outbox, Terms},
     descriptor_store::DescriptorStore,
-    devices::Making,
     host::Before,
     lanes,
     reload::Reload,
     sandbox,
     stat::{self, StatSocket},
-    tunnels::Plan,
-    upgrade::{self, Handing, Successor, Supervisor, Upgrade},
+    upgrade::{self, Handing, Successor, Supervisor, TakenOver, Upgrade},
 };
 
 /// Takes the place of the process at the other end of a link, which goes on as it was if that fails.
@@ -49,15 +48,26 @@ pub(super) fn take_over(
         lanes.take_up()?;
         supervisor.take_over()
     };
-    let (client, rested) = successor.take_over(&mut gateway.database, in_charge)?;
+    let Gateway { database, tunnels, devices, .. } = &mut gateway;
+    let taken = successor.take_over(database, (tunnels, devices), in_charge)?;
+    let TakenOver { client, rested, waiting, left } = taken;
     gateway.following.replace_witness();
+    if let Some(control) = &mut control {
+        control.take_seats(&mut gateway.serving())?;
+    }
+    if !waiting.is_empty() {
+        // They wait only while workers know of acquires.
+        gateway.xfrm.settle(&mut gateway.database);
+        lanes.wait_with(waiting);
+    }
     let mut gateway = Opening { gateway, lanes }.start(&config)?;
+    gateway.tunnels.resume()?;
     let answer = upgrade::Answer::done(rested);
     stat.listen_as_ours()?;
+    gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
     tracing::info!(?answer, "this process has taken over");
     if let Some(control) = &mut control {
-        control.take_seats(&mut gateway.serving())?;
         control.publish(|outbox| tell(outbox, client, &answer));
     }
     // The kernel takes its time, while packets pass already.
@@ -77,22 +87,25 @@ fn build_successor(
     let stat = descriptors.take(stat::DESCRIPTOR).context("no socket of the counters")?;
     let stat = StatSocket::of_socket(stat)?;
     let mut store = open_store(config, poller.waker(), descriptors)?;
-    let (mut database, devices) = empty(config, Making::Real, Some(&store))?;
+    let mut database = empty(config, Some(&store))?;
+    let devices = successor.devices(descriptors, config, &mut database)?;
     let mut xfrm = xfrm(config)?;
-    successor.restore(&mut xfrm, &mut database)?;
+    successor.restore(&mut xfrm, &mut database, &devices)?;
     successor.adopt(&mut store, &mut database);
     database.share_numbers();
     database.publish();
     let terms = Terms { user: config.control.user, mark: config.wire.mark.get() };
     let control = successor.control(descriptors, terms)?;
     let written = successor.written(&database);
-    let reload = Reload::new(path, config.clone(), written, Plan::read(config)?);
+    let reload = Reload::new(path, config.clone(), written, successor.plan(config)?);
+    let tunnels = successor.tunnels(descriptors)?;
     let mut descriptors = std::mem::take(descriptors);
     descriptors.keep(stat::DESCRIPTOR, stat.as_fd())?;
     let destinations = successor.destinations();
     let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
     let mut opening = Gateway::open(config, parts, Before::Runs)?;
     opening.gateway.drops.push(successor.drops());
+    opening.gateway.tunnels = tunnels;
     Ok((opening, stat, control))
 }
 
@@ -102,6 +115,12 @@ fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::Answer) {
 }
 
 impl Gateway {
+    fn note_dropped(&mut self, reason: DropReason, packets: u64) {
+        let drops = Drops::default();
+        drops.add(reason, packets);
+        self.drops.push(Arc::new(drops));
+    }
+
     /// Goes on with an upgrade that is under way.
     pub(super) fn upgrade_by(
         &mut self,
@@ -134,11 +153,15 @@ impl Gateway {
         if let Err(error) = self.following.reserve_for_long() {
             tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
         }
-        let (drops, fastest) = (self.counts(), self.following.fastest());
+        // Devices hear of it now, as nobody tells them more meanwhile.
+        self.database.share_numbers();
+        // Devices' own pass with them.
+        let (drops, fastest) = (self.counts_but_devices(), self.following.fastest());
         let destinations = self.asked.all();
         let Self { upgrade, database, xfrm, descriptors, reload, lanes, events, happened, .. } =
             self;
         let guidance = &mut self.guidance;
+        let (tunnels, devices) = (&mut self.tunnels, &mut self.devices);
         let told = upgrade.hand_over(Handing {
             config: reload.config(),
             database,
@@ -146,6 +169,9 @@ impl Gateway {
             control,
             descriptors,
             written: reload.written(),
+            tunnels,
+            devices,
+            plan: reload.plan(),
             drops,
             fastest,
             destinations,

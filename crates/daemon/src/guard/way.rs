@@ -52,7 +52,9 @@ pub(super) fn upper(selector: &Selector, version: Version, outcome: Outcome) -> 
         (Outcome::Pass, _) if asks_for_ports => {
             all.iter_mut().for_each(|conditions| conditions.push(Condition::whole(version)));
         }
-        (Outcome::Drop(_) | Outcome::Divert, Version::V6) if asks_for_ports || protocol.is_some() => {
+        (Outcome::Drop(_) | Outcome::Divert, Version::V6)
+            if asks_for_ports || protocol.is_some() =>
+        {
             all.push(vec![fragment]);
         }
         (Outcome::Drop(_) | Outcome::Divert, Version::V4) if asks_for_ports => {

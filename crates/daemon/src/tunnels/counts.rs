@@ -45,7 +45,7 @@ fn statistics(counts: &TunnelCounts) -> Statistics {
 }
 
 /// Those that are not zero.
-fn by_reason(drops: &Drops) -> impl Iterator<Item = (String, u64)> {
+pub(super) fn by_reason(drops: &Drops) -> impl Iterator<Item = (String, u64)> {
     let all = DropReason::ALL.iter().map(|reason| (reason.as_str().to_owned(), drops.of(*reason)));
     all.filter(|(_, count)| *count != 0)
 }

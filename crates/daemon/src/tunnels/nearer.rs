@@ -65,7 +65,7 @@ impl Carrying {
 }
 
 /// Whether a port for all addresses takes what comes to this one.
-fn covers(wide: &PortIdentity, one: &PortIdentity) -> bool {
+pub(super) fn covers(wide: &PortIdentity, one: &PortIdentity) -> bool {
     *wide == PortIdentity { local: wide.local, ..*one }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use uxfrm_io::rtnetlink::Chosen;
@@ -14,10 +15,10 @@ use uxfrm_link::{Admin, TunnelLink};
 use uxfrm_netlink::Refusal;
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Route, egress};
-use uxfrm_tunnel::{Config, Port as ReceivePort, Tunnel, ports::ZeroChecksum6};
+use uxfrm_tunnel::{Config, Port as ReceivePort, PortIdentity, Tunnel, ports::ZeroChecksum6};
 
 use super::{fault, nearer::Wide};
-use crate::{local_ports, train};
+use crate::{gateway::QUEUE, local_ports, train};
 
 /// What the network takes towards who knows where.
 const USUAL_MTU: usize = 1500;
@@ -79,6 +80,8 @@ pub(super) fn tun(
         tracing::debug!(%error, "the kernel has no IPv6 on the TUN");
     }
     let index = rtnetlink.link(tun.name()).map_err(fault::of_rtnetlink)?.index;
+    // Also while another process of the gateway takes over.
+    rtnetlink.set_queue_length(index, QUEUE).map_err(fault::of_rtnetlink)?;
     adjust(index, route, link.admin, rtnetlink)?;
     Ok((Box::new(Fitted::new(tun)), index))
 }
@@ -117,6 +120,13 @@ pub(super) fn datagrams(port: &ReceivePort) -> Result<Udp, Refusal> {
     Ok(socket)
 }
 
+/// The socket of a receive port, or of one at a single address, that another process has had until now.
+pub(super) fn taken_datagrams(identity: &PortIdentity, socket: OwnedFd) -> Result<Udp, Refusal> {
+    let local = SocketAddr::new(identity.local, identity.port);
+    let options = UdpOptions { device: identity.device, ..UdpOptions::new(local) };
+    Udp::of_socket(socket, &options).map_err(|error| fault::bare(&error))
+}
+
 /// What opens sockets of single addresses beside that of a port for all; `None` for other ports.
 pub(super) fn wide(port: ReceivePort, socket: &Udp) -> Option<Wide> {
     if !port.identity.local.is_unspecified() {
@@ -145,11 +155,28 @@ fn allow(port: &ReceivePort, socket: &Udp) -> io::Result<()> {
 
 /// A socket for whole packets of a protocol.
 pub(super) fn raw(version: Version, protocol: Protocol) -> Result<Box<dyn Port>, Refusal> {
+    raw_of(version, protocol, Raw::open)
+}
+
+/// The same of one that another process has received by until now.
+pub(super) fn taken_raw(
+    version: Version,
+    protocol: Protocol,
+    socket: OwnedFd,
+) -> Result<Box<dyn Port>, Refusal> {
+    raw_of(version, protocol, |options| Raw::receiving(socket, options))
+}
+
+fn raw_of(
+    version: Version,
+    protocol: Protocol,
+    open: impl FnOnce(&RawOptions) -> io::Result<Raw>,
+) -> Result<Box<dyn Port>, Refusal> {
     let open = || -> io::Result<Box<dyn Port>> {
         if is_absent(version) {
             return Ok(Box::new(Absent::new()?));
         }
-        Ok(Box::new(Raw::open(&RawOptions { protocol, ..RawOptions::new(version) })?))
+        Ok(Box::new(open(&RawOptions { protocol, ..RawOptions::new(version) })?))
     };
     let what = || format!("a raw socket for {protocol} (needs CAP_NET_RAW)");
     open().map_err(|error| fault::of_system(&error, &what()))

@@ -13,8 +13,8 @@ use crate::{config::Config, lanes};
 /// What batch files add; it can be, all together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
-    ports: Vec<PortRequest>,
-    links: Vec<TunnelLink>,
+    pub(super) ports: Vec<PortRequest>,
+    pub(super) links: Vec<TunnelLink>,
 }
 
 /// What a plan's lines are checked against: those before them, and what is the gateway's.

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use uxfrm_engine::{
-    Counters, Database, Error, Failures, IvPrefix, Lifecycle, Moment, Sa, Thresholds,
+    Counters, Database, Error, Failures, History, IvPrefix, Lifecycle, Moment, Sa, Thresholds,
 };
 
 use crate::sequences::Reserved;
@@ -112,7 +112,8 @@ impl Carried {
         let [replay_window, replay, integrity_failed] = self.failures;
         let failures = Failures { replay_window, replay, integrity_failed };
         let lifecycle = if self.dying { Lifecycle::Dying } else { Lifecycle::Valid };
-        sa.go_on_with(failures, self.last_used.map(Moment), lifecycle);
+        let last_used = self.last_used.map(Moment);
+        database.set_history(sa, History { failures, last_used, lifecycle });
         Ok(())
     }
 }

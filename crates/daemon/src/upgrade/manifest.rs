@@ -3,13 +3,16 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
 use uxfrm_io::link::{Link, Parcel};
 
-use super::carried::Carried;
-use crate::control::{Identity, Seat};
+use super::{carried::Carried, waiting::PassedWaiting};
+use crate::{
+    control::{Identity, Seat},
+    devices, tunnels,
+};
 
 /// The words that both ends know. Another number means that a restart is needed.
 pub(super) const VERSION: u32 = 2;
@@ -21,7 +24,47 @@ pub(super) struct Hello {
     pub(super) release: String,
     /// Why it can't begin, as where its configuration has faults.
     pub(super) refused: Option<String>,
+    /// What it goes on with beside states, policies and clients. The first releases did not say.
+    #[serde(default)]
+    pub(super) takes: Vec<String>,
 }
+
+impl Hello {
+    /// Whether who asks takes something over.
+    pub(super) fn takes(&self, what: &str) -> bool {
+        self.takes.iter().any(|one| one == what)
+    }
+
+    /// Whether who asks can take over from this release, with what there is.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn suits<'a>(&self, mut there: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
+        let release = &self.release;
+        if let Some(why) = &self.refused {
+            bail!("the other process can't take over: {why}");
+        }
+        ensure!(
+            self.version == VERSION,
+            "release {release} does not take over from this one: restart it instead"
+        );
+        if let Some(what) = there.find(|what| !self.takes(what)) {
+            bail!("release {release} does not take over {what}: restart it instead");
+        }
+        Ok(())
+    }
+}
+
+/// What not every release takes over.
+pub(super) const TUNNELS: &str = "tunnels";
+/// Packets that wait for states.
+pub(super) const WAITING: &str = "waiting";
+
+/// Offload devices.
+pub(super) const DEVICES: &str = "devices";
+
+/// What this one does.
+pub(super) const TAKES: [&str; 3] = [TUNNELS, WAITING, DEVICES];
 
 /// 2: all but keys, which are in the messages of states behind it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,6 +95,15 @@ pub(super) struct Manifest {
     pub(super) destinations: Vec<IpAddr>,
     /// The TUN, the routing table and the mark: routes and guard stay as they are.
     pub(super) place: Place,
+    /// Tunnels and receive ports, where there ever were any.
+    #[serde(default)]
+    pub(super) tunnels: Option<tunnels::Passed>,
+    /// Those that files say.
+    #[serde(default)]
+    pub(super) tunnels_of_files: Option<tunnels::PassedPlan>,
+    /// Offload devices, where there ever were any.
+    #[serde(default)]
+    pub(super) devices: Option<devices::Passed>,
 }
 
 /// What of the configuration the kernel's tables hang on.
@@ -80,6 +132,13 @@ pub(super) struct Finals {
     pub(super) states: Vec<(usize, Carried)>,
     /// When the lanes began to rest.
     pub(super) rested: u64,
+    #[serde(default)]
+    pub(super) tunnels: tunnels::Finals,
+    #[serde(default)]
+    pub(super) devices: devices::Finals,
+    /// Packets that wait for states. Their bytes are a message behind this one, where there are any.
+    #[serde(default)]
+    pub(super) waiting: PassedWaiting,
 }
 
 /// A client.
@@ -129,4 +188,41 @@ pub(super) fn receive_with_descriptors<T: DeserializeOwned>(
     let Parcel { bytes, descriptors } = parcel.context("the other process has ended")?;
     let step = serde_json::from_slice(&bytes).context("the other process speaks otherwise")?;
     Ok((step, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(text: &str) -> Hello {
+        serde_json::from_str(text).unwrap()
+    }
+
+    fn refusal(text: &str, there: &[&str]) -> Option<String> {
+        hello(text).suits(there.iter().copied()).err().map(|why| why.to_string())
+    }
+
+    #[test]
+    fn who_does_not_take_what_there_is_is_refused() {
+        let first = r#"{"version":2,"release":"0.1.0","refused":null}"#;
+        assert_eq!(refusal(first, &[]), None, "the first releases take states, policies, clients");
+        for what in [TUNNELS, DEVICES] {
+            let text = format!("release 0.1.0 does not take over {what}: restart it instead");
+            assert_eq!(refusal(first, &[what]), Some(text));
+        }
+        let later =
+            r#"{"version":2,"release":"9","refused":null,"takes":["tunnels","devices","x"],"y":1}"#;
+        assert_eq!(refusal(later, &[TUNNELS, DEVICES]), None);
+        assert!(!hello(first).takes(WAITING) && !hello(later).takes(WAITING));
+    }
+
+    #[test]
+    fn another_format_is_refused_with_words() {
+        let text = r#"{"version":1,"release":"9.0.0","refused":null,"takes":["tunnels"]}"#;
+        let why = "release 9.0.0 does not take over from this one: restart it instead";
+        assert_eq!(refusal(text, &[]), Some(why.to_owned()));
+        let text = r#"{"version":2,"release":"9.0.0","refused":"no configuration"}"#;
+        let why = "the other process can't take over: no configuration";
+        assert_eq!(refusal(text, &[]), Some(why.to_owned()));
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     net::IpAddr,
+    os::fd::AsFd as _,
     path::PathBuf,
     sync::{Arc, mpsc::Receiver},
     time::Duration,
@@ -22,14 +23,20 @@ use super::{
     Answer, Request, Supervisor,
     carried::{Carried, SoftLimit},
     channel::Order,
-    manifest::{self, Finals, Hello, Manifest, PassedSeat, Place, VERSION, Verdict},
+    manifest::{
+        self, DEVICES, Finals, Hello, Manifest, PassedSeat, Place, TUNNELS, VERSION, Verdict,
+        WAITING,
+    },
+    waiting::PassedWaiting,
 };
 use crate::{
     config::Config,
     control::{ClientId, Control},
-    descriptor_store::DescriptorStore,
+    descriptor_store::{Copies, DescriptorStore},
+    devices::{self, Devices},
     reload::Written,
     time::now,
+    tunnels::{self, Carrying, Plan},
 };
 
 /// A successor that has not asked for anything by then is given up.
@@ -49,18 +56,17 @@ const PARCEL: usize = 16 * 1024;
 pub(crate) enum Obstacle {
     /// Nobody could start another process.
     NoSupervisor,
-    /// Offload devices.
-    Devices,
-    /// Tunnels and receive ports.
-    Tunnels,
+    /// A policy that blocks in place of one that a device had, which messages do not tell from others.
+    StandIn,
 }
 
 impl Obstacle {
     const fn text(self) -> &'static str {
         match self {
             Self::NoSupervisor => "this gateway was not started by `uxfrm run`",
-            Self::Devices => "offload devices do not pass to another process yet",
-            Self::Tunnels => "tunnels do not pass to another process yet",
+            Self::StandIn => {
+                "a policy blocks in place of one on a device that went down, until that one is added again: add it before, or"
+            }
         }
     }
 }
@@ -90,6 +96,10 @@ pub(crate) struct Handing<'a> {
     pub(crate) control: &'a Control,
     pub(crate) descriptors: &'a mut DescriptorStore,
     pub(crate) written: &'a Written,
+    pub(crate) tunnels: &'a mut Carrying,
+    pub(crate) devices: &'a mut Devices,
+    /// What files say of them.
+    pub(crate) plan: &'a Plan,
     pub(crate) drops: DropCounts,
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) fastest: u64,
@@ -215,16 +225,20 @@ impl Upgrade {
         };
         let guidance = handing.guidance.take().map(Running::halt).transpose()?.flatten();
         let rested = now();
-        let halted = halt(handing.lanes)?;
+        let mut halted = halt(handing.lanes)?;
         link.be_patient_for(REST)?;
-        let told = finish(link, &mut handing, &prepared, rested);
+        let told = rest_beside(&mut handing, &mut halted)
+            .inspect(|()| halted.iter_mut().for_each(Halted::lay_down))
+            .and_then(|()| finish(link, &mut handing, &prepared, &halted, rested));
         let supervisor = self.supervisor.as_ref().context(Obstacle::NoSupervisor.text())?;
         // One that was not told all is not waited for.
         let states = u32::try_from(prepared.states.len()).unwrap_or(u32::MAX);
         let patience = told.as_ref().map_or(Duration::ZERO, |()| REST + REST_OF_A_STATE * states);
         supervisor.await_end(patience).context("the supervisor has ended")?;
+        handing.devices.resume()?;
         *handing.lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
         *handing.guidance = guidance.map(Halted::resume).transpose()?;
+        handing.tunnels.resume()?;
         let why = told.err().map_or_else(
             || "the other process did not take over".to_owned(),
             |error| format!("{error:#}"),
@@ -273,27 +287,44 @@ type States = [(Arc<Sa>, Datagram)];
 struct Prepared {
     states: Vec<(Arc<Sa>, Datagram)>,
     carried: Vec<Carried>,
+    /// Whether it takes packets that wait for states.
+    takes_waiting: bool,
 }
 
 /// Tells the successor all that it can be told while the lanes run. When this returns it is ready.
 fn prepare(client: ClientId, link: &Link, handing: &mut Handing<'_>) -> anyhow::Result<Prepared> {
     link.be_patient_for(STEP)?;
-    let Hello { version, release, refused } = manifest::receive(link)?;
-    if let Some(why) = refused {
-        bail!("the other process can't take over: {why}");
-    }
-    ensure!(version == VERSION, "release {release} does not take over from this one: restart");
+    let hello: Hello = manifest::receive(link)?;
     handing.descriptors.keep("control", handing.control.listener())?;
+    let beside =
+        Beside { tunnels: handing.tunnels.portray()?, devices: handing.devices.portray()? };
+    let there = [(beside.tunnels.is_some(), TUNNELS), (beside.devices.is_some(), DEVICES)];
+    hello.suits(there.into_iter().filter_map(|(is_there, what)| is_there.then_some(what)))?;
     let states = handing.server.portray_states(handing.database);
-    let carried: Vec<_> =
-        states.iter().map(|(sa, _)| Carried::of(sa, SoftLimit::Settled)).collect();
-    let told = tell_all(client, link, handing, &states, &carried);
+    let carried = carry(&states);
+    let told = tell_all(client, link, handing, beside, (&states, &carried));
     // One that has refused has ended perhaps before it was told all.
     match manifest::receive(link) {
-        Ok(Verdict::Ready) => told.map(|()| Prepared { states, carried }),
+        Ok(Verdict::Ready) => {
+            told.map(|()| Prepared { states, carried, takes_waiting: hello.takes(WAITING) })
+        }
         Ok(Verdict::Refused(why)) => bail!("the other process can't take over: {why}"),
         Err(error) => told.and(Err(error)),
     }
+}
+
+/// What carries packets beside the lanes, with copies of its descriptors.
+struct Beside {
+    tunnels: Option<(tunnels::Passed, Copies)>,
+    devices: Option<(devices::Passed, Copies)>,
+}
+
+/// What is beside the lanes rests as they do. What was on its way between lanes and devices has left, or is with the host.
+fn rest_beside(handing: &mut Handing<'_>, halted: &mut [Halted]) -> anyhow::Result<()> {
+    handing.tunnels.rest()?;
+    handing.devices.rest()?;
+    devices::drain(handing.devices, halted);
+    Ok(())
 }
 
 /// What is, while the lanes run on: descriptors, clients, states and policies.
@@ -301,15 +332,18 @@ fn tell_all(
     client: ClientId,
     link: &Link,
     handing: &Handing<'_>,
-    states: &States,
-    carried: &[Carried],
+    Beside { tunnels, devices }: Beside,
+    (states, carried): (&States, &[Carried]),
 ) -> anyhow::Result<()> {
     let Handing { config, database, server, control, descriptors, written, .. } = handing;
+    let ((tunnels, of_tunnels), (devices, of_devices)) = (tunnels.unzip(), devices.unzip());
+    let copies: Vec<_> = [of_tunnels, of_devices].into_iter().flatten().flatten().collect();
     let seats: Vec<_> = control.seats().collect();
     let named = descriptors.kept().map(|(name, fd)| (name.to_owned(), fd));
     let sockets = seats.iter().enumerate();
     let sockets = sockets.filter_map(|(n, seat)| Some((client_name(n), seat.as_ref()?.0)));
-    let (names, fds): (Vec<_>, Vec<_>) = named.chain(sockets).unzip();
+    let copies = copies.iter().map(|(name, fd)| (name.clone(), fd.as_fd()));
+    let (names, fds): (Vec<_>, Vec<_>) = named.chain(sockets).chain(copies).unzip();
     let dropped = DropReason::ALL.iter();
     let dropped = dropped.map(|why| (why.as_str().to_owned(), handing.drops.of(*why)));
     let whole = Manifest {
@@ -326,6 +360,9 @@ fn tell_all(
         fastest: handing.fastest,
         destinations: handing.destinations.clone(),
         place: place(config),
+        tunnels,
+        tunnels_of_files: Some(handing.plan.portray()),
+        devices,
     };
     link.send(&serde_json::to_vec(&whole)?, &fds).context("the other process went away")?;
     let others = server.portray_others(database);
@@ -336,15 +373,40 @@ fn tell_all(
 fn finish(
     link: &Link,
     handing: &mut Handing<'_>,
-    Prepared { states, carried }: &Prepared,
+    Prepared { states, carried, takes_waiting }: &Prepared,
+    halted: &[Halted],
     rested: Moment,
 ) -> anyhow::Result<()> {
     handing.database.update_all_counts();
     handing.happened.extend(handing.events.try_iter());
-    // Of those that nobody has heard of yet. They are this process's to tell, if it runs on.
+    let states = finals(states, carried, handing.happened);
+    let (waiting, bytes) = match takes_waiting {
+        true => PassedWaiting::of(halted),
+        false => Default::default(),
+    };
+    let (tunnels, devices) = (handing.tunnels.finals(), handing.devices.finals());
+    manifest::send(link, &Finals { states, rested: rested.0, tunnels, devices, waiting })?;
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    link.send(&bytes, &[]).context("the other process went away")
+}
+
+/// How far states are that carry packets.
+pub(super) fn carry(states: &States) -> Vec<Carried> {
+    states.iter().map(|(sa, _)| Carried::of(sa, SoftLimit::Settled)).collect()
+}
+
+/// How far those are, by their places, that have carried packets since. Of what happened nobody has heard yet.
+pub(super) fn finals(
+    states: &States,
+    carried: &[Carried],
+    happened: &[Event],
+) -> Vec<(usize, Carried)> {
+    // A soft limit that was passed is this process's to tell, if it runs on.
     let untold = |sa: &Sa| {
         let is_of = |event: &Event| matches!(event, Event::SaSoftLimit(id) if *id == sa.id());
-        handing.happened.iter().any(is_of)
+        happened.iter().any(is_of)
     };
     let both = states.iter().zip(carried).enumerate();
     let finals = both.filter_map(|(place, ((sa, _), then))| {
@@ -352,7 +414,7 @@ fn finish(
         let now = Carried::of(sa, limit);
         (now != *then).then_some((place, now))
     });
-    manifest::send(link, &Finals { states: finals.collect(), rested: rested.0 })
+    finals.collect()
 }
 
 /// Several in a parcel, none in two; an empty one is the last. The keys in them are wiped.

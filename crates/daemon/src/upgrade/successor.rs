@@ -3,22 +3,26 @@
 use std::{fmt::Display, net::IpAddr, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
-use uxfrm_engine::{Action, Database, Defaults, DropReason, Drops, Moment, Sa};
+use uxfrm_engine::{Action, Database, Defaults, DropReason, Drops, Moment, Sa, WaitingPacket};
 use uxfrm_io::link::Link;
 use uxfrm_netlink::{Messages, Restored};
 
 use super::{
     Answer, RELEASE,
-    manifest::{self, Finals, Hello, Manifest, VERSION, Verdict, receive_with_descriptors},
+    carried::Carried,
+    manifest::{self, Finals, Hello, Manifest, TAKES, VERSION, Verdict, receive_with_descriptors},
     predecessor::{client_name, place, policies},
+    waiting::PassedWaiting,
 };
 use crate::{
     config::Config,
     control::{ClientId, Control, Seat, Terms, Xfrm},
     descriptor_store::DescriptorStore,
+    devices::{self, Devices},
     reload::Written,
     sequences::SequenceStore,
     time::now,
+    tunnels::{Carrying, Plan},
 };
 
 /// How long the predecessor may take for a step.
@@ -42,7 +46,10 @@ impl Successor {
         link.be_patient_for(STEP)?;
         manifest::send(&link, &hello(None))?;
         let (manifest, descriptors): (Manifest, Vec<OwnedFd>) = receive_with_descriptors(&link)?;
-        ensure!(manifest.version == VERSION, "the other release hands over otherwise: restart");
+        ensure!(
+            manifest.version == VERSION,
+            "the other release hands over otherwise: restart it instead"
+        );
         let names = manifest.descriptors.iter().cloned();
         let store = DescriptorStore::of(names.zip(descriptors));
         let successor = Self { link, manifest, states: Vec::new() };
@@ -68,7 +75,6 @@ impl Successor {
         );
         let workers = config.runtime.workers.count().get();
         ensure!(self.manifest.workers == workers, "[runtime] workers is another number now");
-        ensure!(config.device.is_empty(), "devices can't be taken over");
         Ok(())
     }
 
@@ -80,6 +86,7 @@ impl Successor {
         &mut self,
         xfrm: &mut Xfrm,
         database: &mut Database,
+        devices: &Devices,
     ) -> anyhow::Result<()> {
         let mut carried = self.manifest.states.iter();
         loop {
@@ -89,31 +96,17 @@ impl Successor {
                 break;
             }
             for message in messages(&parcel.bytes) {
-                let restored = xfrm.restore(message, database).map_err(|refusal| {
-                    let text = refusal.text.unwrap_or_default();
-                    anyhow::anyhow!(
-                        "a state or policy is refused: {text} (errno {})",
-                        refusal.errno
-                    )
-                })?;
-                let Restored::State(sa) = restored else { continue };
-                let carried = carried.next().context("a state more than was told")?;
-                carried.resume(&sa, database, now())?;
-                self.states.push(sa);
+                self.states.extend(restore(message, &mut carried, xfrm, database)?);
             }
         }
         ensure!(carried.next().is_none(), "a state less than was told");
+        self.manifest.devices.iter().for_each(|passed| devices.restore_trust(passed));
         Ok(())
     }
 
     /// Has the store go on with what the journal says of the states.
     pub(crate) fn adopt(&self, store: &mut SequenceStore, database: &mut Database) {
-        // They came with all that was reserved for them.
-        let _as_restored = database.take_changes();
-        store.expect_rate(self.manifest.fastest);
-        for (sa, carried) in self.states.iter().zip(&self.manifest.states) {
-            store.adopt(sa, carried.reserved(), now());
-        }
+        adopt(&self.states, &self.manifest.states, self.manifest.fastest, store, database);
     }
 
     /// What of it files made.
@@ -131,6 +124,41 @@ impl Successor {
     /// Destinations to which lanes are to know the ways before packets come.
     pub(crate) fn destinations(&self) -> Vec<IpAddr> {
         self.manifest.destinations.clone()
+    }
+
+    /// The devices, whose threads rest, for the states and policies that come next. Those of the configuration are among them: at the predecessor others
+    /// wait for a restart.
+    ///
+    /// # Errors
+    /// What this release does not take of them; the kernel's.
+    pub(crate) fn devices(
+        &self,
+        descriptors: &mut DescriptorStore,
+        config: &Config,
+        database: &mut Database,
+    ) -> anyhow::Result<Devices> {
+        let nothing = devices::Passed::default();
+        let passed = self.manifest.devices.as_ref().unwrap_or(&nothing);
+        let configured = (&config.device[..], config.wire.mark.get());
+        Devices::of_passed(passed, descriptors, configured, database)
+    }
+
+    /// The tunnels and receive ports, whose thread is at the predecessor until it [rests](Self::take_over).
+    ///
+    /// # Errors
+    /// What this release does not take of them; the kernel's.
+    pub(crate) fn tunnels(&self, descriptors: &mut DescriptorStore) -> anyhow::Result<Carrying> {
+        let passed = self.manifest.tunnels.as_ref();
+        let tunnels = passed.map(|passed| Carrying::of_passed(passed, descriptors));
+        tunnels.transpose().map(Option::unwrap_or_default)
+    }
+
+    /// What files said of them when they were last read; of the first releases, what they say now.
+    ///
+    /// # Errors
+    /// As [`Plan::read`].
+    pub(crate) fn plan(&self, config: &Config) -> anyhow::Result<Plan> {
+        self.manifest.tunnels_of_files.as_ref().map_or_else(|| Plan::read(config), Plan::of_passed)
     }
 
     /// What the predecessor dropped.
@@ -157,25 +185,56 @@ impl Successor {
         Ok(Some(Control::of_sockets(listener, clients, terms)?))
     }
 
-    /// All is built: the predecessor's lanes come to rest, and the states go on where they were then. When this returns there is no
-    /// predecessor, and the lanes are to start at once. The client who asked, and since when packets wait.
+    /// All is built: the predecessor's lanes come to rest, and all goes on where it was then. When this returns there is no predecessor, and
+    /// the lanes are to start at once.
     ///
     /// # Errors
     /// The predecessor goes on, once this process has ended.
     pub(crate) fn take_over(
         self,
         database: &mut Database,
+        (tunnels, devices): (&Carrying, &mut Devices),
         in_charge: impl FnOnce() -> std::io::Result<()>,
-    ) -> anyhow::Result<(ClientId, Moment)> {
+    ) -> anyhow::Result<TakenOver> {
         manifest::send(&self.link, &Verdict::Ready)?;
-        let Finals { states, rested }: Finals = manifest::receive(&self.link)?;
-        for (place, carried) in states {
-            let Some(sa) = self.states.get(place) else { bail!("a state that nobody told of") };
-            carried.resume(sa, database, now())?;
+        let finals: Finals = manifest::receive(&self.link)?;
+        let waiting = self.waiting(&finals.waiting)?;
+        go_on_from(&self.states, finals.states, database)?;
+        tunnels.go_on_from(&finals.tunnels);
+        devices.go_on_from(&finals.devices);
+        if !devices.is_empty() {
+            // Upper halves of numbers may have begun since, and with them IV prefixes.
+            database.share_numbers();
         }
         in_charge()?;
-        Ok((ClientId(self.manifest.asked_by), Moment(rested)))
+        Ok(TakenOver {
+            client: ClientId(self.manifest.asked_by),
+            rested: Moment(finals.rested),
+            waiting,
+            left: finals.waiting.left,
+        })
     }
+
+    fn waiting(&self, passed: &PassedWaiting) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
+        if passed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let parcel = self.link.receive().context("the other process does not go on")?;
+        Ok(passed.with(&parcel.context("the other process has ended")?.bytes))
+    }
+}
+
+/// What is left to do with, as the lanes start.
+#[derive(Debug)]
+pub(crate) struct TakenOver {
+    /// Who asked.
+    pub(crate) client: ClientId,
+    /// Since when packets wait in the kernel's queues.
+    pub(crate) rested: Moment,
+    /// Packets that wait for states, by the numbers of their lanes.
+    pub(crate) waiting: Vec<(usize, Vec<WaitingPacket>)>,
+    /// How many more there were than pass.
+    pub(crate) left: u64,
 }
 
 impl Answer {
@@ -190,12 +249,59 @@ impl Answer {
     }
 }
 
+/// Puts in what a message says of a state or anything else; the state.
+pub(super) fn restore(
+    message: &[u8],
+    carried: &mut std::slice::Iter<'_, Carried>,
+    xfrm: &mut Xfrm,
+    database: &mut Database,
+) -> anyhow::Result<Option<Arc<Sa>>> {
+    let restored = xfrm.restore(message, database).map_err(|refusal| {
+        let text = refusal.text.unwrap_or_default();
+        anyhow::anyhow!("a state or policy is refused: {text} (errno {})", refusal.errno)
+    })?;
+    let Restored::State(sa) = restored else { return Ok(None) };
+    let carried = carried.next().context("a state more than was told")?;
+    carried.resume(&sa, database, now())?;
+    Ok(Some(sa))
+}
+
+/// Has a store go on with what the journal says of states.
+pub(super) fn adopt(
+    states: &[Arc<Sa>],
+    carried: &[Carried],
+    fastest: u64,
+    store: &mut SequenceStore,
+    database: &mut Database,
+) {
+    // They came with all that was reserved for them.
+    let _as_restored = database.take_changes();
+    store.expect_rate(fastest);
+    for (sa, carried) in states.iter().zip(carried) {
+        store.adopt(sa, carried.reserved(), now());
+    }
+}
+
+/// States that have carried packets since they were told of go on from where they are now.
+pub(super) fn go_on_from(
+    states: &[Arc<Sa>],
+    finals: Vec<(usize, Carried)>,
+    database: &mut Database,
+) -> anyhow::Result<()> {
+    for (place, carried) in finals {
+        let Some(sa) = states.get(place) else { bail!("a state that nobody told of") };
+        carried.resume(sa, database, now())?;
+    }
+    Ok(())
+}
+
 const fn action(blocks: bool) -> Action {
     if blocks { Action::Block } else { Action::Allow }
 }
 
 fn hello(refused: Option<String>) -> Hello {
-    Hello { version: VERSION, release: RELEASE.to_owned(), refused }
+    let takes = TAKES.map(ToOwned::to_owned).to_vec();
+    Hello { version: VERSION, release: RELEASE.to_owned(), refused, takes }
 }
 
 /// The messages of a parcel, each by itself.
@@ -207,4 +313,42 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         bytes = rest;
         Some(first)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a predecessor answers that says this.
+    fn asked(manifest: &serde_json::Value) -> String {
+        let (here, there) = Link::pair().unwrap();
+        manifest::send(&there, manifest).unwrap();
+        let config = Config::parse("c.toml", "").unwrap();
+        let why = Successor::ask(here, &config).map(drop).unwrap_err();
+        let hello: Hello = manifest::receive(&there).unwrap();
+        assert_eq!((hello.version, hello.refused.as_deref()), (VERSION, None));
+        assert_eq!(hello.takes, TAKES);
+        format!("{why:#}")
+    }
+
+    #[test]
+    fn a_manifest_of_another_format_is_refused_with_words() {
+        let place = serde_json::json!({
+            "tun": "uxfrm0", "table": 1, "mark": 1, "sequences": null, "is_controlled": true,
+        });
+        let mut manifest = serde_json::json!({
+            "version": 1, "descriptors": [], "clients": [], "asked_by": 0, "states": [],
+            "states_of_files": [], "policies_of_files": [], "blocks_of_files": [false, false, false],
+            "drops": {}, "workers": 1, "fastest": 0, "place": place, "new": "unknown",
+        });
+        assert_eq!(asked(&manifest), "the other release hands over otherwise: restart it instead");
+        manifest["version"] = VERSION.into();
+        assert!(asked(&manifest).starts_with("the configuration has another TUN, table"));
+        let other = serde_json::json!({ "version": 3, "all": "otherwise" });
+        assert!(
+            asked(&other).starts_with("the other process speaks otherwise"),
+            "{}",
+            asked(&other)
+        );
+    }
 }

@@ -8,8 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 use super::Database;
 use crate::{
     Action, Attachment, Charge, DeviceEvent, DeviceId, DeviceRefusal, Devices, Error, Event,
-    Handle, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Position, Sa, SaConfig, Wanted,
-    devices::NoDevices,
+    Handle, History, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Position, Sa, SaConfig,
+    Wanted, devices::NoDevices,
 };
 
 /// What becomes of the traffic of a device's policies when the device goes down.
@@ -80,6 +80,14 @@ impl Database {
     /// Devices that went down since this was asked last. Larval states on them are gone (`xfrm_dev_state_flush`).
     pub fn take_lost(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.offloads.lost)
+    }
+
+    /// A state that is not in use yet goes on with another's history, where it is.
+    pub fn set_history(&mut self, sa: &Sa, history: History) {
+        sa.go_on_with(history);
+        if let Some(Attachment { device, handle, .. }) = sa.packet_place() {
+            self.offloads.devices.set_history(device, handle, &history);
+        }
     }
 
     /// Takes over what a device has counted for a state of kind *packet*; for others does nothing (`xfrm_dev_state_update_stats`).
@@ -340,6 +348,11 @@ impl Database {
                 self.put_in(&stand_in);
             }
         }
+    }
+
+    /// Whether any policy only stands in for one that a device had.
+    pub fn has_stand_ins(&self) -> bool {
+        self.ledger.iter().any(|entry| self.stands_in(entry))
     }
 
     /// Whether a policy only stands in for one that a device had.

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use uxfrm_packet::PacketBuf;
+use uxfrm_packet::{Batch, PacketBuf};
 
 use super::{Head, Outbound, Verdict};
 use crate::acquire::Missing;
@@ -48,6 +48,17 @@ pub(super) struct Held {
     count: usize,
     /// Bytes of the longest of the pieces that it came in, if it did.
     longest: Option<usize>,
+}
+
+/// A packet that waits for a state, as it passes from one worker to another.
+#[derive(Debug)]
+pub struct WaitingPacket {
+    /// The packet, or super-packet.
+    pub packet: PacketBuf,
+    /// How many packets it is.
+    pub count: usize,
+    /// Bytes of the longest of the pieces that it came in, if it did.
+    pub longest: Option<usize>,
 }
 
 /// Whether the acquire was heard.
@@ -200,6 +211,29 @@ impl Queue {
 }
 
 impl Outbound {
+    /// Copies of all that waits for states; for each state in order.
+    pub(crate) fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        let copy = |held: &Held| {
+            let mut packet = PacketBuf::from_slice(held.packet.bytes());
+            *packet = *held.packet;
+            WaitingPacket { packet, count: held.count, longest: held.longest }
+        };
+        self.waiting.queues.values().flat_map(|queue| queue.held.iter().map(copy)).collect()
+    }
+
+    /// Goes on with what waited with another worker, where it was counted.
+    pub(crate) fn wait_with(&mut self, waiting: Vec<WaitingPacket>, bench: &mut Bench<'_>) {
+        self.policies.begin(&bench.snapshot.spd);
+        self.refresh(bench.snapshot);
+        for WaitingPacket { packet, count, longest } in waiting {
+            self.traffic.received += count as u64;
+            self.traffic.received_bytes += packet.len() as u64;
+            self.traffic.held += count as u64;
+            self.again(Held { packet, count, longest }, bench);
+        }
+        self.run(&mut Batch::new(), bench, &mut ());
+    }
+
     /// Lets packets go whose states have come, and drops those for which none came in time.
     #[inline]
     pub(super) fn resume(&mut self, bench: &mut Bench<'_>) {

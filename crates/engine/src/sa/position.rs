@@ -33,6 +33,17 @@ pub struct Carried {
     pub first_used: Option<Moment>,
 }
 
+/// What counters do not tell of a state that another has carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    /// What went wrong.
+    pub failures: Failures,
+    /// Its latest use.
+    pub last_used: Option<Moment>,
+    /// Whether its soft limit was told.
+    pub lifecycle: Lifecycle,
+}
+
 impl Sa {
     /// How far it is.
     #[must_use]
@@ -69,9 +80,8 @@ impl Sa {
         }
     }
 
-    /// Goes on with what counters do not tell, of another that has carried it: its failures, its
-    /// latest use, and whether its soft limit was told. For a state that is not in use yet.
-    pub fn go_on_with(&self, failures: Failures, last_used: Option<Moment>, lifecycle: Lifecycle) {
+    /// Goes on with another's history. For a state that is not in use yet.
+    pub fn go_on_with(&self, History { failures, last_used, lifecycle }: History) {
         let usage = &self.live().usage;
         usage.set_history(failures, last_used);
         // One at its hard limit meets it again with its next packet, and is told of then.

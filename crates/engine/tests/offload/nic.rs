@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use uxfrm_crypto::{Backend, Crypter, Iv, SaKey, SealJob, Sealing, SeqHigh};
 use uxfrm_engine::{
     Attachment, DeviceCounts, DeviceId, DeviceMark, DeviceRefusal, DeviceStatus, Devices,
-    Direction, Handed, Handle, IvPrefix, Limits, Offload, OffloadKind, Policy, Position, SaConfig,
-    SaFlags, Segmentation, Task, Wanted,
+    Direction, Handed, Handle, History, IvPrefix, Limits, Offload, OffloadKind, Policy, Position,
+    SaConfig, SaFlags, Segmentation, Task, Wanted,
 };
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
@@ -147,6 +147,8 @@ impl Devices for Nics {
     fn open_state(&mut self, _: DeviceId, handle: Handle, position: &Position) {
         self.tables().opened.insert(handle, position.clone());
     }
+
+    fn set_history(&mut self, _: DeviceId, _: Handle, _: &History) {}
 
     fn update_state(&mut self, _: DeviceId, handle: Handle, state: &SaConfig) {
         self.tables().updates.insert(handle, state.limits);

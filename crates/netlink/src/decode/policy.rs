@@ -18,13 +18,27 @@ const MAX_TEMPLATES: usize = uxfrm_engine::MAX_TEMPLATES;
 
 /// The policy that NEWPOLICY or UPDPOLICY asks for.
 pub(crate) fn policy(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Refusal> {
+    let mut policy = undevised(raw, attributes)?;
+    policy.offload = offload(attributes, policy.direction)?;
+    Ok(policy)
+}
+
+/// The same without its device.
+fn undevised(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Refusal> {
     let (mut policy, family) = words(raw)?;
     common::check_security_context(attributes)?;
     policy.kind = common::policy_kind(attributes)?;
     policy.templates = templates(attributes, family, policy.direction)?;
     policy.mark = common::mark(attributes);
     policy.if_id = common::if_id(attributes);
-    policy.offload = offload(attributes, policy.direction)?;
+    Ok(policy)
+}
+
+/// The same of a dump's message, which says the direction in a device's flags as well, where requests must not.
+pub(crate) fn shown(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Refusal> {
+    let mut policy = undevised(raw, attributes)?;
+    let device = attributes.read::<RawOffload>(AttributeType::OffloadDev);
+    policy.offload = device.map(|raw| on(raw, policy.direction));
     Ok(policy)
 }
 
@@ -170,6 +184,10 @@ fn offload(attributes: &Attributes<'_>, direction: Direction) -> Result<Option<O
     if raw.flags != super::state::OFFLOAD_PACKET {
         return Err(Refusal::invalid("Unrecognized flags in offload request"));
     }
+    Ok(Some(on(raw, direction)))
+}
+
+fn on(raw: RawOffload, direction: Direction) -> Offload {
     let device = super::state::device_name(raw.ifindex);
-    Ok(Some(Offload { kind: OffloadKind::Packet, device, direction }))
+    Offload { kind: OffloadKind::Packet, device, direction }
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use uxfrm_engine::{
-    Counters, Database, Defaults, Failures, Lifecycle, Moment, PolicyCursor, PolicyEntry, Sa,
-    StateCursor,
+    Counters, Database, Defaults, Failures, History, Lifecycle, Moment, PolicyCursor, PolicyEntry,
+    Sa, StateCursor,
 };
 
 use super::{Server, info, larval::Larval, state::Found};
@@ -121,7 +121,7 @@ impl Server {
         };
         let last_used = attributes.read::<u64>(AttributeType::LastUsed);
         let last_used = last_used.map(|seconds| self.calendar.moment(seconds));
-        sa.go_on_with(failures, last_used, Lifecycle::Valid);
+        database.set_history(&sa, History { failures, last_used, lifecycle: Lifecycle::Valid });
         Ok(Restored::State(sa))
     }
 
@@ -133,7 +133,7 @@ impl Server {
 
     fn restore_policy(&self, message: Message<'_>, database: &mut Database) -> Result<(), Refusal> {
         let (raw, attributes) = parts::<RawPolicy>(message)?;
-        let policy = decode_policy::policy(&raw, &attributes)?;
+        let policy = decode_policy::shown(&raw, &attributes)?;
         // A policy's moments are whole seconds: the one that the calendar showed as this.
         let whole = |seconds| {
             let moment = self.calendar.moment(seconds);

@@ -11,8 +11,8 @@ use std::{
 use netlink_sys::{Socket, protocols::NETLINK_XFRM};
 use uxfrm_engine::{
     Attachment, Cpu, DeviceCounts, DeviceEvent, DeviceId, DeviceRefusal, Devices, Event, FlowKey,
-    Handle, IfId, IvPrefix, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex, Position, Reqid,
-    SaConfig, SaProtocol, Spi, Wanted,
+    Handle, History, IfId, IvPrefix, KeyManagers, Mark, Mode, Moment, Policy, PolicyIndex,
+    Position, Reqid, SaConfig, SaProtocol, Spi, Wanted,
 };
 use uxfrm_netlink::{Groups, Options, Outbox};
 
@@ -402,6 +402,8 @@ impl Devices for Card {
     }
 
     fn open_state(&mut self, _: DeviceId, _: Handle, _: &Position) {}
+
+    fn set_history(&mut self, _: DeviceId, _: Handle, _: &History) {}
 
     fn update_state(&mut self, _: DeviceId, _: Handle, _: &SaConfig) {}
 

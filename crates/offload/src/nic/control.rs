@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use uxfrm_engine::{Handle, IvPrefix, Moment, Policy, Position, SaConfig, Wanted};
+use uxfrm_engine::{Handle, History, IvPrefix, Moment, Policy, Position, SaConfig, Wanted};
 use uxfrm_packet::IpPacket;
 
 use super::association::{Association, Standing};
@@ -90,6 +90,12 @@ impl Device for FunctionPort<'_> {
         if let Some(association) = self.held(handle) {
             association.go_on_from(position);
             self.nic.states.open(handle);
+        }
+    }
+
+    fn set_history(&mut self, handle: Handle, history: &History) {
+        if let Some(association) = self.held(handle) {
+            association.sa.go_on_with(*history);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Why a device dropped a packet: one closed list for counters and tests.
 
+use std::collections::BTreeMap;
+
 use uxfrm_engine::DropReason;
 
 macro_rules! nic_drops {
@@ -172,6 +174,13 @@ impl NicDrops {
     pub fn plus(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(&other.0).for_each(|(count, more)| *count += more);
         self
+    }
+
+    /// Those that another process counted, by their names. What is not known here counts no longer.
+    pub fn add_named(&mut self, counts: &BTreeMap<String, u64>) {
+        for reason in NicDrop::ALL {
+            self.add(*reason, counts.get(reason.as_str()).copied().unwrap_or(0));
+        }
     }
 
     pub(super) fn add(&mut self, reason: NicDrop, packets: u64) {

@@ -18,7 +18,7 @@ use uxfrm_io::{
 use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
 
-use super::{Bay, Dock, lock};
+use super::{Bay, Dock, Rings, lock};
 use crate::{Error, Events, Turns, Wire};
 
 /// The longest wait.
@@ -195,6 +195,32 @@ impl DeviceLane {
         }
     }
 
+    fn has_some(&self) -> bool {
+        let is_there = |rings: &Rings| !rings.handed.is_empty() || !rings.arrived.is_empty();
+        self.dock.rings.iter().any(is_there)
+            || !self.arrived.is_empty()
+            || self.received.iter().any(|kept| !kept.is_empty())
+            || self.sealed.iter().any(|kept| !kept.is_empty())
+            || lock(&self.dock.nic).next_due().is_some()
+    }
+
+    /// 2 to 5, and what is delayed is due `now`.
+    fn carry(&mut self, now: Moment) {
+        for lane in 0..self.dock.rings.len() {
+            // 2 out
+            self.send(lane);
+            // 3 in
+            self.receive(lane);
+        }
+        // 4 what is due
+        lock(&self.dock.nic).complete(now, &mut self.out, &mut self.queues);
+        if !self.out.is_empty() {
+            self.leave(0);
+        }
+        // 5 queues to lanes
+        self.deliver();
+    }
+
     /// To the wire, on behalf of a lane.
     fn leave(&mut self, lane: usize) {
         match &mut self.exit {
@@ -220,20 +246,14 @@ impl Turns for DeviceLane {
         // 1 wait
         let patience = self.patience();
         self.poller.wait(Some(patience)).map_err(Error::Poll)?;
-        for lane in 0..self.dock.rings.len() {
-            // 2 out
-            self.send(lane);
-            // 3 in
-            self.receive(lane);
-        }
-        // 4 what is due
-        lock(&self.dock.nic).complete(now(), &mut self.out, &mut self.queues);
-        if !self.out.is_empty() {
-            self.leave(0);
-        }
-        // 5 queues to lanes
-        self.deliver();
+        self.carry(now());
         Ok(())
+    }
+
+    fn drain(&mut self) -> bool {
+        let had_some = self.has_some();
+        self.carry(Moment(u64::MAX));
+        had_some
     }
 
     fn waker(&self) -> Waker {

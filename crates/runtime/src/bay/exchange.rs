@@ -93,6 +93,11 @@ impl<T: Carries> Exchange<T> {
         into.append(full);
     }
 
+    /// Whether there is nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.0).full.is_empty()
+    }
+
     /// How many more fit.
     #[must_use]
     pub fn room(&self) -> usize {

@@ -3,6 +3,7 @@
 //! The other thread opens and closes what takes the kernel its time; the loop only begins or ends to use it, between two batches.
 
 use std::{
+    io,
     sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel},
     time::Duration,
 };
@@ -10,7 +11,7 @@ use std::{
 use uxfrm_io::{Port, poll::Waker};
 use uxfrm_tunnel::{Ports, Tunnels};
 
-use super::{Incoming, Interface, Route, Source};
+use super::{Incoming, Interface, Portrait, Route, Source};
 use crate::Error;
 
 /// How long a loop may take over its batches before it looks.
@@ -38,13 +39,18 @@ pub struct TunnelControl {
     waker: Waker,
 }
 
-/// Changes that belong together.
+/// What a loop is told.
 #[derive(Debug)]
-pub(super) struct Order {
-    pub(super) tunnels: Tunnels,
-    pub(super) ports: Ports,
-    pub(super) changes: Vec<Change>,
-    pub(super) done: SyncSender<Result<Vec<Box<dyn Port>>, Error>>,
+pub(super) enum Order {
+    /// Changes that belong together.
+    Make {
+        tunnels: Tunnels,
+        ports: Ports,
+        changes: Vec<Change>,
+        done: SyncSender<Result<Vec<Box<dyn Port>>, Error>>,
+    },
+    /// What it has is asked for.
+    Portray(SyncSender<io::Result<Portrait>>),
 }
 
 impl TunnelControl {
@@ -60,10 +66,22 @@ impl TunnelControl {
     /// When a port can't be polled, or there are more than 256: nothing before it is undone. [`Error::Ended`] when the loop is not there.
     pub fn order(&self, tunnels: Tunnels, ports: Ports, changes: Vec<Change>) -> Result<(), Error> {
         let (done, answer) = sync_channel(1);
-        let order = Order { tunnels, ports, changes, done };
+        let order = Order::Make { tunnels, ports, changes, done };
+        self.ask(order, &answer)?.map(drop)
+    }
+
+    /// What the loop has, for another process that takes its place. It goes on.
+    ///
+    /// # Errors
+    /// [`Error::Ended`] when the loop is not there, [`Error::Poll`] for too many descriptors.
+    pub fn portray(&self) -> Result<Portrait, Error> {
+        let (done, answer) = sync_channel(1);
+        self.ask(Order::Portray(done), &answer)?.map_err(Error::Poll)
+    }
+
+    fn ask<T>(&self, order: Order, answer: &Receiver<T>) -> Result<T, Error> {
         self.orders.send(order).map_err(|_ended| Error::Ended)?;
         self.waker.wake();
-        let unused = answer.recv_timeout(PATIENCE).map_err(|_late| Error::Ended)?;
-        unused.map(drop)
+        answer.recv_timeout(PATIENCE).map_err(|_late| Error::Ended)
     }
 }

@@ -34,6 +34,15 @@ pub struct Interface {
     pub counts: Arc<TunnelCounts>,
 }
 
+/// What a path takes for a while, less than at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Narrow {
+    /// Bytes.
+    pub path_mtu: usize,
+    /// Until when.
+    pub until: Moment,
+}
+
 /// A tunnel, and what the way to its other end was found to be.
 #[derive(Clone, Debug)]
 pub struct Route {
@@ -81,6 +90,19 @@ impl Side {
         let whole_path = interface.route.egress.path_mtu;
         let (coalescer, arriving) = (Coalescer::new(), Batch::new());
         Self { interface, token, coalescer, arriving, whole_path, narrow_until: None }
+    }
+
+    /// What the path took at the start, and takes for a while, if that is less.
+    pub(super) fn portray(&self) -> (Route, Option<Narrow>) {
+        let mut route = self.interface.route.clone();
+        let path_mtu = std::mem::replace(&mut route.egress.path_mtu, self.whole_path);
+        (route, self.narrow_until.map(|until| Narrow { path_mtu, until }))
+    }
+
+    /// Goes on with what another process learned.
+    pub(super) fn remember(&mut self, Narrow { path_mtu, until }: Narrow) {
+        self.interface.route.egress.path_mtu = path_mtu.min(self.whole_path);
+        self.narrow_until = Some(until);
     }
 
     pub(super) fn name(&self) -> &str {

@@ -190,11 +190,7 @@ fn what_goes_by_others_is_refused_by_where_it_goes_next_and_at_last() {
     out.sort_by_key(Vec::len);
     assert_eq!(
         out,
-        [
-            vec![],
-            vec![Condition::destination(prefix)],
-            vec![Condition::last_segment(prefix)],
-        ]
+        [vec![], vec![Condition::destination(prefix)], vec![Condition::last_segment(prefix)],]
     );
     let passes = [Condition::no_routing_header(), Condition::destination(prefix)];
     assert_eq!(conditions("in-main"), [passes]);
