@@ -519,6 +519,11 @@ impl Following {
         self.store.replace_witness();
     }
 
+    #[cfg(test)]
+    pub(crate) const fn has_witness(&self) -> bool {
+        self.store.has_witness()
+    }
+
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) const fn fastest(&self) -> u64 {
         self.store.fastest()

@@ -20,6 +20,8 @@ mod channel;
 mod manifest;
 mod orphans;
 mod predecessor;
+#[cfg(test)]
+pub(crate) mod rehearsal;
 mod successor;
 mod supervisor;
 mod trust;

@@ -10,7 +10,7 @@ use uxfrm_engine::{FIRST_RESERVED, Moment, ReplayWindow, Sa};
 use super::{state_name::StateName, witness::Left};
 
 /// What is reserved ahead at the most.
-const MOST_AHEAD: u64 = 1 << 22;
+pub(super) const MOST_AHEAD: u64 = 1 << 22;
 /// The shortest time that tells a rate.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// So long a reservation stays that is larger than the rate asks for.

@@ -246,6 +246,17 @@ impl FakeShelf {
         }
     }
 
+    /// The same where that memory is one process's, of two.
+    fn unmap(&self, words: &'static [AtomicU64]) {
+        let mut files = self.files();
+        let Files { placed, beside, .. } = &mut *files;
+        for file in [placed, beside].into_iter().flatten() {
+            if matches!(file, File::Mapped(mapped, _) if std::ptr::eq(*mapped, words)) {
+                *file = File::Left(file.words());
+            }
+        }
+    }
+
     /// The machine starts anew.
     pub(super) fn reboot(&self) {
         let mut files = self.files();
@@ -317,7 +328,7 @@ impl Memory for FakeMemory {
 
 impl Drop for FakeMemory {
     fn drop(&mut self) {
-        self.shelf.freeze();
+        self.shelf.unmap(self.words);
         FREE.with_borrow_mut(|free| free.push(self.words));
     }
 }

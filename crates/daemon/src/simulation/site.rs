@@ -1,5 +1,7 @@
 //! One gateway: what the daemon is made of, without threads and descriptors, on a [machine](super::machine) and a [kernel](super::kernel) of its own.
 
+mod succession;
+
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
@@ -40,6 +42,8 @@ use crate::{
     tunnels::{Carrying, Plan},
     upgrade::Upgrade,
 };
+
+pub(super) use succession::Drained;
 
 /// Seconds that larval states live.
 const ACQUIRE_EXPIRES: u32 = 30;
@@ -256,15 +260,7 @@ impl Site {
         }
         gateway::reserve(&mut database, &mut store)?;
         let snapshot = database.snapshot();
-        let workers = (0..self.workers).map(|number| {
-            let settings = Settings {
-                cpu: Cpu(number),
-                seed: seed ^ u64::from(number) << 16,
-                ..Settings::default()
-            };
-            Worker::new(settings, &database.published())
-        });
-        let workers = workers.collect::<Result<Vec<_>, _>>()?;
+        let workers = self.workers_of(seed, &database)?;
         let (guard, mut routes) = self.kernel.start(&snapshot.spd, &self.own());
         routes.take_news().into_iter().for_each(|host| database.set_host(host));
         database.publish();
@@ -301,6 +297,18 @@ impl Site {
         self.policies = Some(portrait.to_text());
     }
 
+    fn workers_of(&self, seed: u64, database: &Database) -> anyhow::Result<Vec<Worker>> {
+        let workers = (0..self.workers).map(|number| {
+            let settings = Settings {
+                cpu: Cpu(number),
+                seed: seed ^ u64::from(number) << 16,
+                ..Settings::default()
+            };
+            Ok(Worker::new(settings, &database.published())?)
+        });
+        workers.collect()
+    }
+
     /// Ends as [`gateway::run`] does, or the machine.
     pub(super) fn end(&mut self, end: End) -> Option<Left> {
         if end == End::Killed || end == End::PowerLoss {
@@ -317,7 +325,8 @@ impl Site {
         drop(workers);
         let is_exact = match end {
             End::Orderly => gateway::close_store(&mut database, following.leave_routes()).is_ok(),
-            End::Fault | End::Killed => true,
+            // One that has just taken over another's place has none before its first commit.
+            End::Fault | End::Killed => following.has_witness(),
             End::PowerLoss => {
                 self.shelf.reboot();
                 self.kernel.reboot();

@@ -17,7 +17,7 @@ use super::{
     kernel::Way,
     ledger::{Esp, Ledger, Net, PolicyName, Side},
     machine,
-    site::{End, NETS, Name, Nic, Site, inner, outer, pick},
+    site::{Drained, End, NETS, Name, Nic, Site, inner, outer, pick},
     trace::Trace,
     wire::Wire,
 };
@@ -137,7 +137,11 @@ impl World {
             78..87 => self.somebody_wants_something(),
             87..91 => self.attack(),
             91..94 => self.break_something(),
-            94 | 95 => self.touch_store(),
+            94 => self.touch_store(),
+            95 => {
+                let site = self.some_site();
+                self.upgrade(site);
+            }
             96 | 97 => {
                 let site = self.some_site();
                 self.stop(site);
@@ -273,6 +277,39 @@ impl World {
         for (number, _) in children.iter().enumerate().filter(|(_, concerned)| **concerned) {
             self.fail(number);
         }
+    }
+
+    /// Another process takes a gateway's place while packets come and go, or fails to.
+    fn upgrade(&mut self, site: usize) {
+        self.keep_time(site);
+        if self.sites[site].run.is_none() {
+            return;
+        }
+        let building = match self.sites[site].begin_upgrade() {
+            Ok(building) => building,
+            Err(error) => panic!("{site} can't be upgraded: {error:#}"),
+        };
+        for _ in 0..self.rng.below(6) {
+            self.host_sends();
+            let count = 1 + self.rng.below(4);
+            self.wire_brings(count);
+        }
+        if self.rng.below(4) == 0 {
+            self.note(|| format!("{site} is not upgraded"));
+            drop(building);
+            self.sites[site].call_off();
+            return self.audit(site);
+        }
+        self.note(|| format!("{site} is upgraded"));
+        let drained = self.sites[site].take_over(building);
+        let Drained { wire, delivered, left } = drained.unwrap_or_else(|error| panic!("{error:#}"));
+        for packet in &delivered {
+            self.ledger.received(site, packet);
+        }
+        self.send(site, wire);
+        self.known[site].heads = left.heads.into_iter().collect();
+        self.audit(site);
+        self.release(site);
     }
 
     /// A round of requests at some gateway.

@@ -453,7 +453,7 @@ fn blocks(defaults: Defaults) -> [bool; 3] {
     [inbound, forward, outbound].map(|action| action == Action::Block)
 }
 
-fn places(are: impl Iterator<Item = bool>) -> Vec<usize> {
+pub(super) fn places(are: impl Iterator<Item = bool>) -> Vec<usize> {
     are.enumerate().filter(|(_, is_one)| *is_one).map(|(place, _)| place).collect()
 }
 

@@ -113,12 +113,8 @@ impl Successor {
     pub(crate) fn written(&self, database: &Database) -> Written {
         let [inbound, forward, outbound] = self.manifest.blocks_of_files.map(action);
         let defaults = Defaults { inbound, forward, outbound };
-        let states = self.manifest.states_of_files.iter();
-        let states = states.filter_map(|place| self.states.get(*place)).map(|sa| sa.turn());
-        let all: Vec<_> = policies(database).map(|entry| entry.place().age()).collect();
-        let ages = self.manifest.policies_of_files.iter();
-        let ages = ages.filter_map(|place| all.get(*place).copied());
-        Written::restored(states, ages, defaults)
+        let (states, policies) = (&self.manifest.states_of_files, &self.manifest.policies_of_files);
+        written(&self.states, (states, policies, defaults), database)
     }
 
     /// Destinations to which lanes are to know the ways before packets come.
@@ -235,6 +231,18 @@ pub(crate) struct TakenOver {
     pub(crate) waiting: Vec<(usize, Vec<WaitingPacket>)>,
     /// How many more there were than pass.
     pub(crate) left: u64,
+}
+
+/// What files made, by places among the states and policies that were told.
+pub(super) fn written(
+    all: &[Arc<Sa>],
+    (states, ages, defaults): (&[usize], &[usize], Defaults),
+    database: &Database,
+) -> Written {
+    let states = states.iter().filter_map(|place| all.get(*place)).map(|sa| sa.turn());
+    let policies: Vec<_> = policies(database).map(|entry| entry.place().age()).collect();
+    let ages = ages.iter().filter_map(|place| policies.get(*place).copied());
+    Written::restored(states, ages, defaults)
 }
 
 impl Answer {

@@ -120,6 +120,27 @@ fn edge_is_about_a_second_ahead_at_the_rate_of_now() {
     assert_eq!(receive(&runs.start(WORDS, KEY).sa(), edge + 1), Ok(()));
 }
 
+/// A peer that restarted leaves out millions of numbers at once. Taken for a rate, so much would be reserved for an upgrade that after a crash nothing would
+/// be accepted for hours.
+#[test]
+fn a_leap_of_the_peer_is_no_rate() {
+    const MOST: u64 = 1 << 22;
+    let runs = Runs::new();
+    let mut run = runs.start(WORDS, KEY);
+    let sa = run.sa();
+    receive_all(&sa, 1..=50);
+    let now = Moment::from_secs(1);
+    run.1.renew(now).unwrap();
+    let far = 3 * MOST;
+    assert_eq!(receive(&sa, far), Err(DropReason::InReplayReserve));
+    run.1.renew(now.plus(Duration::from_millis(2))).unwrap();
+    receive_all(&sa, far..=far + 10);
+    run.1.reserve_for_long().unwrap();
+    let ahead = sa.reserved_to_receive() - sa.highest_received();
+    assert!((16 * FIRST_RESERVED..=MOST).contains(&ahead), "{ahead}");
+    assert!(run.1.fastest() <= MOST, "{}", run.1.fastest());
+}
+
 /// As the kernel does it: who deletes a state and adds it again begins anew.
 #[test]
 fn deleted_state_begins_anew() {

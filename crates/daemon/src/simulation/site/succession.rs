@@ -1,0 +1,173 @@
+//! An upgrade: another process of the gateway is built beside the one that runs, and takes its place, or does not.
+
+use anyhow::Context as _;
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{Database, Moment, Output, Received, Sa};
+use uxfrm_io::poll::Poller;
+use uxfrm_packet::{Batch, PacketBuf, Pool};
+use uxfrm_testkit::taken_apart;
+
+use super::{
+    super::client::{GROUPS, IKE, SCRIPT},
+    ACQUIRE_EXPIRES, Left, Name, Nic, Run, Site, machine,
+};
+use crate::{
+    config::{AtExit, Config},
+    control::Xfrm,
+    devices::{Devices, Making},
+    following::Following,
+    keepalive::Keepalives,
+    planner::Planner,
+    reload::Reload,
+    sequences::{Remembered, SequenceStore, condition::Condition},
+    time::now,
+    tunnels::{Carrying, Plan},
+    upgrade::{
+        Upgrade,
+        rehearsal::{Restored, Told},
+    },
+};
+
+/// A successor, while its predecessor carries packets.
+pub(in super::super) struct Building {
+    told: Told,
+    restored: Restored,
+    store: SequenceStore,
+    database: Database,
+    devices: Devices,
+    nic: Option<Nic>,
+    xfrm: Xfrm,
+    poller: Poller,
+    condition: Condition,
+    seed: u64,
+}
+
+/// What was on its way when workers came to rest.
+#[derive(Debug)]
+pub(in super::super) struct Drained {
+    pub(in super::super) wire: Vec<PacketBuf>,
+    pub(in super::super) delivered: Vec<PacketBuf>,
+    /// How far states were.
+    pub(in super::super) left: Left,
+}
+
+impl Site {
+    /// Builds a successor, as `gateway::succession` does.
+    pub(in super::super) fn begin_upgrade(&mut self) -> anyhow::Result<Building> {
+        let before = self.run.as_mut().context("it does not run")?;
+        // Who can't reserve more goes on with what there is.
+        let _reserved = before.following.reserve_for_long();
+        let (server, written) = (before.xfrm.server(), before.reload.written());
+        let told = Told::tell(server, &before.database, written, before.following.fastest());
+        self.starts += 1;
+        let seed = (self.number as u64) << 32 | self.starts;
+        let poller = Poller::new()?;
+        let shelf = Box::new(self.shelf.clone());
+        let remembered = Remembered { shelf, waker: poller.waker() };
+        let disk = Box::new(self.disk.clone());
+        let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
+        let condition = store.condition();
+        let mut database = Database::new(Backend::Portable, seed);
+        database.attend_with(store.keeper());
+        let mut devices = Devices::plug(&[], Making::Imagined, 0, &mut database)?;
+        let nic = self.offload.map(|_| Nic::new(&mut devices, self.starts));
+        let mut xfrm = Xfrm::seeded(seed, ACQUIRE_EXPIRES, 8);
+        let restored = told.restore(&mut xfrm, &mut database, &mut store)?;
+        database.share_numbers();
+        database.publish();
+        Ok(Building {
+            told,
+            restored,
+            store,
+            database,
+            devices,
+            nic,
+            xfrm,
+            poller,
+            condition,
+            seed,
+        })
+    }
+
+    /// The successor does not come up.
+    pub(in super::super) fn call_off(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.following.doubt();
+        }
+    }
+
+    /// The successor takes over.
+    pub(in super::super) fn take_over(&mut self, building: Building) -> anyhow::Result<Drained> {
+        let mut before = self.run.take().context("it does not run")?;
+        let (wire, delivered) = before.drain();
+        let Building { told, restored, store, mut database, devices, nic, .. } = building;
+        let waiting = before.workers.iter().enumerate().flat_map(|(number, worker)| {
+            worker.portray_waiting().into_iter().map(move |packet| (number, packet))
+        });
+        let happened: Vec<_> = before.events.drain(..).chain(before.happened.drain(..)).collect();
+        let finals = told.finals(&mut before.database, &happened, waiting);
+        let waiting = restored.go_on_from(&finals, &mut database)?;
+        let workers = self.workers_of(building.seed, &database)?;
+        drop(before);
+        let snapshot = database.snapshot();
+        let (guard, mut routes) = self.kernel.start(&snapshot.spd, &self.own());
+        routes.take_news().into_iter().for_each(|host| database.set_host(host));
+        database.publish();
+        let written = restored.written(&told, &database);
+        let config = Config::parse("simulation", "")?;
+        let plan = Plan::read(&config)?;
+        let name = |sa: &Sa| -> Name { (sa.id().destination, sa.id().spi.0) };
+        let heads = snapshot.sad.iter().map(|sa| (name(sa), sa.highest_received())).collect();
+        let mut run = Run {
+            workers,
+            nic,
+            reload: Reload::new(&self.batch, config, written, plan),
+            database,
+            following: Following::new(store, Some(guard), None, None, routes, &snapshot.spd),
+            xfrm: building.xfrm,
+            devices,
+            tunnels: Carrying::default(),
+            at_exit: AtExit::Block,
+            upgrade: Upgrade::default(),
+            planner: Planner::new(building.poller.waker()),
+            keepalives: Keepalives::new(0),
+            happened: Vec::new(),
+            events: Vec::new(),
+            poller: building.poller,
+            pool: Pool::new(),
+            out: Output::default(),
+            condition: building.condition,
+            given: [0; 2],
+            taken: [0; 2],
+        };
+        run.following.replace_witness();
+        for (client, groups) in [(IKE, GROUPS), (SCRIPT, 0)] {
+            run.join(client, groups);
+        }
+        run.xfrm.settle(&mut run.database);
+        let mut wire = wire;
+        for (number, packets) in waiting {
+            run.given[0] += packets.iter().map(|packet| packet.count as u64).sum::<u64>();
+            let Run { workers, pool, out, .. } = &mut run;
+            workers[number].wait_with(packets, now(), pool, out);
+            wire.extend(run.collect().0);
+        }
+        self.run = Some(run);
+        Ok(Drained { wire, delivered, left: Left { heads, is_exact: true } })
+    }
+}
+
+impl Run {
+    /// What a device has delayed comes out.
+    fn drain(&mut self) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
+        let Some(Nic { nic, queues, .. }) = &mut self.nic else { return Default::default() };
+        let mut wire = Batch::new();
+        nic.lock().unwrap().complete(Moment(u64::MAX), &mut wire, queues);
+        let mut received: Vec<Received> = queues.drain().collect();
+        self.given[1] += received.len() as u64;
+        let Self { workers, pool, out, .. } = self;
+        workers[0].inbound_from_device(&mut received, now(), pool, out);
+        let delivered = self.collect().1;
+        (wire.drain().flat_map(|sent| taken_apart(&sent)).collect(), delivered)
+    }
+}

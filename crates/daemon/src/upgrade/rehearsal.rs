@@ -1,0 +1,113 @@
+//! Both halves of an upgrade without processes, descriptors and links, for the simulation: what passes is
+//! what passes, as bytes.
+
+use std::sync::Arc;
+
+use uxfrm_engine::{Database, Defaults, Event, Sa, WaitingPacket};
+use uxfrm_netlink::{Datagram, Server};
+
+use super::{
+    carried::Carried,
+    predecessor::{carry, finals, places, policies},
+    successor::{self, adopt, go_on_from, restore},
+    waiting::PassedWaiting,
+};
+use crate::{control::Xfrm, reload::Written, sequences::SequenceStore};
+
+/// What the predecessor has told, and knows that it has.
+pub(crate) struct Told {
+    states: Vec<(Arc<Sa>, Datagram)>,
+    carried: Vec<Carried>,
+    /// Messages as they pass, and the JSON beside them.
+    messages: Vec<Vec<u8>>,
+    json: Vec<u8>,
+    fastest: u64,
+    /// Places of what files made, and what they made the default.
+    of_files: (Vec<usize>, Vec<usize>, Defaults),
+}
+
+/// What the successor has made of it.
+pub(crate) struct Restored {
+    states: Vec<Arc<Sa>>,
+}
+
+/// What passes when the predecessor rests.
+pub(crate) struct Finals {
+    states: Vec<u8>,
+    waiting: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Told {
+    /// 2, as the predecessor says it.
+    pub(crate) fn tell(
+        server: &Server,
+        database: &Database,
+        written: &Written,
+        fastest: u64,
+    ) -> Self {
+        let states = server.portray_states(database);
+        let carried = carry(&states);
+        let others = server.portray_others(database);
+        let messages = states.iter().map(|(_, datagram)| datagram).chain(&others);
+        let messages = messages.map(|datagram| datagram.bytes().to_vec()).collect();
+        let json = serde_json::to_vec(&carried).unwrap();
+        let of_files = (
+            places(states.iter().map(|(sa, _)| written.has_state(sa))),
+            places(policies(database).map(|entry| written.has_policy(entry))),
+            written.defaults(),
+        );
+        Self { states, carried, messages, json, fastest, of_files }
+    }
+
+    /// 3, as the successor hears it.
+    pub(crate) fn restore(
+        &self,
+        xfrm: &mut Xfrm,
+        database: &mut Database,
+        store: &mut SequenceStore,
+    ) -> anyhow::Result<Restored> {
+        let carried: Vec<Carried> = serde_json::from_slice(&self.json)?;
+        let (mut states, mut left) = (Vec::new(), carried.iter());
+        for message in &self.messages {
+            states.extend(restore(message, &mut left, xfrm, database)?);
+        }
+        anyhow::ensure!(left.next().is_none(), "a state less than was told");
+        adopt(&states, &carried, self.fastest, store, database);
+        Ok(Restored { states })
+    }
+
+    /// 4, as the predecessor says it, whose workers rest.
+    pub(crate) fn finals(
+        &self,
+        database: &mut Database,
+        happened: &[Event],
+        waiting: impl Iterator<Item = (usize, WaitingPacket)>,
+    ) -> Finals {
+        database.update_all_counts();
+        let states = finals(&self.states, &self.carried, happened);
+        let (waiting, bytes) = PassedWaiting::of_each(waiting);
+        let [states, waiting] = [serde_json::to_vec(&states), serde_json::to_vec(&waiting)];
+        Finals { states: states.unwrap(), waiting: waiting.unwrap(), bytes }
+    }
+}
+
+impl Restored {
+    /// What of it files made.
+    pub(crate) fn written(&self, told: &Told, database: &Database) -> Written {
+        let (states, policies, defaults) = &told.of_files;
+        successor::written(&self.states, (states, policies, *defaults), database)
+    }
+
+    /// 5: all goes on from there; which packets wait, with which worker.
+    pub(crate) fn go_on_from(
+        &self,
+        finals: &Finals,
+        database: &mut Database,
+    ) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
+        go_on_from(&self.states, serde_json::from_slice(&finals.states)?, database)?;
+        database.share_numbers();
+        let waiting: PassedWaiting = serde_json::from_slice(&finals.waiting)?;
+        Ok(waiting.with(&finals.bytes))
+    }
+}
