@@ -546,7 +546,7 @@ fn errors_pass_where_flags_say_that_they_may() {
         right.database.apply(right.now, |change| change.flush_policies(kind));
         let mut policy = wrapping.policy(Direction::Forward, Way::Right);
         policy.selector.source = host("10.1.0.5");
-        policy.flags.set(uxfrm_engine::PolicyFlags::ICMP, policy_flag);
+        policy.flags.set(PolicyFlags::ICMP, policy_flag);
         right.add_policy(policy);
         right
     };
@@ -638,7 +638,7 @@ fn an_error_is_judged_by_its_policy_behind_packets_that_have_none() {
     pair.right.add_sa(state());
     let mut block = policy(Direction::Forward);
     block.selector.source = uxfrm_engine::Prefix::host("10.7.0.1".parse().unwrap());
-    (block.action, block.flags) = (Action::Block, uxfrm_engine::PolicyFlags::ICMP);
+    (block.action, block.flags) = (Action::Block, PolicyFlags::ICMP);
     block.templates.clear();
     pair.right.add_policy(block);
     let about = packets::udp("192.0.2.9:9", "10.7.0.1:7", b"hello");

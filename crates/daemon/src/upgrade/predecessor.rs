@@ -171,7 +171,10 @@ impl Upgrade {
                 Ok(None)
             }
             Order::Failed(why) => Ok(self.end(why)),
-            Order::Ended => Ok(self.end("the other process has ended".to_owned())),
+            Order::Ended => {
+                Ok(self
+                    .end("the other process has ended: the gateway runs on as it was".to_owned()))
+            }
             Order::Begin | Order::TakeOver(_) | Order::GoOn => Ok(None),
         }
     }

@@ -46,10 +46,7 @@ fn fits(entry: &PolicyEntry, plain: &Plain, flow: &FlowKey) -> bool {
     if is_ipv6 {
         selector.protocol = 0;
     }
-    let fits = policy.mark.fits(flow.mark)
-        && policy.if_id.0 == flow.if_id
-        && policy.selector.matches(flow);
-    fits
+    policy.mark.fits(flow.mark) && policy.if_id.0 == flow.if_id && policy.selector.matches(flow)
 }
 
 const ROUTING: u8 = 43;
