@@ -100,7 +100,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// The queue of another process, which goes on with it until this one [takes it up](Self::take_up). Needs Linux 6.4.
+    /// The queue of another process, which goes on with it until this one takes it up. Needs Linux 6.4.
     ///
     /// # Errors
     /// [`XdpError::Passed`] where it can't be had, or the device's MTU has become another.
