@@ -28,7 +28,10 @@ impl Gateway {
         };
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("gateway.toml");
-        std::fs::write(&path, "control.enabled = true\n").unwrap();
+        // By default what the last run had protected would be held in the next test.
+        let store = directory.path().join("sequences");
+        let text = format!("control.enabled = true\nxfrm.sequences = {store:?}\n");
+        std::fs::write(&path, text).unwrap();
         let mut command = Command::new(UXFRM);
         command.arg("run").arg("--until-stdin-ends").arg(path);
         command.stdin(Stdio::piped()).stderr(Stdio::piped());

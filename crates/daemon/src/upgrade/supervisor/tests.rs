@@ -9,7 +9,13 @@ fn process() -> (Gateway, Link) {
     let (ours, theirs) = Link::pair().unwrap();
     ours.be_patient_for(Duration::from_secs(60)).unwrap();
     theirs.be_patient_for(Duration::from_secs(60)).unwrap();
-    let process = Command::new("sleep").arg("1000").spawn().unwrap();
+    // Whatever this test's own parent ignores, as `nohup` does.
+    let process =
+        Command::new("env").args(["--default-signal=HUP", "sleep", "1000"]).spawn().unwrap();
+    let name = format!("/proc/{}/comm", process.id());
+    while std::fs::read_to_string(&name).unwrap() != "sleep\n" {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     (Gateway { process, link: ours }, theirs)
 }
 
