@@ -22,7 +22,11 @@ def check(tmp_path):
     def run(*lines, toml="", batch="states.batch", mode=0o640):
         (tmp_path / "states.batch").write_text("".join(f"{line}\n" for line in lines))
         (tmp_path / "states.batch").chmod(mode)
-        (tmp_path / "config.toml").write_text(f'[xfrm]\nbatch = ["{batch}"]\n{toml}')
+        # A store of its own: the machine's default one may be of a gateway that runs there, or ran.
+        store = f'sequences = "{tmp_path.parent / "store"}"'
+        own = f'xfrm = {{ batch = ["{batch}"], {store} }}\n\n'
+        head = f'[xfrm]\nbatch = ["{batch}"]\n' if "sequences" in toml else own
+        (tmp_path / "config.toml").write_text(head + toml)
         done = subprocess.run(
             [binary, "check", "config.toml"],
             cwd=tmp_path,
@@ -117,7 +121,7 @@ def test_a_profile_is_looked_for_beside_the_configuration(check, tmp_path):
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "mine.toml").write_text('name = "mine"\n')
     config = tmp_path / "config" / "config.toml"
-    config.write_text('[[device]]\nname = "nic0"\nprofile = "mine.toml"\n')
+    config.write_text(f'xfrm.sequences = "{tmp_path / "store"}"\n[[device]]\nname = "nic0"\nprofile = "mine.toml"\n')
     command = [prerequisite.binary(), "check", config]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
