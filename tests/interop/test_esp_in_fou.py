@@ -181,7 +181,7 @@ def test_flows_at_the_same_time_keep_port_and_order(workers, uxfrm):
             if not outgoing or wire.protocol(frame) != f"ipv4 protocol {wire.UDP}":
                 continue
             flow = frame[70:72]  # behind Ethernet, IP, UDP, ESP and IP
-            ports[flow].add(frame[34:36])
+            ports[flow].add(int.from_bytes(frame[34:36]))
             numbers[flow] += [int.from_bytes(number) for number in NUMBERED.findall(frame)]
         assert_spread(ports.values())
         assert len(ports) == FLOWS
