@@ -18,7 +18,7 @@ from test_offload import CRYPTO, DEVICE, IN_UDP, PACKET, TCP_BYTES, WINDOW, asse
 from topology import THERE
 from wire import SO_RCVBUFFORCE
 
-CHUNK = 2000  # more than a device's ring (1024) and a lane together hold
+CHUNK = 750
 BURST = 6000
 DELAY_MICROSECONDS = 500
 PORT = 7118
