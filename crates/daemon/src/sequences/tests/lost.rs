@@ -110,7 +110,7 @@ fn store_that_is_removed_in_use_is_written_anew() {
     let runs = Runs::new();
     let mut wire = Wire::default();
     for round in 0..3 {
-        let mut run = runs.start("spi 1", KEY);
+        let run = runs.start("spi 1", KEY);
         wire.send(&run, 1000);
         match round {
             0 => fs::remove_dir_all(runs.path()).unwrap(),
@@ -120,14 +120,19 @@ fn store_that_is_removed_in_use_is_written_anew() {
         if round == 2 {
             fs::rename(runs.journal().with_extension("other"), runs.journal()).unwrap();
         }
-        run.1.check_place().unwrap();
-        let next = run.send().unwrap();
-        run.crash();
-        let run = runs.start("spi 1", KEY);
-        assert_eq!(run.1.condition(), Condition::Intact);
-        assert!(run.send().unwrap() > next);
-        run.crash();
+        assert_goes_on(&runs, run);
     }
+}
+
+/// What is written anew in its place is what the next run finds after a crash.
+fn assert_goes_on(runs: &Runs, mut run: Run) {
+    run.1.check_place().unwrap();
+    let next = run.send().unwrap();
+    run.crash();
+    let run = runs.start("spi 1", KEY);
+    assert_eq!(run.1.condition(), Condition::Intact);
+    assert!(run.send().unwrap() > next);
+    run.crash();
 }
 
 /// Something else is in its place for a while, or the disk refuses.
@@ -144,13 +149,7 @@ fn store_that_could_not_be_made_anew_at_once_is_made_anew_later() {
         run.1.commit().unwrap_err();
     }
     fs::remove_file(runs.path()).unwrap();
-    run.1.check_place().unwrap();
-    let next = run.send().unwrap();
-    run.crash();
-    let run = runs.start("spi 1", KEY);
-    assert_eq!(run.1.condition(), Condition::Intact);
-    assert!(run.send().unwrap() > next);
-    run.crash();
+    assert_goes_on(&runs, run);
 }
 
 /// Before anything was written to it.
