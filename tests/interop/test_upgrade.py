@@ -48,7 +48,7 @@ class Numbered:
         self._destination = (destination, 7300)
         self._ends = threading.Event()
         self.sent, self.refused, self.arrived = 0, 0, []
-        self._threads = [threading.Thread(target=work) for work in (self._send, self._receive)]
+        self._sender, self._receiver = (threading.Thread(target=work) for work in (self._send, self._receive))
 
     def _send(self):
         while not self._ends.is_set():
@@ -66,7 +66,7 @@ class Numbered:
                 self.arrived.append(struct.unpack("!Q", self._far.recv(2048)[:8])[0])
             except TimeoutError:
                 pass
-            if self._ends.is_set():
+            if not self._sender.is_alive():
                 deadline = deadline or time.monotonic() + ARRIVAL_SECONDS
                 if len(self.arrived) >= self.sent or time.monotonic() > deadline:
                     return
@@ -79,14 +79,14 @@ class Numbered:
             time.sleep(0.01)
 
     def __enter__(self):
-        for thread in self._threads:
-            thread.start()
+        self._sender.start()
+        self._receiver.start()
         return self
 
     def __exit__(self, *_):
         self._ends.set()
-        for thread in self._threads:
-            thread.join()
+        self._sender.join()
+        self._receiver.join()
         self._near.close()
         self._far.close()
 

@@ -48,6 +48,8 @@ const STEP: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(2);
 const REST_OF_A_STATE: Duration = Duration::from_micros(50);
 
+/// What a process said that has ended is there already.
+const LAST_WORD: Duration = Duration::from_millis(100);
 /// Bytes of messages in a parcel: no message is as long.
 const PARCEL: usize = 16 * 1024;
 
@@ -172,8 +174,9 @@ impl Upgrade {
             }
             Order::Failed(why) => Ok(self.end(why)),
             Order::Ended => {
-                Ok(self
-                    .end("the other process has ended: the gateway runs on as it was".to_owned()))
+                let why = self.link().and_then(last_word);
+                let why = why.unwrap_or_else(|| "the other process has ended".to_owned());
+                Ok(self.end(format!("{why}: the gateway runs on as it was")))
             }
             Order::Begin | Order::TakeOver(_) | Order::GoOn => Ok(None),
         }
@@ -254,6 +257,13 @@ impl UnderWay {
     fn begun_by(client: ClientId) -> Self {
         Self { client, link: None, until: now().plus(FIRST_WORD), failed: None }
     }
+}
+
+/// Why a successor that has ended could not take over, where it said so: its end may be heard of first.
+fn last_word(link: &Link) -> Option<String> {
+    link.be_patient_for(LAST_WORD).ok()?;
+    let hello: Hello = manifest::receive(link).ok()?;
+    Some(hello.suits(std::iter::empty()).err()?.to_string())
 }
 
 fn own_program() -> anyhow::Result<PathBuf> {
@@ -469,4 +479,30 @@ pub(super) fn client_name(place: usize) -> String {
 fn halt(lanes: &mut Vec<Running>) -> anyhow::Result<Vec<Halted>> {
     let halted = lanes.drain(..).map(Running::halt).collect::<Result<Vec<_>, _>>()?;
     Ok(halted.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is told of a successor that has ended, when it said this.
+    fn told(hello: Option<&serde_json::Value>) -> Option<String> {
+        let (here, there) = Link::pair().unwrap();
+        hello.map(|hello| manifest::send(&there, hello).unwrap());
+        drop(there);
+        last_word(&here)
+    }
+
+    #[test]
+    fn why_a_successor_ended_is_told_where_it_said_so() {
+        let hello = |refused: Option<&str>| serde_json::json!({ "version": VERSION, "release": "1.0", "refused": refused });
+        let why = told(Some(&hello(Some("config.toml: no such key"))));
+        assert_eq!(
+            why.as_deref(),
+            Some("the other process can't take over: config.toml: no such key")
+        );
+        assert_eq!(told(Some(&hello(None))), None, "it ended later, by whatever");
+        assert_eq!(told(Some(&serde_json::json!({ "nothing": "known" }))), None);
+        assert_eq!(told(None), None);
+    }
 }
