@@ -13,6 +13,7 @@ mod ledger;
 mod machine;
 mod rounds;
 mod site;
+mod teeth;
 mod trace;
 mod wire;
 mod world;
