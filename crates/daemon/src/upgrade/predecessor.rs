@@ -488,7 +488,9 @@ mod tests {
     /// What is told of a successor that has ended, when it said this.
     fn told(hello: Option<&serde_json::Value>) -> Option<String> {
         let (here, there) = Link::pair().unwrap();
-        hello.map(|hello| manifest::send(&there, hello).unwrap());
+        if let Some(hello) = hello {
+            manifest::send(&there, hello).unwrap();
+        }
         drop(there);
         last_word(&here)
     }
