@@ -235,7 +235,8 @@ def lose(both, gateway, dice):
         if how == "old" and kept.exists():
             shutil.copytree(kept, store)
         if how == "foreign":
-            shutil.copytree(both.other(gateway).directory / "sequences", store)
+            # The other runs, and what it is writing may be gone before it is copied.
+            shutil.copytree(both.other(gateway).directory / "sequences", store, ignore=shutil.ignore_patterns("*.new"))
     shutil.rmtree(kept, ignore_errors=True)
     if store.exists():
         shutil.copytree(store, kept)
