@@ -296,6 +296,44 @@ def test_what_is_held_passes_to_another_process(machine, uxfrm):
     machine.assert_protected()
 
 
+@pytest.mark.parametrize("source", ["any", "own"])
+@pytest.mark.parametrize("end", ["kill", "stop", "guard"])
+def test_a_flushed_packet_filter_opens_nothing_that_rules_can_say(machine, uxfrm, end, source):
+    """Not even to unbound sockets; what is bound to a device no rule keeps from taking its destination for a neighbour."""
+    template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
+    protected = {family: words if source == "own" else words[words.index("dst") :] for family, words in PROTECTED.items()}
+    lines = [f"xfrm policy add {words} dir out priority 100 {template}" for words in protected.values()]
+    lines += [f"xfrm policy add dst {passing} dir out priority 50" for passing in PASSING.values()]
+    machine.here.start([*states(), *lines], more=CONTROLLED, at_exit="block")
+    said = machine.uxfrm_says("check", machine.config)
+    assert "rule 216 refuses without uxfrm, what programs here send: 10.2.0.0/16, but not 10.2.9.0/24" in said
+    assert ("rule 217 refuses" in said) == (source == "any")
+    machine.between.seen()
+    machine.try_everything()
+    frames = [frame for outgoing, frame in machine.between.seen() if outgoing]
+    assert any(wire.protocol(frame) == "esp" for frame in frames), "while it runs no rule refuses"
+    assert not any(echo.MARKER in frame for frame in frames)
+    getattr(machine.here, "stop" if end == "guard" else end)()
+    if end == "guard":
+        machine.uxfrm_says("clean")
+        machine.uxfrm_says("guard", machine.config)
+    machine.left.run("nft", "flush", "ruleset")
+    machine.between.seen()
+    for family in (4, 6):
+        for kind in SOCKETS:
+            with machine.left.entered(), contextlib.suppress(OSError):
+                kind(family, THERE.inner[family], HERE.inner[family])
+        with machine.host.entered():
+            for _ in range(3):
+                unbound(family, THERE.inner[family], None)
+        with machine.left.entered():
+            unbound(family, PASSED[family], None)
+    leaving = [frame for frame in machine.sent(2) if wire.protocol(frame) != "icmp"]
+    assert [frame[12:14] for frame in leaving] == [b"\x08\x00", b"\x86\xdd"], [frame.hex() for frame in leaving]
+    machine.uxfrm_says("clean")
+    assert not {"216:", "217:"} & set(machine.left.ip("rule").split())
+
+
 def test_a_reload_with_the_same_policy_takes_the_place_of_what_is_held(machine):
     machine.run_and_end("kill")
     machine.here.start(states(), more=CONTROLLED, at_exit="block")

@@ -99,7 +99,7 @@ def test_the_common_case_is_led_by_routes(network):
         numbers = [int(line.split(":")[0]) for line in network.left.ip("rule").splitlines()]
         return [number for number in numbers if 0 < number < 220]
 
-    wait_for(lambda: len(early()) == 31, "as many rules as there may be")
+    wait_for(lambda: len(early()) == 29, "as many rules by source as there may be")
     network.here.ip("xfrm policy flush")
     wait_for(lambda: len(early()) == 2, "the rules of what is gone are gone")
     network.here.stop()

@@ -300,7 +300,9 @@ impl HostRoutes {
         });
         rtnetlink.change_routes(&put.collect::<Vec<_>>())?;
         if by == LedBy::Marks {
-            Ways::new(0, table, mark).refuse(&mut rtnetlink)?;
+            let [_own, sources] = addresses::of_host(&mut rtnetlink)?;
+            let plan = Plan::of(spd, &sources, &Groups::default());
+            Ways::new(0, table, mark).refuse(&mut rtnetlink, plan)?;
         }
         Leading { table, mark, by }.alone(&mut rtnetlink).map(drop)
     }

@@ -30,7 +30,7 @@ pub use link::Link;
 pub use monitor::{Monitor, News};
 pub use neighbour::{Neighbour, Standing};
 pub use route::{Chosen, Route, RouteChange, Via};
-pub use rule::{FirewallMark, Rule, RuleAction};
+pub use rule::{FirewallMark, Rule, RuleAction, Sender};
 pub use surroundings::{Change, Surroundings};
 
 /// What can go wrong with a request; `request` says what was asked for.

@@ -1,6 +1,6 @@
 //! The rule that leads to the table of destinations.
 
-use uxfrm_io::rtnetlink::{self, FirewallMark, Rtnetlink, Rule, RuleAction};
+use uxfrm_io::rtnetlink::{self, FirewallMark, Rtnetlink, Rule, RuleAction, Sender};
 use uxfrm_packet::Version;
 
 use super::{forgive_absent, versions};
@@ -73,6 +73,7 @@ impl Leading {
         Rule {
             version,
             mark: FirewallMark::IsNot(self.mark, u32::MAX),
+            sender: Sender::Any,
             source: None,
             destination: None,
             action: RuleAction::Lookup(self.table),

@@ -148,9 +148,10 @@ fn is_past_plan(rule: &Rule) -> bool {
 
 fn is_planned(rule: &Rule) -> bool {
     let is_to_groups = rule.destination == Some(prefix(groups::ALL));
+    let is_closing = rule.suppress_prefix_length == Some(ways::longest(rule.version));
     (ways::PLANNED..ways::LAST).contains(&rule.priority)
         && rule.mark == FirewallMark::Any
-        && (rule.source.is_some() || is_to_groups)
+        && (rule.source.is_some() || is_to_groups || is_closing)
 }
 
 fn refuses(route: &Route) -> bool {

@@ -11,15 +11,23 @@
 //! get another than without uxfrm. The host's own addresses stand for it. To multicast groups alone
 //! unbound sockets are led as well, from the address that they would have (`groups.rs`).
 
-use std::{fmt, net::IpAddr, sync::Arc};
+mod closing;
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use uxfrm_engine::{Action, Direction, Mode, PolicyEntry, PolicyKind, Prefix, Spd, Template};
 
 pub(crate) use super::groups::Groups;
+pub(crate) use closing::Closing;
+
 use super::{addresses::network, destinations::Destination, groups, wish::passes_plain};
 
 /// Sources that have a table; each is a rule that all packets of a family walk along.
-pub(crate) const MOST_SOURCES: usize = 29;
+pub(crate) const MOST_SOURCES: usize = 27;
 
 /// With more policies `out` there is no plan: it would be made anew too often, and most packets are
 /// others'.
@@ -58,6 +66,7 @@ pub(crate) struct Group {
 pub(crate) struct Plan {
     pub(crate) sources: Vec<Source>,
     pub(crate) groups: Vec<Group>,
+    pub(crate) closing: Closing,
 }
 
 /// What a policy says of addresses.
@@ -68,6 +77,8 @@ struct Said {
     lead: Lead,
     /// Whether it says so of all packets between them, whatever other policies do.
     is_whole: bool,
+    /// Whether it is for all packets between them, and the last word about them.
+    is_of_all: bool,
 }
 
 impl Plan {
@@ -81,7 +92,7 @@ impl Plan {
         };
         let few = (spd.len() <= MOST_LOOKED_AT).then(|| said_first(spd.iter())).flatten();
         let all = few.unwrap_or_default();
-        let mut sources = Vec::new();
+        let (mut sources, mut closing) = (Vec::new(), Closing::default());
         for is_v4 in [true, false] {
             let said: Vec<_> =
                 all.iter().filter(|said| said.source.0.is_ipv4() == is_v4).copied().collect();
@@ -90,8 +101,9 @@ impl Plan {
                 (!leads.is_empty()).then_some(Source { net, leads })
             };
             sources.extend(nets(&said, own).into_iter().filter_map(of_source).take(MOST_SOURCES));
+            closing.add(everywhere(is_v4), &said, own);
         }
-        Self { sources, groups }
+        Self { sources, groups, closing }
     }
 
     /// Those of one family, with their numbers.
@@ -146,11 +158,13 @@ fn said(entry: &PolicyEntry) -> Said {
     // What is led by its mark alone has the kernel note the TUN's MTU for the path of ESP.
     let has_esps_path =
         !passes_plain(entry) && entry.templates().any(|template| leads_to_peer(entry, &template));
+    let is_of_all = !asks_for_more && !is_sub_that_passes;
     Said {
         source: net(selector.source),
         destination: net(selector.destination),
         lead: if passes_plain(entry) { Lead::On } else { Lead::Tun },
-        is_whole: has_esps_path || !asks_for_more && !is_sub_that_passes,
+        is_whole: has_esps_path || is_of_all,
+        is_of_all,
     }
 }
 
@@ -183,12 +197,20 @@ fn nets(said: &[Said], own: &[IpAddr]) -> Vec<Destination> {
 /// Where packets from a source are led; nothing where none is.
 fn leads(source: Destination, said: &[Said]) -> Vec<(Destination, Lead)> {
     let concerned: Vec<_> = said.iter().filter(|said| meet(said.source, source)).collect();
-    let mut nets: Vec<_> = concerned.iter().map(|said| said.destination).collect();
+    leads_of(concerned.iter().copied(), |net| lead(source, net, &concerned))
+}
+
+/// Where packets are led to the destinations that policies name, shortest prefixes first.
+fn leads_of<'a>(
+    said: impl Iterator<Item = &'a Said>,
+    lead: impl Fn(Destination) -> Lead,
+) -> Vec<(Destination, Lead)> {
+    let mut nets: Vec<_> = said.map(|said| said.destination).collect();
     nets.sort_unstable_by_key(|(address, length)| (*length, *address));
     nets.dedup();
     let mut leads: Vec<(Destination, Lead)> = Vec::new();
     for net in nets {
-        let lead = lead(source, net, &concerned);
+        let lead = lead(net);
         // The longest of those around it is the last one.
         let around = leads.iter().rev().find(|(other, _)| holds(*other, net));
         if around.map_or(Lead::On, |(_, lead)| *lead) != lead {
@@ -227,6 +249,13 @@ fn lead(source: Destination, net: Destination, said: &[&Said]) -> Lead {
 
 fn net(prefix: Prefix) -> Destination {
     (network(prefix), prefix.prefix_len())
+}
+
+/// All addresses of a family.
+fn everywhere(is_v4: bool) -> Destination {
+    let none =
+        if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { IpAddr::from(Ipv6Addr::UNSPECIFIED) };
+    (none, 0)
 }
 
 fn host(address: IpAddr) -> Destination {

@@ -3,7 +3,9 @@
 //!
 //! ```text
 //! 188       our own mark: goto 219
-//! 189…217   from SOURCE: its table, with DESTINATION dev TUN, or throw
+//! 189…215   from SOURCE: its table, with DESTINATION dev TUN, or throw
+//! 216       from the host itself: a table that says something without a TUN alone (`closing.rs`)
+//! 217       from anybody: another
 //! 218       to multicast groups: a table with GROUPS dev TUN src SOURCE, or throw
 //! 219       marked as diverted: a table with default dev TUN
 //! 220       (strongSwan's)
@@ -12,16 +14,17 @@
 //! Beneath each route to the TUN lies an unreachable one, as in the table of destinations.
 
 use uxfrm_io::rtnetlink::{
-    self, FirewallMark, Prefix, Route, RouteChange, Rtnetlink, Rule, RuleAction, Via,
+    self, FirewallMark, Prefix, Route, RouteChange, Rtnetlink, Rule, RuleAction, Sender, Via,
 };
 use uxfrm_packet::Version;
 
 use super::{
     BENEATH,
     addresses::{default_net, prefix},
+    destinations::Destination,
     forgive_absent, groups,
     left_over::Kept,
-    plan::{Group, Lead, MOST_SOURCES, Plan, Source},
+    plan::{Closing, Group, Lead, MOST_SOURCES, Plan, Source},
     versions,
 };
 use crate::guard::DIVERTED;
@@ -30,15 +33,18 @@ use crate::guard::DIVERTED;
 pub(super) const FIRST: u32 = 188;
 /// The first of the plan's.
 pub(super) const PLANNED: u32 = FIRST + 1;
+/// The plan's for what is refused once the TUN is gone: of the host itself, and of anybody.
+const CLOSING: [u32; 2] = [TO_GROUPS - 2, TO_GROUPS - 1];
 /// The plan's for groups.
 const TO_GROUPS: u32 = LAST - 1;
 /// The rule for what is marked: behind the plan, before strongSwan's (220).
 pub(super) const LAST: u32 = 219;
 
-/// Tables: that of what is marked, those of sources, that of groups.
-const TABLES: usize = 1 + MOST_SOURCES + 1;
+/// Tables: that of what is marked, those of sources, those of what is refused without a TUN, that of
+/// groups.
+const TABLES: usize = 1 + MOST_SOURCES + CLOSING.len() + 1;
 
-const _ALL_FIT: () = assert!(PLANNED as usize + MOST_SOURCES == TO_GROUPS as usize);
+const _ALL_FIT: () = assert!(PLANNED as usize + MOST_SOURCES == CLOSING[0] as usize);
 
 /// The rules and tables of one gateway.
 #[derive(Debug)]
@@ -93,13 +99,17 @@ impl Ways {
         self.rules_alone(rtnetlink).map(drop)
     }
 
-    /// Has what is marked refused.
-    pub(super) fn refuse(&mut self, rtnetlink: &mut Rtnetlink) -> Result<(), rtnetlink::Error> {
-        self.are_up = true;
-        for version in versions() {
-            let [_to_tun, beneath] = self.pair(self.tables[0], default_net(version));
-            rtnetlink.change_routes(&[RouteChange::Put(beneath)])?;
-        }
+    /// Has what is marked refused, and what a plan would lead into the TUN.
+    pub(super) fn refuse(
+        &mut self,
+        rtnetlink: &mut Rtnetlink,
+        plan: Plan,
+    ) -> Result<(), rtnetlink::Error> {
+        (self.are_up, self.plan) = (true, plan);
+        let marked = versions().flat_map(|version| self.pair(self.tables[0], default_net(version)));
+        let put = self.routes(&self.plan).chain(marked);
+        let put = put.filter(|route| !matches!(route.via, Via::Link(_))).map(RouteChange::Put);
+        rtnetlink.change_routes(&put.collect::<Vec<_>>())?;
         self.rules_alone(rtnetlink).map(drop)
     }
 
@@ -142,8 +152,8 @@ impl Ways {
         if !self.are_up || self.plan.sources.is_empty() {
             return Ok(());
         }
-        let groups = self.plan.groups.clone();
-        self.plan_alone(rtnetlink, Plan { groups, ..Plan::default() })
+        let plan = Plan { sources: Vec::new(), ..self.plan.clone() };
+        self.plan_alone(rtnetlink, plan)
     }
 
     /// Makes all of it anew, as the TUN's routes have gone.
@@ -233,12 +243,30 @@ impl Ways {
             Rule { source: Some(prefix(source.net)), ..rule(version, priority(number), action) }
         };
         let mut rules: Vec<_> = plan.of_family(version == Version::V4).map(of_source).collect();
+        rules.extend(self.closing(plan, version));
         if version == Version::V4 && !plan.groups.is_empty() {
             let action = RuleAction::Lookup(self.tables[TABLES - 1]);
             let groups = Some(prefix(groups::ALL));
             rules.push(Rule { destination: groups, ..rule(version, TO_GROUPS, action) });
         }
         rules.into_iter()
+    }
+
+    /// Rules to tables of which refusals alone count.
+    fn closing(&self, plan: &Plan, version: Version) -> impl Iterator<Item = Rule> {
+        let made = self.closings(plan).into_iter().zip(CLOSING).zip([Sender::Host, Sender::Any]);
+        made.filter(move |(((_, leads), _), _)| leads.iter().any(|(net, _)| is_of(version, *net)))
+            .map(move |(((table, _), priority), sender)| Rule {
+                sender,
+                suppress_prefix_length: Some(longest(version)),
+                ..rule(version, priority, RuleAction::Lookup(table))
+            })
+    }
+
+    /// The tables of what is refused once the TUN is gone.
+    fn closings<'plan>(&self, plan: &'plan Plan) -> [(u32, &'plan [(Destination, Lead)]); 2] {
+        let [.., own, everyone, _groups] = self.tables;
+        [(own, &plan.closing.own), (everyone, &plan.closing.everyone)]
     }
 
     /// The routes of all of a plan's tables, of the families that the kernel has.
@@ -251,6 +279,11 @@ impl Ways {
         let families = versions().map(|version| version == Version::V4);
         let mut all: Vec<_> =
             families.flat_map(|is_v4| plan.of_family(is_v4).flat_map(of_source)).collect();
+        for (table, leads) in self.closings(plan) {
+            let is_there = |net: &Destination| versions().any(|version| is_of(version, *net));
+            let there = leads.iter().filter(|(net, _)| is_there(net));
+            all.extend(there.flat_map(|(net, lead)| self.led(table, prefix(*net), *lead)));
+        }
         let is_v4_there = versions().any(|version| version == Version::V4);
         for Group { net, lead, source } in plan.groups.iter().filter(|_group| is_v4_there) {
             let mut routes = self.led(self.tables[TABLES - 1], prefix(*net), *lead);
@@ -275,11 +308,24 @@ impl Ways {
     }
 }
 
+fn is_of(version: Version, (address, _): Destination) -> bool {
+    address.is_ipv4() == (version == Version::V4)
+}
+
+/// The length of the longest prefix.
+pub(super) const fn longest(version: Version) -> u32 {
+    match version {
+        Version::V4 => 32,
+        Version::V6 => 128,
+    }
+}
+
 /// A rule for all packets.
 fn rule(version: Version, priority: u32, action: RuleAction) -> Rule {
     Rule {
         version,
         mark: FirewallMark::Any,
+        sender: Sender::Any,
         source: None,
         destination: None,
         action,
@@ -300,7 +346,20 @@ pub(super) fn lines(plan: &Plan) -> impl Iterator<Item = String> {
     let groups: Vec<_> = plan.groups.iter().map(Group::to_string).collect();
     let to_groups = (!groups.is_empty())
         .then(|| format!("rule {TO_GROUPS} of sockets without an address: {}", groups.join(", ")));
-    of_sources.chain(to_groups)
+    of_sources.chain(to_groups).chain(closing_lines(&plan.closing))
+}
+
+fn closing_lines(closing: &Closing) -> impl Iterator<Item = String> {
+    let whose = ["what programs here send", "whoever sends"];
+    let refused = [&closing.own, &closing.everyone].into_iter().zip(CLOSING).zip(whose);
+    refused.filter(|((leads, _), _)| !leads.is_empty()).map(|((leads, priority), whose)| {
+        let nets = leads.iter().map(|((net, length), lead)| match lead {
+            Lead::Tun => format!("{net}/{length}"),
+            Lead::On => format!("but not {net}/{length}"),
+        });
+        let nets = nets.collect::<Vec<_>>().join(", ");
+        format!("rule {priority} refuses without uxfrm, {whose}: {nets}")
+    })
 }
 
 /// The table of what is marked, of the gateway whose destinations are in this one.

@@ -10,6 +10,9 @@ use uxfrm_packet::Version;
 
 use super::{Error, Prefix, Rtnetlink};
 
+/// What the kernel takes for the device of what the host itself sends.
+const LOOPBACK: &str = "lo";
+
 /// Which packets a rule is for, by their mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirewallMark {
@@ -21,6 +24,15 @@ pub enum FirewallMark {
     IsNot(u32, u32),
 }
 
+/// Which packets a rule is for, by who sends them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// Anybody.
+    Any,
+    /// Programs of the host itself (`iif lo`).
+    Host,
+}
+
 /// A rule: packets of a version that carry a mark are looked up in a table, or leave out rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -28,6 +40,8 @@ pub struct Rule {
     pub version: Version,
     /// Which packets.
     pub mark: FirewallMark,
+    /// Who sends them. A rule for what comes by a certain device is read as one for all.
+    pub sender: Sender,
     /// Where they come from, if that matters; what has no source address yet comes from none but `/0`.
     pub source: Option<Prefix>,
     /// Where they go, if that matters.
@@ -67,6 +81,9 @@ impl fmt::Display for Rule {
             FirewallMark::Any => {}
             FirewallMark::Is(mark, mask) => write!(f, " fwmark {mark:#x}/{mask:#x}")?,
             FirewallMark::IsNot(mark, mask) => write!(f, " not fwmark {mark:#x}/{mask:#x}")?,
+        }
+        if self.sender == Sender::Host {
+            write!(f, " iif {LOOPBACK}")?;
         }
         self.source.map_or(Ok(()), |source| write!(f, " from {source}"))?;
         self.destination.map_or(Ok(()), |destination| write!(f, " to {destination}"))?;
@@ -129,6 +146,9 @@ fn describe(rule: &Rule) -> RuleMessage {
             message.attributes.push(RuleAttribute::Goto(priority));
         }
     }
+    if rule.sender == Sender::Host {
+        message.attributes.push(RuleAttribute::Iifname(LOOPBACK.to_owned()));
+    }
     if let Some(source) = rule.source {
         message.header.src_len = source.length();
         message.attributes.push(RuleAttribute::Source(source.address()));
@@ -156,6 +176,7 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
     let RouteNetlinkMessage::NewRule(message) = answer else { return None };
     let (mut mark, mut mask, mut suppress) = (None, u32::MAX, None);
     let (mut source, mut destination, mut target) = (None, None, None);
+    let mut sender = Sender::Any;
     let (mut table, mut priority) = (u32::from(message.header.table), 0);
     for attribute in message.attributes {
         #[expect(
@@ -163,6 +184,7 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
             reason = "the library's enum is open; the rest is not of use"
         )]
         match attribute {
+            RuleAttribute::Iifname(name) if name == LOOPBACK => sender = Sender::Host,
             RuleAttribute::FwMark(value) => mark = Some(value),
             RuleAttribute::FwMask(value) => mask = value,
             RuleAttribute::Table(value) => table = value,
@@ -194,5 +216,14 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
         return None;
     };
     let suppress_prefix_length = suppress;
-    Some(Rule { version, mark, source, destination, action, priority, suppress_prefix_length })
+    Some(Rule {
+        version,
+        mark,
+        sender,
+        source,
+        destination,
+        action,
+        priority,
+        suppress_prefix_length,
+    })
 }

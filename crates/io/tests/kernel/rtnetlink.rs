@@ -1,6 +1,6 @@
 use uxfrm_io::rtnetlink::{
     Error, FirewallMark, Installed, Monitor, News, Prefix, Route, RouteChange, Rule, RuleAction,
-    Via,
+    Sender, Via,
 };
 use uxfrm_io::{Namespace, Rtnetlink};
 use uxfrm_packet::Version;
@@ -99,6 +99,7 @@ fn routes_and_rules_are_added_found_and_removed() {
             let rule = Rule {
                 version,
                 mark: FirewallMark::IsNot(0x1234, 0xffff),
+                sender: Sender::Any,
                 source: None,
                 destination: None,
                 action: RuleAction::Lookup(51_820),
@@ -107,6 +108,7 @@ fn routes_and_rules_are_added_found_and_removed() {
             };
             let main = Rule {
                 mark: FirewallMark::Any,
+                sender: Sender::Host,
                 action: RuleAction::Lookup(254),
                 priority: 90,
                 suppress_prefix_length: Some(0),
@@ -181,6 +183,7 @@ fn what_was_installed_is_taken_back() {
         let rule = Rule {
             version: Version::V4,
             mark,
+            sender: Sender::Any,
             source: None,
             destination: None,
             action: RuleAction::Lookup(99),
@@ -273,6 +276,7 @@ fn a_monitor_hears_of_links_and_addresses_and_of_what_others_take_away() {
             let rule = Rule {
                 version,
                 mark: FirewallMark::IsNot(7, u32::MAX),
+                sender: Sender::Any,
                 source: None,
                 destination: None,
                 action: RuleAction::Lookup(30_000),

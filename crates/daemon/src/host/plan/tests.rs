@@ -48,6 +48,42 @@ fn a_source_of_all_addresses_is_each_of_the_host_s_own() {
     );
 }
 
+/// What is refused once the TUN is gone: of what programs here send, and of what anybody does.
+fn closed(lines: &[&str], own: &[&str]) -> [String; 2] {
+    let closing = plan(lines, own, &[]).closing;
+    [closing.own, closing.everyone].map(|leads| {
+        let told: Vec<_> = leads.into_iter().map(|(net, lead)| told(net, lead)).collect();
+        told.join(", ")
+    })
+}
+
+#[test]
+fn without_a_tun_destinations_are_refused_to_which_no_source_is_let_pass() {
+    let from = |source: &str| {
+        format!("xfrm policy add {source} dst 10.2.0.0/16 dir out priority 9 {PROTECTS}")
+    };
+    let to_uxfrm = "10.2.0.0/16 to uxfrm";
+    let (own, none) = (["10.1.0.1", "127.0.0.1", "fd09::1"], "");
+    assert_eq!(closed(&[&from("")], &own), [to_uxfrm; 2]);
+    assert_eq!(closed(&[&from("")], &[]), [none, to_uxfrm]);
+    assert_eq!(closed(&[&from("src 10.1.0.0/16")], &own), [to_uxfrm, none]);
+    let with_another = ["10.1.0.1", "192.0.2.1"];
+    assert_eq!(closed(&[&from("src 10.1.0.0/16")], &with_another), [none; 2]);
+    let passing = "xfrm policy add dst 10.2.7.0/24 proto tcp dport 22 dir out priority 1";
+    let but = "10.2.0.0/16 to uxfrm, 10.2.7.0/24 as ever";
+    assert_eq!(closed(&[&from(""), passing], &own), [but; 2]);
+    let of_others = "xfrm policy add src 10.8.0.0/16 dst 10.2.7.0/24 dir out priority 1";
+    assert_eq!(closed(&[&from(""), of_others], &own), [to_uxfrm, but]);
+}
+
+/// Those have a table by source, which leads more than they are for, and uxfrm lets that pass.
+#[test]
+fn without_a_tun_what_asks_for_ports_refuses_nothing() {
+    let l2tp = "xfrm policy add src 192.0.2.1/32 dst 198.51.100.1/32 proto udp dport 1701 dir out";
+    let l2tp = format!("{l2tp} tmpl proto esp mode transport");
+    assert_eq!(closed(&[&l2tp], &["192.0.2.1"]), [""; 2]);
+}
+
 #[test]
 fn what_asks_for_ports_is_left_to_the_chain() {
     let web = format!(
