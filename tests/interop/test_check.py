@@ -3,6 +3,7 @@
 It needs neither root nor a network.
 """
 
+import os
 import subprocess
 
 import pytest
@@ -48,6 +49,29 @@ def test_keys_that_every_user_may_read_are_warned_of(mode, is_told, check):
     status, text = check(f"{STATE} {AEAD}", mode=mode)
     assert status == 0 and ("every user of this host may read the keys" in text) == is_told
     assert not is_told or ("states.batch" in text and SECRET not in text)
+
+
+def test_nothing_but_regular_files_is_read(check, tmp_path):
+    """A FIFO has no end before somebody has opened it, and /dev/zero none at all."""
+    os.mkfifo(tmp_path / "fifo")
+    for batch, kind in (("fifo", "a FIFO"), ("/dev/zero", "a device"), ("..", "a directory")):
+        path = tmp_path / batch
+        said = f'Cannot open file "{tmp_path.joinpath(batch) if batch[0] == "/" else batch}" for reading: it is {kind}; it has to be a regular file'
+        assert check(batch=batch) == (1, f"uxfrm: {said}\n"), path
+        status, text = check(toml=f'[tunnel]\nbatch = ["{batch}"]\n')
+        assert status == 1 and f"it is {kind}; it has to be a regular file" in text
+    binary = prerequisite.binary()
+    for command in ("check", "run", "reload", "guard"):
+        words = [binary, command, tmp_path / "fifo"][: 3 if command != "reload" else 2]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+        assert done.returncode != 0
+        assert command == "reload" or "it is a FIFO; it has to be a regular file" in done.stderr, done.stderr
+
+
+def test_the_tun_has_a_name_of_its_own(check):
+    status, text = check(toml='[host]\ntun = "lo"\n')
+    assert status == 1
+    assert text.startswith("uxfrm: config.toml:") and "lo is the loopback device; the TUN is made by uxfrm" in text
 
 
 def test_a_file_without_keys_is_everybodys(check):

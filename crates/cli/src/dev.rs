@@ -6,12 +6,14 @@
 use std::io::{self, StdoutLock, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::ExitCode;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 use serde::Serialize;
 use uxfrm_daemon::control::{self, Spoken};
+use uxfrm_io::text_file;
 use uxfrm_offload::Profile;
 use uxfrm_offload::dev::{
     self, Answer, Command, DeviceReport, EventReport, Part, ProfileChoice, WordError, help,
@@ -121,7 +123,7 @@ fn read_profile(command: &mut Command) -> Result<(), Failure> {
         && let ProfileChoice::Named(name) = &addition.profile
         && Profile::by_name(name).is_none()
     {
-        let text = std::fs::read_to_string(name).map_err(|error| {
+        let text = text_file::read_to_string(Path::new(name)).map_err(|error| {
             Failure::Options(format!(
                 "profile {name}: neither niantic, connectx6dx, netdevsim or unlimited, nor a file that can be read: {error}"
             ))

@@ -13,6 +13,7 @@ mod state;
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use uxfrm_engine::{Policy, SaConfig};
+use uxfrm_io::text_file;
 use uxfrm_xfrm::grammar::{self, Prefix};
 use zeroize::Zeroizing;
 
@@ -31,7 +32,7 @@ pub type Command = grammar::Command<Box<SaConfig>, Box<Policy>>;
 /// [`LoadError::Read`] when the file can't be read or is no UTF-8.
 pub fn text(path: &Path) -> Result<Zeroizing<String>, LoadError> {
     let source_name = path.display().to_string();
-    fs::read_to_string(path)
+    text_file::read_to_string(path)
         .map(Zeroizing::new)
         .map_err(|error| LoadError::Read { source_name, error })
 }

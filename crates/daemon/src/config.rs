@@ -4,7 +4,7 @@
 //! range or a name too long is an error that names file, line and column; a [`Config`] needs no further checks.
 
 use std::{
-    fs, io,
+    io,
     num::{NonZeroU16, NonZeroU32},
     path::{Path, PathBuf},
     str,
@@ -12,6 +12,7 @@ use std::{
 
 use serde::Deserialize;
 use toml::de::DeTable;
+use uxfrm_io::text_file;
 
 mod cache;
 mod complaint;
@@ -290,7 +291,7 @@ impl Config {
     /// [`Error`] when the file can't be read or something in it is wrong.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let source_name = path.display().to_string();
-        let bytes = fs::read(path)
+        let bytes = text_file::read(path)
             .map_err(|error| Error::Read { source_name: source_name.clone(), error })?;
         let text = str::from_utf8(&bytes)
             .map_err(|error| Error::Text(vec![no_text(&source_name, &bytes, error)]))?;
@@ -554,16 +555,19 @@ mod tests {
     #[test]
     fn batch_files_are_found_beside_the_configuration() {
         let directory = std::env::temp_dir().join(format!("uxfrm-config-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
+        std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("config.toml");
         let devices = ["a.toml", "/b.toml", "niantic"]
             .map(|profile| format!("[[device]]\nname = 'nic0'\nprofile = '{profile}'\n"));
-        fs::write(&path, format!("xfrm.batch = ['a.batch', '/b.batch']\n{}", devices.concat()))
-            .unwrap();
+        std::fs::write(
+            &path,
+            format!("xfrm.batch = ['a.batch', '/b.batch']\n{}", devices.concat()),
+        )
+        .unwrap();
         let config = Config::load(&path).unwrap();
-        fs::write(&path, b"[host]\nmtu = \xff").unwrap();
+        std::fs::write(&path, b"[host]\nmtu = \xff").unwrap();
         let no_text = Config::load(&path).unwrap_err().to_string();
-        fs::remove_dir_all(&directory).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
         assert_eq!(config.xfrm.batch, [directory.join("a.batch"), PathBuf::from("/b.batch")]);
         let profiles: Vec<_> = config.device.iter().map(|device| device.profile.as_str()).collect();
         let beside = directory.join("a.toml");

@@ -11,13 +11,14 @@ mod passing;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use anyhow::Context as _;
 use uxfrm_engine::{Database, DeviceEvent, DeviceId, DropCounts, Drops, Event, LinkDown, Moment};
+use uxfrm_io::text_file;
 use uxfrm_offload::{
     FunctionId, Link, ModelNic, NicDrops, NicSetup, Nics, Profile, Trust, VirtualFunction,
     dev::{Addition, Answer, EventReport, ProfileChoice, TableName},
@@ -386,7 +387,7 @@ fn read_profile(choice: ProfileChoice) -> anyhow::Result<(Profile, ProfileChoice
     if let Some(profile) = Profile::by_name(&name) {
         return Ok((profile, ProfileChoice::Named(name)));
     }
-    let text = fs::read_to_string(&name).with_context(|| {
+    let text = text_file::read_to_string(Path::new(&name)).with_context(|| {
         format!("profile {name}: neither niantic, connectx6dx, netdevsim or unlimited, nor a file")
     })?;
     let profile = Profile::from_toml(&text).with_context(|| format!("profile {name}"))?;

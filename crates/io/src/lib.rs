@@ -18,6 +18,7 @@
 //! | [`ethtool`], [`napi`] | features of an interface; how long it gathers frames |
 //! | [`uevents`] | word that the virtual machine goes on from a snapshot |
 //! | [`nftables`] | a table of the kernel's packet filter |
+//! | [`text_file`] | files that somebody has written for uxfrm to read |
 //! | [`capture`] | what passes an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
 //! | [`fence`] | the kernel's IPsec kept out of reach of programs that uxfrm runs |
@@ -68,6 +69,7 @@ pub mod signal;
 mod socket;
 pub mod spread;
 pub mod state_directory;
+pub mod text_file;
 pub mod tun;
 pub mod udp;
 pub mod uevents;

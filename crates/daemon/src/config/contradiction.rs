@@ -35,6 +35,7 @@ pub(super) fn find(config: &Config) -> Vec<Contradiction> {
     let wire = &config.wire;
     let single = [of_af_xdp(config), of_gather(config), of_udp_ports(wire), of_mark(wire)];
     let mut all: Vec<_> = single.into_iter().flatten().collect();
+    all.extend(of_loopback(config));
     all.extend(of_names(config));
     all.extend(of_functions(config));
     all.extend(of_paths(config));
@@ -73,6 +74,12 @@ fn of_mark(wire: &Wire) -> Option<Contradiction> {
         "mark {mark:#x} has the bit {DIVERTED:#x}, by which uxfrm leads packets into its TUN; choose one without it"
     );
     (mark & DIVERTED != 0).then(|| at("wire", "mark", message))
+}
+
+/// It is in every network namespace.
+fn of_loopback(config: &Config) -> Option<Contradiction> {
+    let message = "lo is the loopback device; the TUN is made by uxfrm and needs a name of its own, as uxfrm0";
+    (config.host.tun.as_str() == "lo").then(|| at("host", "tun", message))
 }
 
 /// The TUN is uxfrm's own: made at start, and nothing else by any name.

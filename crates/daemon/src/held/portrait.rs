@@ -340,7 +340,10 @@ pub(super) fn path(directory: &Path) -> PathBuf {
 /// # Errors
 /// What keeps it from being used.
 pub(super) fn read(directory: &Path) -> io::Result<Option<Portrait>> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path(directory));
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path(directory));
     let file = match file {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,

@@ -1,9 +1,8 @@
 //! Tunnels and receive ports as batch files of `ip fou` and `ip link` lines describe them.
 
-use std::fs;
-
 use anyhow::{Context as _, anyhow, bail, ensure};
 use nix::net::if_::if_nametoindex;
+use uxfrm_io::text_file;
 use uxfrm_link::{Admin, Command, Fou, FouPort, Link, TunnelLink};
 use uxfrm_tunnel::{Port, PortRequest, Ports, Tunnel, Tunnels};
 
@@ -46,7 +45,7 @@ impl Plan {
         let (mut plan, mut faults) = (Self::default(), Vec::new());
         let mut known = Known::of(config);
         for file in &config.tunnel.batch {
-            let text = fs::read_to_string(file)
+            let text = text_file::read_to_string(file)
                 .with_context(|| format!("can't read {}", file.display()))?;
             for located in uxfrm_link::lines(&text) {
                 let done = located
@@ -139,7 +138,7 @@ mod tests {
     fn read(text: &str) -> anyhow::Result<Plan> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("tunnels.batch");
-        fs::write(&file, text).unwrap();
+        std::fs::write(&file, text).unwrap();
         let mut config = Config::default();
         config.tunnel.batch.push(file);
         Plan::read(&config)

@@ -1,0 +1,95 @@
+//! Files that somebody has written for uxfrm to read: configurations, batch files, profiles.
+
+use std::{
+    fs::{self, Metadata, OpenOptions},
+    io::{self, Read as _},
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+/// A batch file of a million policies takes a fifth of it.
+const LARGEST: u64 = 1 << 30;
+
+/// All of a regular file. Of others none is opened: a FIFO would be waited for, `/dev/zero` has no end, and a
+/// device may do something when it is opened.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::InvalidInput`] for what is no regular file, or too large.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    check(&fs::metadata(path)?)?;
+    // It may have become another one since.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let about = file.metadata()?;
+    check(&about)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(about.len()).unwrap_or(0));
+    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST { Err(too_large()) } else { Ok(bytes) }
+}
+
+/// The same, as text.
+///
+/// # Errors
+/// As [`read`]; [`io::ErrorKind::InvalidData`] for what is no UTF-8.
+pub fn read_to_string(path: &Path) -> io::Result<String> {
+    String::from_utf8(read(path)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
+}
+
+fn check(about: &Metadata) -> io::Result<()> {
+    let kind = about.file_type();
+    let other = if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_char_device() || kind.is_block_device() {
+        "a device"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_dir() {
+        "a directory"
+    } else if about.len() > LARGEST {
+        return Err(too_large());
+    } else {
+        return Ok(());
+    };
+    let message = format!("it is {other}; it has to be a regular file");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it has more than 1 GiB; split it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_regular_file_is_read_also_by_a_link() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+        fs::write(&file, "text").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(read_to_string(&link).unwrap(), "text");
+        fs::write(&file, [0xff]).unwrap();
+        assert_eq!(read_to_string(&link).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn nothing_else_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let told = |path: &Path| read(path).unwrap_err().to_string();
+        assert_eq!(told(&fifo), "it is a FIFO; it has to be a regular file");
+        assert!(told(Path::new("/dev/zero")).contains("a device"));
+        assert!(told(directory.path()).contains("a directory"));
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        fs::File::create(&file).unwrap().set_len(LARGEST + 1).unwrap();
+        assert_eq!(read(&file).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}
