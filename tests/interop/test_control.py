@@ -474,6 +474,51 @@ def test_who_only_has_the_gateways_name_is_told_nothing(network, uxfrm):
     assert heard.replace("b''\n", "") == ""
 
 
+LISTENS_AT = LISTENS.replace('b"\\0uxfrm/xfrm"', "__import__('sys').argv[1]").replace(
+    "listener.listen()", "listener.listen()\n__import__('os').chmod(__import__('sys').argv[1], 0o777)"
+)
+
+
+def test_who_only_listens_at_a_path_is_told_nothing(network, uxfrm):
+    """In a directory like /tmp anybody may take the place of a gateway that has ended; an ordinary user's gateway has one of its own."""
+    network.here.stop()
+    state = PROTECTED.state(HERE, THERE).removeprefix("xfrm ").split()
+    as_user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
+    with tempfile.TemporaryDirectory(prefix="uxfrm-test-", dir="/run") as place:
+        os.chmod(place, 0o755)
+        theirs, everybodys = pathlib.Path(place, "theirs"), pathlib.Path(place, "everybodys")
+        theirs.mkdir()
+        os.chown(theirs, USER, USER)
+        everybodys.mkdir()
+        everybodys.chmod(0o1777)
+        for directory in (everybodys, theirs):
+            path = directory / "xfrm"
+            fake = subprocess.Popen([*as_user, "/usr/bin/python3", "-c", LISTENS_AT, path], stdout=subprocess.PIPE, text=True)
+            try:
+                assert fake.stdout.readline() == "listening\n"
+                if directory == theirs:
+                    # Asked, and no more: it gives no answer.
+                    network.left.run(str(uxfrm), "xfrm", "-control", str(path), "state", "count", check=False)
+                    continue
+                for command in [
+                    ["xfrm", "-control", str(path), *state],
+                    ["exec", "--control", str(path), "--", "ip", "xfrm", *state],
+                    ["dev", "-control", str(path), "show"],
+                ]:
+                    said = network.left.run(str(uxfrm), *command, check=False)
+                    assert f"user {USER} listens there, who is neither root nor you" in said, said
+                    assert "only that user and root may write to" in said, said
+                preloaded = pathlib.Path(uxfrm).with_name("libuxfrm_redirect.so")
+                environment = ["env", f"LD_PRELOAD={preloaded}", f"UXFRM_CONTROL={path}"]
+                said = network.left.run(*environment, "ip", "xfrm", *state, check=False)
+                assert "Operation not permitted" in said, said
+            finally:
+                fake.terminate()
+                heard, _ = fake.communicate()
+            told = heard.replace("b''\n", "")
+            assert (told == "") == (directory == everybodys), told
+
+
 @pytest.mark.parametrize("manner", ["listens", "silent", "full", "namespace", "su"])
 def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, manner):
     """Anybody could keep it from starting by taking its abstract names first."""

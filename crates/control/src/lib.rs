@@ -7,11 +7,13 @@
 //! | --- | --- |
 //! | [`greeting`] | who a client is, and what the gateway says to it |
 //! | [`mailbox`] | a page that both share, for a client that asks again as soon as it is answered |
+//! | [`place`] | whether who listens at a path may be told keys |
 //! | [`stand_in`] | where a gateway listens whose name somebody else has |
 
 #![forbid(unsafe_code)]
 
 pub mod greeting;
 pub mod mailbox;
+pub mod place;
 pub mod stand_in;
 mod sync;

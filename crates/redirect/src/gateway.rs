@@ -10,7 +10,10 @@ use crate::next;
 use crate::quiet;
 use crate::stand_in;
 use crate::table::{self, Socket};
-use uxfrm_control::greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways};
+use uxfrm_control::{
+    greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways},
+    place::{Directory, is_believed},
+};
 
 /// Another name of the gateway's socket than [`NAME`]: a path, or an abstract name behind `@`.
 const NAME_VARIABLE: &std::ffi::CStr = c"UXFRM_CONTROL";
@@ -185,26 +188,37 @@ fn reach(descriptor: c_int) -> Result<(), c_int> {
     approach(descriptor, &address, length)?;
     match place {
         Place::Default | Place::Abstract => trust(descriptor),
-        Place::File => Ok(()),
+        Place::File if is_believed(listener(descriptor)?, own(), name, look) => Ok(()),
+        Place::File => Err(libc::EPERM),
     }
 }
 
-fn trust(descriptor: c_int) -> Result<(), c_int> {
-    if is_trusted(descriptor)? { Ok(()) } else { Err(libc::EPERM) }
+fn own() -> libc::uid_t {
+    // SAFETY: the call takes nothing.
+    unsafe { libc::geteuid() }
 }
 
-/// Whether a gateway listens at the other end, and not somebody else.
-fn is_trusted(descriptor: c_int) -> Result<bool, c_int> {
+fn look(directory: &[u8]) -> Option<Directory> {
+    let found = stand_in::about(directory)?;
+    Some(Directory { owner: found.st_uid, mode: found.st_mode })
+}
+
+fn trust(descriptor: c_int) -> Result<(), c_int> {
+    if is_the_gateways(listener(descriptor)?, own()) { Ok(()) } else { Err(libc::EPERM) }
+}
+
+/// The user who listens at the other end.
+fn listener(descriptor: c_int) -> Result<libc::uid_t, c_int> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = CREDENTIALS;
-    // SAFETY: `who` is valid for its length; the other call takes nothing.
+    // SAFETY: `who` is valid for its length.
     unsafe {
         let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut who).cast());
         if next::getsockopt()(descriptor, level, name, value, &raw mut length) != 0 {
             return Err(errno::last());
         }
-        Ok(is_the_gateways(who.uid, libc::geteuid()))
     }
+    Ok(who.uid)
 }
 
 /// Connects, for a while also where the gateway's queue is full.

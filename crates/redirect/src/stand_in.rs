@@ -8,7 +8,9 @@ use libc::{c_char, sockaddr_un, socklen_t};
 use crate::gateway;
 use uxfrm_control::stand_in::{DIRECTORY, LENGTH, NAMESPACE, path};
 
-const ROOM: usize = LENGTH + 1;
+/// Of the longest path of a socket, with a zero byte.
+const ROOM: usize = 108;
+const _: () = assert!(LENGTH < ROOM);
 
 /// The file's address, and how many of its bytes count; `None` where no gateway has ever needed one.
 pub(crate) fn address(name: &[u8]) -> Option<(sockaddr_un, socklen_t)> {
@@ -20,12 +22,17 @@ pub(crate) fn address(name: &[u8]) -> Option<(sockaddr_un, socklen_t)> {
 }
 
 fn inode(path: &str) -> Option<u64> {
+    about(path.as_bytes()).map(|found| found.st_ino)
+}
+
+/// What the kernel knows of a file.
+pub(crate) fn about(path: &[u8]) -> Option<libc::stat> {
     let mut text = [0; ROOM];
-    text.get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+    text.get_mut(..path.len())?.copy_from_slice(path);
     let text = CStr::from_bytes_until_nul(&text).ok()?;
     // SAFETY: all bytes zero is a valid `stat`.
     let mut found: libc::stat = unsafe { zeroed() };
     // SAFETY: the path ends with a zero byte, and `found` is valid.
     let result = unsafe { libc::stat(text.as_ptr().cast::<c_char>(), &raw mut found) };
-    (result == 0).then_some(found.st_ino)
+    (result == 0).then_some(found)
 }

@@ -2,10 +2,10 @@
 
 use std::{
     ffi::OsStr,
-    io,
+    fs, io,
     os::{
         fd::{AsFd, AsRawFd as _, OwnedFd},
-        unix::{ffi::OsStrExt as _, net::UnixDatagram},
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _, net::UnixDatagram},
     },
     path::Path,
     time::Duration,
@@ -23,7 +23,10 @@ use nix::{
     unistd::Uid,
 };
 
-use uxfrm_control::greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways};
+use uxfrm_control::{
+    greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways},
+    place::{Directory, is_believed},
+};
 use uxfrm_netlink::Options;
 
 use crate::{stand_in, stat};
@@ -115,6 +118,9 @@ fn open(
 /// What to say of a gateway that could not be asked.
 fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
     match path {
+        Some(path) if error.raw_os_error().is_none() => {
+            format!("it is no uxfrm to be trusted that answers at {}", path.display())
+        }
         Some(path) => format!("no uxfrm answers at {}", path.display()),
         None if error.kind() == io::ErrorKind::WouldBlock => {
             format!(
@@ -157,7 +163,7 @@ fn ask(
 fn dial(path: Option<&Path>) -> io::Result<UnixDatagram> {
     match path.map(Path::as_os_str).map(OsStr::as_bytes) {
         Some([b'@', name @ ..]) => dial_trusted(&UnixAddr::new_abstract(name)?),
-        Some(path) => dial_address(&UnixAddr::new(path)?),
+        Some(path) => dial_believed(path),
         None => {
             let elsewhere = stand_in::find(NAME).map(|file| UnixAddr::new(&file)).transpose()?;
             elsewhere
@@ -171,6 +177,26 @@ fn dial_trusted(address: &UnixAddr) -> io::Result<UnixDatagram> {
     let socket = dial_address(address)?;
     trust(&socket)?;
     Ok(socket)
+}
+
+/// At a path others than root may be believed, where nobody else could have put a socket.
+fn dial_believed(path: &[u8]) -> io::Result<UnixDatagram> {
+    let socket = dial_address(&UnixAddr::new(path)?)?;
+    let listener = getsockopt(&socket, PeerCredentials)?.uid();
+    let path = std::path::absolute(OsStr::from_bytes(path))?;
+    if is_believed(listener, Uid::effective().as_raw(), path.as_os_str().as_bytes(), look) {
+        return Ok(socket);
+    }
+    let who = format!(
+        "user {listener} listens there, who is neither root nor you, and others could have put a socket there as well; a gateway of \
+         another user has [control] socket in a directory that only that user and root may write to, as are all above it"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
+}
+
+fn look(directory: &[u8]) -> Option<Directory> {
+    let about = fs::metadata(OsStr::from_bytes(directory)).ok()?;
+    Some(Directory { owner: about.uid(), mode: about.mode() })
 }
 
 fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {

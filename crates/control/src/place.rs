@@ -1,0 +1,80 @@
+//! Whether who listens at a path may be told keys.
+//!
+//! Root may, and the client's own user, wherever they listen. Anybody else may where only they and root could have put a socket: a
+//! gateway that runs as an ordinary user, in a directory of its own. Each directory of the path has to be theirs or root's, and nobody
+//! else may write to it: in `/tmp` anybody takes the place of a gateway that has ended.
+
+use crate::greeting::is_the_gateways;
+
+/// What is known of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// Whose it is.
+    pub owner: u32,
+    /// Its mode, with the bits of who may write.
+    pub mode: u32,
+}
+
+/// Whether `listener`, at the other end of a connection to `path`, is a gateway for a client of the user `own`. `look` is asked about directories;
+/// of a path that does not begin at the root it can't tell all.
+pub fn is_believed(
+    listener: u32,
+    own: u32,
+    path: &[u8],
+    mut look: impl FnMut(&[u8]) -> Option<Directory>,
+) -> bool {
+    let is_theirs = |directory: Directory| {
+        (directory.owner == 0 || directory.owner == listener) && directory.mode & 0o022 == 0
+    };
+    is_the_gateways(listener, own)
+        || path.first() == Some(&b'/')
+            && directories(path).all(|directory| look(directory).is_some_and(is_theirs))
+}
+
+/// Those that lead to a file.
+fn directories(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = (0..path.len()).filter(|at| path[*at] == b'/');
+    slashes.map(|at| if at == 0 { &path[..1] } else { &path[..at] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GATEWAY: u32 = 990;
+    const OTHER: u32 = 65_534;
+
+    fn believed(listener: u32, path: &str, of: impl Fn(&str) -> Option<(u32, u32)>) -> bool {
+        let look = |directory: &[u8]| {
+            let (owner, mode) = of(std::str::from_utf8(directory).unwrap())?;
+            Some(Directory { owner, mode })
+        };
+        is_believed(listener, 1000, path.as_bytes(), look)
+    }
+
+    #[test]
+    fn root_and_oneself_are_believed_anywhere() {
+        for listener in [0, 1000] {
+            assert!(believed(listener, "/tmp/uxfrm", |_| Some((0, 0o1777))));
+            assert!(believed(listener, "uxfrm", |_| None));
+        }
+    }
+
+    #[test]
+    fn others_are_believed_where_nobody_else_may_write() {
+        let run = |directory: &str| Some((if directory == "/run/uxfrm" { 990 } else { 0 }, 0o755));
+        assert!(believed(GATEWAY, "/run/uxfrm/xfrm", run));
+        assert!(!believed(OTHER, "/run/uxfrm/xfrm", run), "a third one's directory");
+        assert!(believed(GATEWAY, "/xfrm", |directory| (directory == "/").then_some((0, 0o755))));
+        for mode in [0o1777, 0o775, 0o757] {
+            let of = |directory: &str| match directory {
+                "/tmp" => Some((0, mode)),
+                _ => Some((if directory == "/tmp/own" { GATEWAY } else { 0 }, 0o755)),
+            };
+            assert!(!believed(GATEWAY, "/tmp/xfrm", of), "{mode:o}");
+            assert!(!believed(GATEWAY, "/tmp/own/xfrm", of), "{mode:o}: who removed it before?");
+        }
+        assert!(!believed(GATEWAY, "run/xfrm", |_| Some((0, 0o755))), "what is above is not known");
+        assert!(!believed(GATEWAY, "/run/xfrm", |_| None));
+    }
+}
