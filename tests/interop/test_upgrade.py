@@ -115,6 +115,33 @@ def both(uxfrm, request):
         yield made
 
 
+def test_a_full_disk_has_room_for_who_takes_over(uxfrm):
+    """The journal has room to spare, which is the file's and not the process's: another one goes on in it."""
+    with Both(uxfrm) as both, contextlib.ExitStack() as mounted:
+        store = both.here.directory / "sequences"
+        store.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", store], check=True)
+        mounted.callback(subprocess.run, ["umount", "-l", store], check=True)
+        both.start(STATIC)
+        with Numbered(both.right, both.left, THERE.inner[4], HERE.inner[4]) as numbered:
+            numbered.wait(200)
+            with contextlib.suppress(OSError), open(store / "fill", "wb", buffering=0) as fill:
+                while True:
+                    fill.write(bytes(512))
+            for number in range(2):
+                inode = (store / "sequences").stat().st_ino
+                assert "has taken over" in both.here.upgrade()
+                # Each is one more that only a journal which is written lets in.
+                key = f"aead rfc4106(gcm(aes)) 0x{number:040x} 128"
+                both.here.ip(f"xfrm state add src 10.9.0.9 dst 10.9.0.1 proto esp spi {0x5000 + number} mode tunnel {key}")
+                numbered.wait(200)
+                assert (store / "sequences").stat().st_ino == inode
+        assert numbered.lost() == []
+        assert "sequence numbers can't be written down" not in both.here.log()
+        both.here.stop()
+        assert "sequence numbers can't be written down" not in both.here.log()
+
+
 def test_no_packet_is_lost(both):
     both.start()
     numbered = Numbered(both.left, both.right, HERE.inner[4], THERE.inner[4])

@@ -94,6 +94,19 @@ impl StateDirectory {
         }
     }
 
+    /// Opens a file for reading and writing; `None` where there is none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open_again(&self, name: &str) -> io::Result<Option<File>> {
+        let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        match openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(file) => Ok(Some(file.into())),
+            Err(nix::Error::ENOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Makes an empty file for its owner alone, in the place of one of that name.
     ///
     /// # Errors

@@ -52,9 +52,10 @@ impl SequenceStore {
         self.fastest
     }
 
-    /// It was so high in the process before.
-    pub(crate) const fn expect_rate(&mut self, fastest: u64) {
+    /// Another process has carried states until now, at so high a rate, and has written the journal.
+    pub(crate) const fn follow(&mut self, fastest: u64) {
         self.fastest = fastest;
+        self.journal.follow();
     }
 
     /// Takes in a state with all that was reserved for it: it may go on at once.

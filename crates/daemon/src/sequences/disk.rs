@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use uxfrm_io::state_directory::{StateDirectory, preallocate};
+use uxfrm_io::{
+    state_directory::{StateDirectory, preallocate},
+    text_file,
+};
 
 /// The journal's file, which one gateway has to itself.
 pub(crate) trait Disk: Debug + Send {
@@ -22,6 +25,9 @@ pub(crate) trait Disk: Debug + Send {
 
     /// Has `bytes` stand in the file's place, with room for `room` bytes, and lasting when this returns. After an error the old file stands.
     fn replace(&mut self, bytes: &[u8], room: u64) -> io::Result<()>;
+
+    /// All of the file that another process has written until now, to be written to from now on; `None` where there is none.
+    fn resume(&mut self) -> io::Result<Option<Vec<u8>>>;
 
     /// Writes at a place of the file, lasting when this returns. After an error any part of it may be there.
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
@@ -88,7 +94,7 @@ impl LocalDisk {
 
     /// The journal in a directory, for who only looks; `None` where there is none.
     pub(super) fn peek(path: &Path) -> io::Result<Option<Vec<u8>>> {
-        match std::fs::read(path.join(NAME)) {
+        match text_file::read(&path.join(NAME)) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -116,6 +122,14 @@ impl Disk for LocalDisk {
         self.directory.rename(NEW, NAME)?;
         self.file = Some(file);
         Ok(())
+    }
+
+    fn resume(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let Some(mut file) = self.directory.open_again(NAME)? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        self.file = Some(file);
+        Ok(Some(bytes))
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {

@@ -53,6 +53,8 @@ pub(super) struct Contents {
     /// `None`: it has no beginning that can be read.
     pub(super) identity: Option<Identity>,
     pub(super) records: Vec<Record>,
+    /// Where the last whole group ends.
+    end: usize,
     /// Groups that are not what was written, with whole ones behind them.
     pub(super) damaged: usize,
     /// Whether there is anything but zeros.
@@ -66,6 +68,8 @@ pub(super) struct Journal {
     identity: Identity,
     /// Where the next group is written; `None` when the file has to be replaced first.
     end: Option<u64>,
+    /// Whether another process has written the file until now, so that there is no need of another one.
+    follows: bool,
     /// What was written is not found under its name any more, and its place could not be made anew yet.
     is_away: bool,
     room: u64,
@@ -82,12 +86,18 @@ impl Journal {
             disk,
             identity,
             end: None,
+            follows: false,
             is_away: false,
             room: 0,
             lines: 0,
             text: String::new(),
             new_lines: 0,
         }
+    }
+
+    /// Another process has written the journal until now, and all that it knows is noted here, too, or stands there.
+    pub(super) const fn follow(&mut self) {
+        self.follows = true;
     }
 
     pub(super) const fn identity(&self) -> Identity {
@@ -159,12 +169,30 @@ impl Journal {
                 self.replace(count, current, generation)
                     .or_else(|_| self.append(end, generation))?;
             }
-            None => self.replace(count, current, generation)?,
+            None => match self.replace(count, current, generation) {
+                Err(_) if self.follows => {
+                    let end = self.resume()?;
+                    self.append(end, self.identity.generation + 1)?;
+                }
+                replaced => replaced?,
+            },
         }
-        self.identity.generation = generation;
+        self.identity.generation = generation.max(self.identity.generation + 1);
         self.text.clear();
         self.new_lines = 0;
         Ok(())
+    }
+
+    /// Goes on in the file of the process before, which has kept room that a full disk does not give twice.
+    fn resume(&mut self) -> io::Result<u64> {
+        let bytes = self.disk.resume()?.unwrap_or_default();
+        let found = read(&bytes)?;
+        let identity = found.identity.filter(|found| found.id == self.identity.id);
+        let identity = identity.ok_or_else(|| io::Error::other("it is another store's"))?;
+        self.identity.generation = identity.generation.max(self.identity.generation);
+        self.room = bytes.len() as u64;
+        self.lines = bytes[..found.end].iter().filter(|byte| **byte == b'\n').count();
+        Ok(found.end as u64)
     }
 
     fn append(&mut self, end: u64, generation: u64) -> io::Result<()> {
@@ -228,6 +256,7 @@ pub(super) fn read(bytes: &[u8]) -> io::Result<Contents> {
         match str::from_utf8(group).ok().filter(|_| is_whole) {
             Some(text) => {
                 contents.take(text, generation)?;
+                contents.end = at;
                 contents.damaged += std::mem::take(&mut broken);
             }
             None => broken += 1,

@@ -158,6 +158,15 @@ impl Disk for FakeDisk {
         Ok(())
     }
 
+    fn resume(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut platter = self.platter();
+        if platter.away {
+            return Ok(None);
+        }
+        (platter.moved, platter.written) = (false, true);
+        Ok(platter.file.clone())
+    }
+
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let mut platter = self.platter();
         let (kept, result) = match platter.health {

@@ -284,7 +284,7 @@ pub(super) fn adopt(
 ) {
     // They came with all that was reserved for them.
     let _as_restored = database.take_changes();
-    store.expect_rate(fastest);
+    store.follow(fastest);
     for (sa, carried) in states.iter().zip(carried) {
         store.adopt(sa, carried.reserved(), now());
     }
