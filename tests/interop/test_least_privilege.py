@@ -188,6 +188,37 @@ def test_no_thread_gets_what_whoever_breaks_in_would_try(network, pair, needs_in
     left.stop()
 
 
+def test_a_gateway_reaches_nothing_of_another_one_s(network, pair, needs_injection):
+    """Sockets' files and witnesses of all lie in one directory, in one of its own each."""
+    gateways, places = pair, []
+    for gateway, ends in zip(gateways, ((HERE, THERE), (THERE, HERE))):
+        gateway.start(PROTECTED.lines(*ends), more=CONTROLLED)
+        with gateway.namespace.entered():
+            number = os.stat("/proc/thread-self/ns/net").st_ino
+        witness = str(gateway.directory / "sequences").strip("/").replace("/", "-")
+        places.append([pathlib.Path("/run/uxfrm", name) for name in (str(number), witness)])
+        assert all(place.is_dir() for place in places[-1])
+    left, _ = gateways
+    own, others = places
+
+    def makes(directory):
+        file = bytes(directory / "own")
+        return {"made": (257, AT_FDCWD, file, os.O_WRONLY | os.O_CREAT, 0o600), "removed": (87, file)}
+
+    for directory in (*others, pathlib.Path("/run/uxfrm")):
+        answers = attempts(left, {"made": makes(directory)["made"]})
+        assert {answer: number for answer, number in answers.items() if number not in (errno.EPERM, errno.EACCES)} == {}, directory
+    windows = others[1] / "received.windows"
+    taken = attempts(left, {"removed": (87, bytes(windows)), "opened": (257, AT_FDCWD, bytes(windows), os.O_RDWR)})
+    assert set(taken.values()) <= {errno.EPERM, errno.EACCES} and windows.exists(), taken
+    # The counter-test: the thread that looks after all writes to its own.
+    for directory in own:
+        with injection.stopped(left.pid, left.pid) as thread:
+            calls = makes(directory)
+            assert thread.call(*calls["made"]) >= 0
+            assert thread.call(*calls["removed"]) == 0
+
+
 def test_without_it_nothing_refuses_that(network, pair, needs_injection):
     """So that the test above sees something."""
     left, _ = pair

@@ -218,7 +218,7 @@ def test_window_begins_at_the_reserved_edge_when_nothing_tells_more(end):
     assert end.answered(requests(end, 1, REPLAYED)) == REPLAYED
     end.gateway.kill()
     name = str(end.store).strip("/").replace("/", "-")
-    subprocess.run(["rm", f"/run/uxfrm/{name}.windows"], check=True)
+    subprocess.run(["rm", f"/run/uxfrm/{name}/received.windows"], check=True)
     end.start()
     for frame in requests(end, 1, REPLAYED):
         end.network.far.send(frame)

@@ -1,18 +1,18 @@
 //! Files that stand in for a gateway's abstract names.
 //!
-//! Any user of a host can have an abstract name before a gateway of root's does. The gateway then listens at a file of a directory that only
-//! root can write to, which is called after the network namespace and the name:
+//! Any user of a host can have an abstract name before a gateway of root's does. The gateway then listens at a file that is called after the
+//! name, in a directory that only root can write to, which is called after the network namespace: a gateway may write to its own alone.
 //!
 //! | abstract name | stands in |
 //! | --- | --- |
-//! | `uxfrm/xfrm` | `/run/uxfrm/4026531833.xfrm` |
-//! | `uxfrm/stat` | `/run/uxfrm/4026531833.stat` |
-//! | `uxfrm/udp/4500` | `/run/uxfrm/4026531833.udp.4500` |
+//! | `uxfrm/xfrm` | `/run/uxfrm/4026531833/xfrm` |
+//! | `uxfrm/stat` | `/run/uxfrm/4026531833/stat` |
+//! | `uxfrm/udp/4500` | `/run/uxfrm/4026531833/udp.4500` |
 //!
 //! Clients look there first, so that who has the name can't have them wait. What a killed gateway leaves behind refuses connections, which
 //! is as if it were not there.
 
-/// Where the files are. It is made when the first is needed.
+/// Where their directories are. It is made when the first is needed.
 pub const DIRECTORY: &str = "/run/uxfrm";
 
 /// Whose inode number tells network namespaces apart. The thread's: `setns` and `unshare` are.
@@ -41,7 +41,7 @@ pub fn path(namespace: u64, name: &[u8], into: &mut [u8; LENGTH]) -> Option<usiz
         *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
     }
-    room[number.end] = b'.';
+    room[number.end] = b'/';
     for (to, from) in room[number.end + 1..].iter_mut().zip(name) {
         *to = if *from == b'/' { b'.' } else { *from };
     }
@@ -61,11 +61,11 @@ mod tests {
     #[test]
     fn each_name_of_each_namespace_has_a_file_of_its_own() {
         let is = |text: &str| Some(text.to_owned());
-        assert_eq!(text(4_026_531_833, "uxfrm/xfrm"), is("/run/uxfrm/4026531833.xfrm"));
-        assert_eq!(text(10, "uxfrm/udp/4500"), is("/run/uxfrm/10.udp.4500"));
-        assert_eq!(text(9, "uxfrm/stat"), is("/run/uxfrm/9.stat"));
-        assert_eq!(text(0, "uxfrm/stat"), is("/run/uxfrm/0.stat"));
-        assert_eq!(text(u64::MAX, "uxfrm/x"), is("/run/uxfrm/18446744073709551615.x"));
+        assert_eq!(text(4_026_531_833, "uxfrm/xfrm"), is("/run/uxfrm/4026531833/xfrm"));
+        assert_eq!(text(10, "uxfrm/udp/4500"), is("/run/uxfrm/10/udp.4500"));
+        assert_eq!(text(9, "uxfrm/stat"), is("/run/uxfrm/9/stat"));
+        assert_eq!(text(0, "uxfrm/stat"), is("/run/uxfrm/0/stat"));
+        assert_eq!(text(u64::MAX, "uxfrm/x"), is("/run/uxfrm/18446744073709551615/x"));
         assert_eq!(text(1, "somebody's"), None);
         assert_eq!(text(1, &format!("uxfrm/{}", "x".repeat(LENGTH))), None);
     }

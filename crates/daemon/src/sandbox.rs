@@ -7,12 +7,11 @@ use std::{
 };
 
 use nix::{errno::Errno, unistd::Uid};
-use uxfrm_control::stand_in::DIRECTORY;
 use uxfrm_io::confine::{self, Confined, Extra, Places};
 
 use crate::{
     config::{Config, Inline},
-    sequences,
+    sequences, stand_in,
 };
 
 /// Where to read on.
@@ -94,7 +93,7 @@ fn places(path: &Path, config: &Config) -> Places {
     let witness = store.and_then(sequences::place_of_witness);
     let socket = config.control.socket.as_deref().and_then(directory);
     let write = store.map(around_store).into_iter().chain(witness).chain(socket);
-    let write = write.chain([PathBuf::from(DIRECTORY)]).collect();
+    let write = write.chain(stand_in::own()).collect();
     Places { read, write }
 }
 
@@ -110,9 +109,9 @@ fn directory(file: &Path) -> Option<PathBuf> {
     Some(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent.to_owned() })
 }
 
-/// Where the store is, so that it can be made anew should somebody remove it; but not where all other programs keep theirs.
+/// Where the store is, so that it can be made anew should somebody remove it; but not where other programs or gateways keep theirs.
 fn around_store(store: &Path) -> PathBuf {
-    const SHARED: [&str; 6] = ["/", "/etc", "/root", "/srv", "/var", "/var/lib"];
+    const SHARED: [&str; 7] = ["/", "/etc", "/root", "/srv", "/var", "/var/lib", "/var/lib/uxfrm"];
     let parent = directory(store)
         .filter(|parent| !SHARED.iter().any(|shared| parent.as_path() == Path::new(shared)));
     parent.unwrap_or_else(|| store.to_owned())

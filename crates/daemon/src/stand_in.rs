@@ -20,7 +20,10 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
     unistd::Uid,
 };
-use uxfrm_control::stand_in::{DIRECTORY, LENGTH, NAMESPACE, path};
+use uxfrm_control::{
+    greeting::NAME,
+    stand_in::{DIRECTORY, LENGTH, NAMESPACE, path},
+};
 
 /// Mode bits by which others than the owner may write.
 const SHARED: u32 = 0o022;
@@ -65,6 +68,12 @@ pub(crate) fn make(name: &[u8], kind: SockType) -> io::Result<PathBuf> {
     Ok(file)
 }
 
+/// The directory of this network namespace's gateway, which it alone writes to; made where root runs it and may. `None` where there is none.
+pub(crate) fn own() -> Option<PathBuf> {
+    let own = file(NAME).ok()?.parent()?.to_owned();
+    (own_directory().is_ok() || own.is_dir()).then_some(own)
+}
+
 /// Makes the directory. Nobody else of root's looks for a name meanwhile and until what is returned is dropped.
 ///
 /// # Errors
@@ -104,13 +113,18 @@ fn own_directory() -> io::Result<()> {
     if !Uid::effective().is_root() {
         return Err(Errno::EPERM.into());
     }
-    match fs::create_dir(DIRECTORY) {
+    roots_alone(Path::new(DIRECTORY))?;
+    file(NAME)?.parent().map_or(Ok(()), roots_alone)
+}
+
+fn roots_alone(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
         // Whatever the umask: who may connect is each file's to say.
-        Ok(()) => fs::set_permissions(DIRECTORY, Permissions::from_mode(0o755))?,
+        Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
     }
-    let found = fs::symlink_metadata(DIRECTORY)?;
+    let found = fs::symlink_metadata(directory)?;
     let safe = found.is_dir() && found.uid() == 0 && found.mode() & SHARED == 0;
     if safe { Ok(()) } else { Err(Errno::EPERM.into()) }
 }

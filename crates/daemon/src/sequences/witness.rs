@@ -94,7 +94,9 @@ pub(super) fn place_of(store: &Path) -> RunFile {
         runtime.as_deref().and_then(|paths| paths.to_str()?.split(':').next().map(PathBuf::from));
     let store = fs::canonicalize(store).unwrap_or_else(|_| store.to_owned());
     let name = store.to_string_lossy().trim_matches('/').replace('/', "-");
-    RunFile(runtime.unwrap_or_else(|| PathBuf::from("/run/uxfrm")).join(name + ".windows"))
+    RunFile(
+        runtime.unwrap_or_else(|| PathBuf::from("/run/uxfrm")).join(name).join("received.windows"),
+    )
 }
 
 impl Left {
