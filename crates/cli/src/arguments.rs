@@ -23,9 +23,9 @@ pub(crate) struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the gateway in the foreground; SIGTERM drains and cleans up.
+    /// Run the gateway in the foreground; SIGTERM ends it.
     ///
-    /// SIGINT does the same. SIGHUP is `uxfrm reload`, told in the log. While the gateway runs, states and policies also change by `uxfrm xfrm`, many
+    /// What is protected is refused from then on, unless `[host] at_exit` is "open". SIGINT does the same. SIGHUP is `uxfrm reload`, told in the log. While the gateway runs, states and policies also change by `uxfrm xfrm`, many
     /// at once by `uxfrm xfrm -batch FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`.
     Run(RunOptions),
     /// Read a configuration and its batch files and report every error in them.

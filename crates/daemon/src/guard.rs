@@ -4,7 +4,8 @@
 //! In host mode plain packets go from the wire to the host's own stack and never pass the engine. So the policies `in`
 //! and `fwd` are told to the kernel's packet filter, as a table of our own: what did not come by the TUN has no states
 //! around it, and is judged as `__xfrm_policy_check` judges a packet without any. It follows the policies as routes do, each
-//! change at once, by its own rules alone; an orderly end removes it; after a crash it stays, and the next start replaces it.
+//! change at once, by its own rules alone; an end that opens (`at_exit`) removes it;
+//! after any other and a crash it stays, and the next start replaces it.
 //!
 //! The chains are where XFRM asks: `in` on the way to a socket, `fwd` on the way through the host. Before all of `in`
 //! pass, whatever the policies say, what brings protected packets here and what finds the way to the neighbour: loopback, ESP,
