@@ -377,3 +377,45 @@ def test_an_ordinary_user_with_two_capabilities_runs_it(network, pair):
             assert int(status["CapPrm"], 16) & ~(1 << 12 | 1 << 13) == 0
     network.left.ping(HERE.inner[4], THERE.inner[4])
     left.stop()
+
+
+SERVICE = 65500
+
+
+def test_root_s_tools_serve_a_gateway_that_runs_as_its_unit_does(network, pair):
+    """With `User=` and `RuntimeDirectory=uxfrm`: root's clients trust whom root has given /run/uxfrm, and nobody else who has the name."""
+    left, right = pair
+    right.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
+    left.write(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+    for path in left.directory.iterdir():
+        os.chmod(path, 0o644)
+    os.chmod(left.directory, 0o755)
+    os.chown(left.directory, SERVICE, SERVICE)
+    runtime, device = left.directory / "run", left.directory / "tun"
+    runtime.mkdir(mode=0o755)
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(10, 200))
+    os.chmod(device, 0o666)
+    # Binding over a directory of the host's would be seen by other tests.
+    as_unit = f"mount --bind {device} /dev/net/tun && mount -t tmpfs -o mode=755 run /run && mkdir /run/uxfrm && mount --bind {runtime} /run/uxfrm"
+    as_service = ["sh", "-c", as_unit + ' && exec "$@"', "sh", "setpriv", "--reuid", str(SERVICE), "--regid", str(SERVICE), "--clear-groups",
+                  "--inh-caps", "-all,+net_admin,+net_raw", "--ambient-caps", "-all,+net_admin,+net_raw", "--bounding-set", "-all,+net_admin,+net_raw"]
+    as_root = ["sh", "-c", as_unit + ' && exec "$@"', "sh"]
+    preloaded = pathlib.Path(left._binary).with_name("libuxfrm_redirect.so")
+
+    def tool(*words):
+        return network.left.run(*as_root, str(left._binary), *words, check=False)
+
+    for is_given in (False, True):
+        os.chown(runtime, *(SERVICE, SERVICE) if is_given else (0, 0))
+        run(left, *as_service)
+        said = [tool("stat"), tool("xfrm", "state", "count"), tool("exec", "--", "ip", "xfrm", "state", "count"), tool("reload")]
+        by_library = network.left.run(*as_root, "env", f"LD_PRELOAD={preloaded}", "ip", "xfrm", "state", "count", check=False)
+        if not is_given:
+            assert all(f"user {SERVICE}, who is neither root nor you, has its name" in one for one in said), said
+            assert "RuntimeDirectory=uxfrm" in said[0]
+            assert "Operation not permitted" in by_library, by_library
+        else:
+            assert "XfrmInError" in said[0] and "SAD count 2" in said[1] and "SAD count 2" in said[2] and said[3] == "", said
+            assert "SAD count 2" in by_library, by_library
+            network.left.ping(HERE.inner[4], THERE.inner[4])
+        left.stop()

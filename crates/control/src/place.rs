@@ -4,7 +4,13 @@
 //! gateway that runs as an ordinary user, in a directory of its own. Each directory of the path has to be theirs or root's, and nobody
 //! else may write to it: in `/tmp` anybody takes the place of a gateway that has ended.
 
-use crate::greeting::is_the_gateways;
+use crate::{greeting::is_the_gateways, stand_in::DIRECTORY};
+
+/// Mode bits by which others than the owner may write.
+const SHARED: u32 = 0o022;
+
+/// Whom the kernel shows in a user namespace in the place of each user who is not in it: two of them are not known to be one.
+const UNKNOWN: u32 = 65_534;
 
 /// What is known of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +30,23 @@ pub fn is_believed(
     mut look: impl FnMut(&[u8]) -> Option<Directory>,
 ) -> bool {
     let is_theirs = |directory: Directory| {
-        (directory.owner == 0 || directory.owner == listener) && directory.mode & 0o022 == 0
+        (directory.owner == 0 || directory.owner == listener) && directory.mode & SHARED == 0
     };
     is_the_gateways(listener, own)
         || path.first() == Some(&b'/')
             && directories(path).all(|directory| look(directory).is_some_and(is_theirs))
+}
+
+/// Whether `listener` is the user to whom root has given [`DIRECTORY`], as systemd does with a unit's: its gateways are believed at their
+/// abstract names, too.
+pub fn is_appointed(listener: u32, mut look: impl FnMut(&[u8]) -> Option<Directory>) -> bool {
+    let mut is_of = |path: &[u8], owner| {
+        look(path).is_some_and(|found| found.owner == owner && found.mode & SHARED == 0)
+    };
+    let directory = DIRECTORY.as_bytes();
+    listener != UNKNOWN
+        && is_of(directory, listener)
+        && directories(directory).all(|above| is_of(above, 0))
 }
 
 /// Those that lead to a file.
@@ -42,7 +60,7 @@ mod tests {
     use super::*;
 
     const GATEWAY: u32 = 990;
-    const OTHER: u32 = 65_534;
+    const OTHER: u32 = 991;
 
     fn believed(listener: u32, path: &str, of: impl Fn(&str) -> Option<(u32, u32)>) -> bool {
         let look = |directory: &[u8]| {
@@ -76,5 +94,24 @@ mod tests {
         }
         assert!(!believed(GATEWAY, "run/xfrm", |_| Some((0, 0o755))), "what is above is not known");
         assert!(!believed(GATEWAY, "/run/xfrm", |_| None));
+    }
+
+    #[test]
+    fn whom_root_gave_the_run_directory_is_believed_at_a_name() {
+        let appointed = |listener, directory: Option<(u32, u32)>, above: (u32, u32)| {
+            is_appointed(listener, |path| {
+                let (owner, mode) = if path == b"/run/uxfrm" { directory? } else { above };
+                Some(Directory { owner, mode })
+            })
+        };
+        let roots = (0, 0o755);
+        assert!(appointed(GATEWAY, Some((GATEWAY, 0o755)), roots));
+        assert!(!appointed(OTHER, Some((GATEWAY, 0o755)), roots));
+        assert!(!appointed(GATEWAY, Some(roots), roots), "root's own is nobody else's");
+        assert!(!appointed(GATEWAY, Some((GATEWAY, 0o777)), roots));
+        assert!(!appointed(GATEWAY, Some((GATEWAY, 0o755)), (0, 0o1777)), "who removed it?");
+        assert!(!appointed(GATEWAY, Some((GATEWAY, 0o755)), (GATEWAY, 0o755)));
+        assert!(!appointed(GATEWAY, None, roots));
+        assert!(!appointed(UNKNOWN, Some((UNKNOWN, 0o755)), roots), "of another user namespace");
     }
 }

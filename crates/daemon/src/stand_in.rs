@@ -1,4 +1,4 @@
-//! Files that stand in for abstract names that strangers have ([`uxfrm_control::stand_in`]): made by a gateway of root's, found by clients.
+//! Files that stand in for abstract names that strangers have ([`uxfrm_control::stand_in`]): made by gateways, found by clients.
 
 use std::{
     ffi::OsStr,
@@ -57,10 +57,10 @@ pub(crate) fn find(name: &[u8]) -> Option<PathBuf> {
     Path::new(DIRECTORY).exists().then(|| file(name).ok()).flatten()
 }
 
-/// Where root's gateway may bind a socket of a kind in the place of `name`, which a stranger has.
+/// Where a gateway may bind a socket of a kind in the place of `name`, which a stranger has.
 ///
 /// # Errors
-/// `EPERM` where somebody else than root could get at it, or we are not root; the kernel's where it can't be made.
+/// `EPERM` where somebody else than our user could get at it; the kernel's where it can't be made.
 pub(crate) fn make(name: &[u8], kind: SockType) -> io::Result<PathBuf> {
     own_directory()?;
     let file = file(name)?;
@@ -68,13 +68,13 @@ pub(crate) fn make(name: &[u8], kind: SockType) -> io::Result<PathBuf> {
     Ok(file)
 }
 
-/// The directory of this network namespace's gateway, which it alone writes to; made where root runs it and may. `None` where there is none.
+/// The directory of this network namespace's gateway, which it alone writes to; made where we may. `None` where there is none.
 pub(crate) fn own() -> Option<PathBuf> {
     let own = file(NAME).ok()?.parent()?.to_owned();
     (own_directory().is_ok() || own.is_dir()).then_some(own)
 }
 
-/// Makes the directory. Nobody else of root's looks for a name meanwhile and until what is returned is dropped.
+/// Makes the directory. No other gateway of our user looks for a name meanwhile and until what is returned is dropped.
 ///
 /// # Errors
 /// As [`make`].
@@ -108,24 +108,21 @@ pub(crate) fn refused(name: &[u8], error: &io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, text)
 }
 
-/// Only root's will do: others could put something else in a file's place.
+/// Only our own will do, which root has given us if we are not root: others could put something else in a file's place.
 fn own_directory() -> io::Result<()> {
-    if !Uid::effective().is_root() {
-        return Err(Errno::EPERM.into());
-    }
-    roots_alone(Path::new(DIRECTORY))?;
-    file(NAME)?.parent().map_or(Ok(()), roots_alone)
+    ours_alone(Path::new(DIRECTORY))?;
+    file(NAME)?.parent().map_or(Ok(()), ours_alone)
 }
 
-fn roots_alone(directory: &Path) -> io::Result<()> {
+fn ours_alone(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         // Whatever the umask: who may connect is each file's to say.
         Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(error),
     }
-    let found = fs::symlink_metadata(directory)?;
-    let safe = found.is_dir() && found.uid() == 0 && found.mode() & SHARED == 0;
+    let (found, own) = (fs::symlink_metadata(directory)?, Uid::effective().as_raw());
+    let safe = found.is_dir() && found.uid() == own && found.mode() & SHARED == 0;
     if safe { Ok(()) } else { Err(Errno::EPERM.into()) }
 }
 

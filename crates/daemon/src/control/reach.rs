@@ -23,9 +23,10 @@ use nix::{
     unistd::Uid,
 };
 
+use uxfrm_control::stand_in::DIRECTORY;
 use uxfrm_control::{
     greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways},
-    place::{Directory, is_believed},
+    place::{Directory, is_appointed, is_believed},
 };
 use uxfrm_netlink::Options;
 
@@ -216,10 +217,13 @@ fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {
 /// `PermissionDenied`, and who has it.
 pub(crate) fn trust(socket: &impl AsFd) -> io::Result<()> {
     let listener = getsockopt(socket, PeerCredentials)?.uid();
-    if is_the_gateways(listener, Uid::effective().as_raw()) {
+    if is_the_gateways(listener, Uid::effective().as_raw()) || is_appointed(listener, look) {
         return Ok(());
     }
-    let who = format!("user {listener}, who is neither root nor you, has its name");
+    let who = format!(
+        "user {listener}, who is neither root nor you, has its name; a gateway of another user has {DIRECTORY}, which root gives it \
+         (RuntimeDirectory=uxfrm in its unit)"
+    );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
 }
 
