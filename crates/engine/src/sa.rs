@@ -224,7 +224,7 @@ impl Sa {
         words: Arc<SaWords>,
         place: Option<Attachment>,
     ) -> Arc<Self> {
-        config.replay.sent = sent;
+        config.replay.sent = config.replay.sent.max(sent);
         let new = Self::new(&config, words, old.added()).on(place);
         // One that was not used yet, too: a worker may be about to.
         let Live { usage, replay, aevents: theirs, heir, .. } = old.live();

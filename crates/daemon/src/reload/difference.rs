@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use uxfrm_engine::{
     Change, Database, Defaults, Direction, Error, Policy, PolicyEntry, PolicyKey, PolicyKind,
-    PolicyName, Priority, ReplayConfig, Sa, SaConfig, Selector,
+    PolicyName, Priority, ReplayConfig, Sa, SaConfig, SaTransform, Selector,
 };
 
 use super::{
@@ -80,14 +80,23 @@ fn config(sa: &Sa) -> SaConfig {
     config
 }
 
-/// What `XFRM_MSG_UPDSA` can do goes on with its numbers and counts.
+/// Under the same keys a state goes on with its window, numbers and counts, by `XFRM_MSG_UPDSA` where that can do it.
 fn changed(mut now: SaConfig, wanted: SaConfig) -> States {
     let kind = |config: &SaConfig| config.encap.map(|encap| encap.kind);
     if kind(&now) == kind(&wanted) {
         now.encap = wanted.encap;
     }
     (now.limits, now.replay) = (wanted.limits, wanted.replay);
-    if now == wanted { States::Update(wanted) } else { States::Replace(wanted) }
+    let SaTransform { encryption_key, authentication_key, .. } = &wanted.transform;
+    let has_its_keys = now.transform.encryption_key == *encryption_key
+        && now.transform.authentication_key == *authentication_key;
+    if now == wanted {
+        States::Update(wanted)
+    } else if has_its_keys {
+        States::Continue(wanted)
+    } else {
+        States::Replace(wanted)
+    }
 }
 
 fn going_states(running: &Database, written: &Written, said: &Database) -> Vec<Step> {

@@ -9,7 +9,9 @@ use super::step::{Policies, States, Step};
 pub(super) fn step(step: &Step) -> String {
     match step {
         Step::State(States::Add(config)) => format!("+ {}", state(config)),
-        Step::State(States::Update(config)) => format!("~ {} (goes on)", state(config)),
+        Step::State(States::Update(config) | States::Continue(config)) => {
+            format!("~ {} (goes on)", state(config))
+        }
         Step::State(States::Replace(config)) => format!("~ {} (begins anew)", state(config)),
         Step::State(States::Remove(id, mark)) => {
             format!("- state {}{}", of_id(*id), of_mark(*mark))

@@ -17,7 +17,9 @@ pub(super) enum States {
     Add(SaConfig),
     /// It goes on, with its numbers and counts.
     Update(SaConfig),
-    /// Another of its id: a new key, or what no update changes.
+    /// The same with what no update changes: another takes its place, with the same key, window, numbers and counts.
+    Continue(SaConfig),
+    /// Another of its id, with a new key.
     Replace(SaConfig),
     Remove(SaId, Mark),
 }
@@ -51,6 +53,7 @@ impl States {
         match self {
             Self::Add(config) => change.add_sa(config).map(drop),
             Self::Update(config) => change.update_sa(config).map(drop),
+            Self::Continue(config) => change.continue_sa(config).map(drop),
             Self::Replace(config) => {
                 change.delete_sa(config.id, config.mark)?;
                 change.add_sa(config).map(drop)

@@ -164,6 +164,44 @@ fn a_state_goes_on_unless_its_key_is_another() {
     assert_ne!(turn(&running), first);
 }
 
+/// Where a state's line says what no update changes, packets of the same key must not be accepted twice, nor an IV be sent twice.
+#[test]
+fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
+    let line = state(1, 1, 0);
+    let changes = [
+        "flag af-unspec",
+        "flag noecn",
+        "flag esn",
+        "output-mark 7",
+        "reqid 9",
+        "replay-window 256 flag esn",
+    ];
+    for change in changes {
+        let before = format!("{line} replay-window 128");
+        let window = if change.contains("replay-window") { "" } else { "replay-window 128" };
+        let mut running = said(&[before]);
+        let mut written = Written::all(&running);
+        let first = |database: &Database| database.current().sad.iter().next().cloned().unwrap();
+        let old = first(&running);
+        for number in 1..=100 {
+            let candidate = old.replay().check(number).unwrap();
+            old.replay().accept(candidate).unwrap();
+        }
+        let sent = old.sequence().take(100).unwrap().first + 99;
+        let told = reload(&mut running, &mut written, &[format!("{line} {window} {change}")]);
+        assert!(told[0].ends_with("(goes on)"), "{told:?}");
+        let new = first(&running);
+        assert!(new.turn() > old.turn(), "no update: {change}");
+        let numbers = 1..=100_u32;
+        assert!(numbers.map(|number| new.replay().check(number)).all(|check| check.is_err()));
+        assert!(new.replay().check(101).is_ok(), "{change}");
+        assert_eq!(new.sequence().take(1).unwrap().first, sent + 1, "{change}");
+        // What a worker still has in hands of the old one.
+        let late = old.replay().check(101).and_then(|candidate| old.replay().accept(candidate));
+        assert!(late.is_err() && old.sequence().take(1).is_err(), "{change}");
+    }
+}
+
 #[test]
 fn lines_have_no_keys() {
     let mut running = fresh();

@@ -108,6 +108,28 @@ impl Change<'_> {
         Ok(sa)
     }
 
+    /// Puts a state with the same keys in the place of the one that destination, SPI, protocol and mark find, for what no update changes. It goes on where that one
+    /// ends: what was received under the keys is never accepted again, and numbers, IV prefixes, counts go on.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchState`]; what [`Error`] says of states. A device that does not take it has neither: the old state is gone then.
+    pub fn continue_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
+        let mut config = self.checked(config)?;
+        let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;
+        self.changed = true;
+        // Before the device is asked: it may have room for one of both.
+        self.database.close_on_device(&old);
+        let place = self
+            .database
+            .attach_state(&mut config)
+            .inspect_err(|_| self.database.let_go_of_sa(&old))?;
+        let words = self.words(&config);
+        let new = Sa::continuing(&old, config, words, place);
+        new.revive();
+        self.take_place(&old, &new);
+        Ok(new)
+    }
+
     /// Gives states new ends and what goes with them (`XFRM_MSG_MIGRATE`, `XFRM_MSG_MIGRATE_STATE`; `net/xfrm/xfrm_state.c:
     /// xfrm_state_migrate`). A state's numbers go on above those it sent, and in its window what it received stays received; counts
     /// go on as well. The old state sends and takes nothing more: what workers still have in hands of it is dropped. Gives the new states.
