@@ -24,7 +24,7 @@ STATIC = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 128")
 LINES = STATIC.lines(HERE, THERE)
 REPLAYED = 50
 # `FIRST_RESERVED` of crates/engine.
-RESERVED = 1024
+RESERVED = 16384
 # linux/netlink.h, and the kernel's own group
 NETLINK_KOBJECT_UEVENT, KERNEL_GROUP = 15, 1
 DEVICE = '[[device]]\nname = "nic0"\nprofile = "unlimited"\n'
@@ -222,7 +222,7 @@ def test_window_begins_at_the_reserved_edge_when_nothing_tells_more(end):
     end.start()
     for frame in requests(end, 1, REPLAYED):
         end.network.far.send(frame)
-    assert end.answered(requests(end, 1025, 10)) == 10
+    assert end.answered(requests(end, RESERVED + 1, 10)) == 10
     assert end.reasons()["in_before_restart"] == REPLAYED
 
 

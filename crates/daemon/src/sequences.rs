@@ -569,7 +569,11 @@ impl SequenceStore {
         if !receives(sa) || sa.reserved_to_receive() == u64::MAX {
             return;
         }
-        let pace = watched.pace.get_or_insert_with(|| Box::new(Pace::new(sa, now)));
+        let edges = &self.edges;
+        let pace = watched.pace.get_or_insert_with(|| {
+            let start = edges.get(&StateName::of(sa)).map_or(0, |before| before.from);
+            Box::new(Pace::new(sa, now).since(start))
+        });
         let moved = pace.look(sa.replay(), now);
         // A peer that restarted leaves out many at once, which is no rate.
         self.fastest = self.fastest.max(pace.rate().min(received::MOST_AHEAD));

@@ -135,7 +135,7 @@ drop_reasons! {
     /// itself once the peer's numbers are above; a rekey ends it at once. See `docs/sequence-numbers.md`.
     InBeforeRestart => "in_before_restart", Some(X::InStateSeqError);
     /// Inbound: an authentic number above the edge that is reserved on the disk; the next ones pass as soon as more is reserved. Usual cause: a peer
-    /// that has gone far ahead; if it goes on, a disk that takes no writes: see the log.
+    /// that has gone far ahead, or was slow and leaps; if it goes on, a disk that takes no writes: see the log.
     InReplayReserve => "in_replay_reserve", Some(X::InStateSeqError);
     /// Inbound: sequence number 0, which no packet has. As in the kernel it counts as no failure of the state (`net/xfrm/xfrm_replay.c: xfrm_replay_check_legacy`).
     InNoNumber => "in_no_number", Some(X::InStateSeqError);

@@ -2,11 +2,11 @@
 
 use std::{fs, io, path::Path, sync::Arc};
 
-use uxfrm_engine::{FIRST_RESERVED, Moment, Sa};
+use uxfrm_engine::{Moment, Sa};
 
 use super::{
     AHEAD, Before, Grant, Pace, Record, SequenceStore, StateName, Watched, allow_to_receive,
-    received::MOST_AHEAD,
+    received::{LEAST_AHEAD, MOST_AHEAD},
     receives, sends,
     witness::{self, Witness},
 };
@@ -30,7 +30,7 @@ impl SequenceStore {
     /// As [`SequenceStore::commit`].
     pub(crate) fn reserve_for_long(&mut self) -> io::Result<()> {
         let states: Vec<_> = self.watched.iter().map(|watched| Arc::clone(&watched.sa)).collect();
-        let ahead = self.fastest.max(FIRST_RESERVED).saturating_mul(LONGER).min(MOST_AHEAD);
+        let ahead = self.fastest.max(LEAST_AHEAD).saturating_mul(LONGER).min(MOST_AHEAD);
         for sa in states.iter().filter(|sa| !sa.sequence().is_closed()) {
             let (state, sequence) = (StateName::of(sa), sa.sequence());
             if sends(sa) && sequence.reserved().saturating_sub(sequence.last()) < AHEAD {

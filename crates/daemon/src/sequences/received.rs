@@ -1,7 +1,8 @@
 //! Numbers that may have been received: for each state an edge above which it accepts nothing, which is moved ahead of use.
 //!
 //! A crash of the machine costs what lies between the highest number and the edge, as packets up to it are refused then. So the edge is about a
-//! second ahead at the rate at which numbers come, and is drawn back where that was more than now.
+//! second ahead at the rate at which numbers come, four at a rate that rises, and is drawn back where that was more than now. A state that has
+//! received nothing yet has [`FIRST_RESERVED`], as its peer may begin at full rate.
 
 use std::time::Duration;
 
@@ -11,6 +12,12 @@ use super::{state_name::StateName, witness::Left};
 
 /// What is reserved ahead at the most.
 pub(super) const MOST_AHEAD: u64 = 1 << 22;
+/// What is reserved ahead at the least, of a state that is in use.
+pub(super) const LEAST_AHEAD: u64 = 1 << 11;
+/// How many seconds are reserved ahead at a rate that has more than doubled, and so may rise on.
+const RISING: u64 = 4;
+/// At its first look a state may have received all it did within a twentieth of a second.
+const YOUNG: u64 = 20;
 /// The shortest time that tells a rate.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// So long a reservation stays that is larger than the rate asks for.
@@ -50,6 +57,8 @@ pub(super) struct Pace {
     at: Moment,
     /// Numbers a second, when it was looked at last.
     rate: u64,
+    /// What is reserved ahead at the least.
+    least: u64,
     /// Until when nothing is drawn back.
     quiet: Moment,
     /// The edge was drawn back to there, and the journal does not say so yet.
@@ -67,13 +76,21 @@ pub(super) enum Move {
 
 impl Pace {
     pub(super) fn new(sa: &Sa, now: Moment) -> Self {
-        let head = sa.highest_received();
-        Self { head, at: now, rate: 0, quiet: now.plus(QUIET), drawn_back: None }
+        let (head, least) = (sa.highest_received(), FIRST_RESERVED);
+        Self { head, at: now, rate: 0, least, quiet: now.plus(QUIET), drawn_back: None }
     }
 
-    /// The same, that is known to be so fast.
+    /// The same, that is in use and known to be so fast.
     pub(super) const fn at_rate(self, rate: u64) -> Self {
-        Self { rate, ..self }
+        Self { rate, least: LEAST_AHEAD, ..self }
+    }
+
+    /// The same of a state that came a moment ago, and began at `start`.
+    pub(super) fn since(self, start: u64) -> Self {
+        match self.head.saturating_sub(start) {
+            0 => self,
+            some => self.at_rate(some.saturating_mul(YOUNG)),
+        }
     }
 
     /// Numbers a second, when it was looked at last.
@@ -83,9 +100,11 @@ impl Pace {
 
     /// Looks how far a window is: what is to be written down, if anything is.
     pub(super) fn look(&mut self, window: &ReplayWindow, now: Moment) -> Option<Move> {
-        let (head, edge) = (window.wanted(), window.reserved());
+        let (head, edge, before) = (window.wanted(), window.reserved(), self.rate);
         self.measure(head, now);
-        let ahead = self.rate.clamp(FIRST_RESERVED, MOST_AHEAD);
+        let rises = self.rate / 2 > before;
+        let rate = if rises { self.rate.saturating_mul(RISING) } else { self.rate };
+        let ahead = rate.clamp(self.least, MOST_AHEAD);
         if let Some(back) = self.drawn_back.take().filter(|back| *back == edge && head <= *back) {
             return Some(Move::Back(back));
         }
@@ -100,11 +119,15 @@ impl Pace {
             window.reserve(back);
             (self.drawn_back, self.quiet) = (Some(back), now.plus(QUIET));
         }
+        window.go_on();
         None
     }
 
     fn measure(&mut self, head: u64, now: Moment) {
         let (numbers, time) = (head.saturating_sub(self.head), now.since(self.at));
+        if numbers > 0 {
+            self.least = LEAST_AHEAD;
+        }
         if time < SHORTEST {
             return;
         }

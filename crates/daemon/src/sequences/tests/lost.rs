@@ -274,17 +274,17 @@ fn snapshot_begins_above_what_the_disk_knows_of_a_later_time() {
     assert_eq!(run.sa().replay().check(50).and_then(|new| run.sa().replay().accept(new)), Ok(()));
     let text = fs::read_to_string(runs.journal()).unwrap().trim_end_matches('\0').to_owned();
     // Whoever wrote that went on where memory was taken.
-    let later = format!("received {state} 7000 9000\nsent {state} 77000000\ncommit 99");
+    let later = format!("received {state} 70000 90000\nsent {state} 77000000\ncommit 99");
     let sum = crc32fast::hash(later.as_bytes());
     fs::write(runs.journal(), format!("{text}{later} {sum:08x}\n")).unwrap();
     leave_snapshot(&mut run);
     assert!(run.send().unwrap() > 77_000_000);
     let sa = run.sa();
-    let (low, edge) = (9000, sa.reserved_to_receive());
+    let (low, edge) = (90000, sa.reserved_to_receive());
     let refused = sa.replay().check(low).map_err(|reason| sa.replay().explain(low, reason));
     assert_eq!(refused.map(drop), Err(DropReason::InBeforeRestart));
-    assert_eq!(sa.replay().check(9001).and_then(|new| sa.replay().accept(new)), Ok(()));
-    assert!(edge > 9001);
+    assert_eq!(sa.replay().check(90001).and_then(|new| sa.replay().accept(new)), Ok(()));
+    assert!(edge > 90001);
     // All of it is on the disk again.
     run.crash();
     let run = runs.start("spi 1 replay-window 128", KEY);

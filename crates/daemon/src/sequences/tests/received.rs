@@ -2,6 +2,8 @@
 
 use uxfrm_engine::{FIRST_RESERVED, Lifecycle};
 
+use crate::sequences::received::LEAST_AHEAD;
+
 use super::*;
 
 const WORDS: &str = "spi 1 replay-window 128";
@@ -99,7 +101,7 @@ fn edge_is_about_a_second_ahead_at_the_rate_of_now() {
     let mut run = runs.start(WORDS, KEY);
     let sa = run.sa();
     let (mut next, mut now) = (1, Moment(0));
-    for _ in 0..20 {
+    for _ in 0..400 {
         for _ in 0..500 {
             receive_all(&sa, next..=next);
             next += 1;
@@ -113,11 +115,105 @@ fn edge_is_about_a_second_ahead_at_the_rate_of_now() {
         now = now.plus(Duration::from_millis(200));
         run.1.renew(now).unwrap();
     }
-    assert!(ahead(&sa) <= 4 * FIRST_RESERVED, "{}", ahead(&sa));
+    assert!(ahead(&sa) <= 4 * LEAST_AHEAD, "{}", ahead(&sa));
     let edge = sa.reserved_to_receive();
     run.crash();
     fs::remove_dir_all(runs.memory()).unwrap();
     assert_eq!(receive(&runs.start(WORDS, KEY).sa(), edge + 1), Ok(()));
+}
+
+/// Runs a state at a rate, in steps of 100 µs, against a disk that takes so many of them for a write. Its owner looks every 200 ms, and when it is woken;
+/// what it reserves is in force once it is on the disk. Says how many packets are lost meanwhile.
+struct Bursts {
+    run: Run,
+    sa: Arc<Sa>,
+    disk: u64,
+    step: u64,
+    next: u64,
+}
+
+const STEPS_A_SECOND: u64 = 10_000;
+const STEPS_TO_A_REVIEW: u64 = STEPS_A_SECOND / 5;
+
+impl Bursts {
+    fn new(runs: &Runs, disk: u64) -> Self {
+        let run = runs.start(WORDS, KEY);
+        let sa = run.sa();
+        Self { run, sa, disk, step: 0, next: 1 }
+    }
+
+    fn run(&mut self, rate: u64, steps: u64) -> u64 {
+        let (mut lost, until) = (0, self.step + steps);
+        let mut reviewed = self.step;
+        while self.step < until {
+            lost += self.receive_at(rate, 1);
+            let is_urgent = self.run.1.is_urgent();
+            if is_urgent || self.step >= reviewed + STEPS_TO_A_REVIEW {
+                reviewed = self.step;
+                lost += self.renew(rate);
+            }
+        }
+        lost
+    }
+
+    /// The owner looks now; until its write is done nothing more may be received than before.
+    fn renew(&mut self, rate: u64) -> u64 {
+        let edge = self.sa.reserved_to_receive();
+        self.run.1.renew(Moment(self.step * 1_000_000_000 / STEPS_A_SECOND)).unwrap();
+        if self.sa.reserved_to_receive() <= edge {
+            return 0;
+        }
+        let granted = self.sa.reserved_to_receive();
+        self.sa.replay().reserve(edge);
+        let lost = self.receive_at(rate, self.disk);
+        self.sa.replay().reserve(granted);
+        lost
+    }
+
+    fn receive_at(&mut self, rate: u64, steps: u64) -> u64 {
+        let numbers = |step: u64| step * rate / STEPS_A_SECOND;
+        let count = numbers(self.step + steps) - numbers(self.step);
+        self.step += steps;
+        let first = self.next;
+        self.next += count;
+        let refused = (first..self.next).filter(|number| receive(&self.sa, *number).is_err());
+        u64::try_from(refused.count()).unwrap()
+    }
+}
+
+/// Whether it begins at once, behind the first look, or after so long that what is not needed was drawn back; and with as much as it had after silence.
+#[test]
+fn a_peer_may_begin_at_full_rate() {
+    for (rate, disk) in
+        [(50_000, 100), (100_000, 10), (100_000, 100), (400_000, 10), (400_000, 100)]
+    {
+        for before in [0, 1, STEPS_TO_A_REVIEW + 1, 2 * STEPS_TO_A_REVIEW - 1, 30 * STEPS_A_SECOND]
+        {
+            let runs = Runs::new();
+            let mut bursts = Bursts::new(&runs, disk);
+            let idle = bursts.run(0, before);
+            let lost = bursts.run(rate, STEPS_A_SECOND / 2);
+            assert_eq!((idle, lost), (0, 0), "{rate}/s, disk {disk}, behind {before} steps");
+        }
+    }
+}
+
+/// A crash is to cost little, so a state that was slow for long has little ahead: until more is reserved some is lost, as the page on sequence numbers says.
+#[test]
+fn a_rate_that_leaps_costs_no_more_than_a_write_takes() {
+    for (slow, rate, disk, most) in [
+        (0, 100_000, 10, 0),
+        (100, 100_000, 10, 0),
+        (100, 400_000, 10, 400),
+        (10_000, 400_000, 100, 4_000),
+    ] {
+        let runs = Runs::new();
+        let mut bursts = Bursts::new(&runs, disk);
+        bursts.run(100, 10);
+        assert_eq!(bursts.run(slow, 30 * STEPS_A_SECOND), 0);
+        let lost = bursts.run(rate, STEPS_A_SECOND / 2);
+        assert!(lost <= most, "{slow}/s to {rate}/s, disk {disk}: {lost}");
+    }
 }
 
 /// A peer that restarted leaves out millions of numbers at once. Taken for a rate, so much would be reserved for an upgrade that after a crash nothing would
@@ -137,7 +233,7 @@ fn a_leap_of_the_peer_is_no_rate() {
     receive_all(&sa, far..=far + 10);
     run.1.reserve_for_long().unwrap();
     let ahead = sa.reserved_to_receive() - sa.highest_received();
-    assert!((16 * FIRST_RESERVED..=MOST).contains(&ahead), "{ahead}");
+    assert!((16 * LEAST_AHEAD..=MOST).contains(&ahead), "{ahead}");
     assert!(run.1.fastest() <= MOST, "{}", run.1.fastest());
 }
 
