@@ -201,6 +201,29 @@ def test_what_was_received_before_a_restart_is_not_received_again(end, finish, k
     assert end.reasons()["in_before_restart"] == REPLAYED
 
 
+@pytest.mark.parametrize("kind", [SOFTWARE, CRYPTO, PACKET], ids=["software", "crypto", "packet"])
+def test_what_was_received_before_a_reload_is_not_received_again(end, kind):
+    """The key stays the same; what the state says of itself otherwise no update changes."""
+    lines = LINES if kind == SOFTWARE else offloaded(kind, STATIC, HERE, THERE)
+    more = CONTROLLED + ("" if kind == SOFTWARE else DEVICE)
+    end.start(more, lines)
+    frames = requests(end, 1, REPLAYED)
+    end.send()
+    assert end.answered(frames) == REPLAYED
+    end.gateway.write([f"{line} flag af-unspec" if line.startswith("xfrm state") else line for line in lines], more=more)
+    told = end.network.here.run(str(end.gateway._binary), "reload")
+    assert told.count("(goes on)") == 2, told
+    for frame in frames:
+        end.network.far.send(frame)
+    # All of them are behind it when this one is answered.
+    assert end.answered(requests(end, REPLAYED + 1, 1)) == 1
+    assert next_answer(end, time.monotonic() + 0.2) is None, "a replayed packet was answered"
+    assert end.reasons()["in_replay"] == REPLAYED
+    end.send()
+    before, after = ([packet.number for packet in part] for part in (end.sent[:20], end.sent[20:]))
+    assert min(after) > max(before), "numbers go on"
+
+
 def test_device_may_receive_more_as_its_window_moves_on(end):
     end.start(DEVICE, offloaded(PACKET, STATIC, HERE, THERE))
     number, deadline = 1, time.monotonic() + ANSWER_SECONDS * 4
