@@ -32,7 +32,9 @@ impl Closing {
         self.everyone.extend(leads_of(said.iter(), from(all)));
         if !own.is_empty() {
             let from_each = |net| {
-                let is_refused = own.iter().all(|own| from(*own)(net) == Lead::Tun);
+                // Mostly the same for all, which is asked once.
+                let is_refused = from(all)(net) == Lead::Tun
+                    || own.iter().all(|own| from(*own)(net) == Lead::Tun);
                 if is_refused { Lead::Tun } else { Lead::On }
             };
             self.own.extend(leads_of(said.iter(), from_each));
