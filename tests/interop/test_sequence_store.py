@@ -324,9 +324,10 @@ def test_check_tells_of_a_read_only_file_system(end):
     end.store.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", end.store], check=True)
     try:
-        command = f"{end.gateway._binary} check {end.gateway.directory / 'config.toml'} 2>&1"
-        checked = end.network.here.run("sh", "-c", command, check=False)
-        assert "can't be written down" in checked and "Read-only file system" in checked, checked
+        for what in ("check", "run"):
+            command = f"{end.gateway._binary} {what} {end.gateway.directory / 'config.toml'} 2>&1 || echo refused"
+            said = end.network.here.run("sh", "-c", command, check=False)
+            assert "can't be written down in" in said and "Read-only file system" in said and "refused" in said.split("\n")[-2], said
     finally:
         subprocess.run(["umount", end.store], check=True)
 

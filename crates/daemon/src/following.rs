@@ -574,7 +574,7 @@ impl Following {
     pub(crate) fn notices(&self, database: &Database) -> String {
         let mut notices = self.store.notices(self.fault.as_ref());
         if self.held > 0 {
-            notices += &held::notice(database, self.held);
+            notices += &held::notice(database);
         }
         notices
     }

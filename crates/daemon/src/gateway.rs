@@ -166,7 +166,8 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
 /// What the last run's policies protected stays refused.
 fn take_up(config: &Config, database: &mut Database) -> anyhow::Result<()> {
     let at_start = config.host.at_start;
-    let policies = held::take_up(database, sequences(config)?, at_start, Files::Decide);
+    held::take_up(database, sequences(config)?, at_start, Files::Decide);
+    let policies = held::refuses(database);
     if policies > 0 {
         tracing::warn!(
             policies,
@@ -274,7 +275,8 @@ fn inspect_store(config: &Config) -> anyhow::Result<()> {
         sequences::report(condition, path);
     }
     if access(path, AccessFlags::W_OK) == Err(Errno::EROFS) {
-        tracing::error!("{}", sequences::unwritten(path, &Errno::EROFS.into()));
+        // No start comes that far.
+        anyhow::bail!(sequences::unwritten(path, &Errno::EROFS.into()));
     }
     Ok(())
 }
@@ -711,6 +713,11 @@ impl Gateway {
         self.devices.stop()?;
         self.tunnels.stop()?;
         self.keeping.end(&self.database, self.reload.written(), self.at_exit);
+        if self.at_exit == AtExit::Block {
+            tracing::info!(
+                "what is protected stays refused until the next start; `uxfrm clean` opens it"
+            );
+        }
         guard.map_or(Ok(()), |guard| guard.close())?;
         keep_out.map_or(Ok(()), KeepOut::take_down)?;
         let mut database = self.database;
@@ -741,7 +748,7 @@ fn listen_for_snapshots() -> Option<Uevents> {
 pub(crate) fn reserve(database: &mut Database, store: &mut SequenceStore) -> anyhow::Result<()> {
     let Changes { added, .. } = database.take_changes();
     added.iter().for_each(|sa| store.admit(sa, now()));
-    store.commit().context("can't reserve sequence numbers")?;
+    store.commit().map_err(|error| anyhow::anyhow!(store.unwritten(&error)))?;
     database.share_numbers();
     database.publish();
     Ok(())

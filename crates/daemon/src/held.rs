@@ -13,11 +13,11 @@
 pub(crate) mod keeping;
 pub(crate) mod portrait;
 
-use std::{io, path::Path};
+use std::{io, path::Path, sync::Arc};
 
 use uxfrm_engine::{
     Action, Database, Defaults, Direction, Limits, Policy, PolicyEntry, PolicyFlags, PolicyIndex,
-    Prefix, Priority, Selector,
+    Prefix, Priority, Selector, Spd,
 };
 
 use crate::{config::AtStart, host, time::now};
@@ -195,18 +195,30 @@ pub(crate) fn is_pointless(entry: &PolicyEntry, defaults: Defaults) -> bool {
         && defaults.of(entry.direction()) == Action::Block
 }
 
-/// What a running gateway holds, in one line.
-pub(crate) fn notice(database: &Database, held: usize) -> String {
+/// What a running gateway refuses as it is held, in one line; nothing where all that is held lets pass.
+pub(crate) fn notice(database: &Database) -> String {
     let snapshot = database.snapshot();
-    let refused = snapshot.spd.iter().filter(|entry| Verdict::of(entry) == Verdict::Refuse);
-    let first = refused.filter(|entry| entry.is_held() && entry.direction() == Direction::Out);
+    let first = refused(&snapshot.spd).filter(|entry| entry.direction() == Direction::Out);
     let first: Vec<_> = first.take(3).map(|entry| short(&entry.selector())).collect();
     let example =
         if first.is_empty() { String::new() } else { format!(", as {}", first.join(", ")) };
+    let held = refused(&snapshot.spd).count();
+    if held == 0 {
+        return String::new();
+    }
     format!(
         "held: {held} policies of the last run{example}: what they protected is refused until policies of the same selectors come \
          (from the IKE daemon or a file); `uxfrm release` lets go of all, `uxfrm xfrm policy delete` of one\n"
     )
+}
+
+/// How many held policies refuse what they are for.
+pub(crate) fn refuses(database: &Database) -> usize {
+    refused(&database.snapshot().spd).count()
+}
+
+fn refused(spd: &Spd) -> impl Iterator<Item = &Arc<PolicyEntry>> {
+    spd.iter().filter(|entry| entry.is_held() && Verdict::of(entry) == Verdict::Refuse)
 }
 
 fn short(selector: &Selector) -> String {

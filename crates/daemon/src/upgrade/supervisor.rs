@@ -12,7 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -49,6 +49,9 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// A gateway that does not read keeps nobody waiting longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// A gateway that is told to end has so long for it: it may hang on a file that never answers. Less than a unit's `TimeoutStopSec`.
+const END: Duration = Duration::from_secs(8);
+
 /// A gateway's process.
 #[derive(Debug)]
 struct Gateway {
@@ -77,6 +80,8 @@ struct Supervision {
     hung_up: bool,
     untrusted: Untrusted,
     reads_stdin: bool,
+    /// When the gateway is killed that was told to end.
+    ends_by: Option<Instant>,
 }
 
 /// Runs the gateway until it ends, as which this process ends. SIGTERM, SIGINT and SIGHUP are the gateway's.
@@ -102,9 +107,11 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
         hung_up: false,
         untrusted: Untrusted::default(),
         reads_stdin,
+        ends_by: None,
     };
     loop {
         all.wait()?;
+        all.insist();
         // What a process said before it ended comes first.
         all.hear();
         while let Some(signal) = all.signals.read_signal()? {
@@ -145,7 +152,10 @@ impl Supervision {
         if self.reads_stdin {
             fds.push(readable(stdin.as_fd()));
         }
-        match poll(&mut fds, PollTimeout::NONE) {
+        let left = self.ends_by.map(|by| by.saturating_duration_since(Instant::now()));
+        // A millisecond more, so that the time has come when it returns.
+        let left = left.map(|left| PollTimeout::try_from(left + Duration::from_millis(1)));
+        match poll(&mut fds, left.transpose().ok().flatten().unwrap_or(PollTimeout::NONE)) {
             Ok(_) | Err(nix::Error::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -234,8 +244,19 @@ impl Supervision {
             self.hung_up = self.successor.is_some();
         } else {
             self.abandon();
+            self.ends_by.get_or_insert_with(|| Instant::now() + END);
         }
         send(&self.current, signal);
+    }
+
+    /// Kills a gateway that was told to end and has not. As after any kill, what is protected stays refused.
+    fn insist(&mut self) {
+        if self.ends_by.take_if(|by| *by <= Instant::now()).is_some() {
+            let (own, seconds) = (self.current.process.id(), END.as_secs());
+            say(&format!("the gateway's process {own} has not ended within {seconds} s: killed"));
+            // It may have ended by itself.
+            let _ended = self.current.process.kill();
+        }
     }
 
     /// How the gateway ended, if it has.

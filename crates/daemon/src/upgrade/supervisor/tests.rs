@@ -32,6 +32,7 @@ fn upgrading() -> (Supervision, Link, Link) {
         hung_up: false,
         untrusted: Untrusted::default(),
         reads_stdin: false,
+        ends_by: None,
     };
     (all, predecessor, successor)
 }
@@ -123,4 +124,19 @@ fn places_that_either_names_are_trusted_no_more() {
         let why = all.untrusted.open_other(&program).unwrap_err().to_string();
         assert!(why.contains("the gateway itself may write to"), "{why}");
     }
+}
+
+#[test]
+fn a_gateway_that_does_not_end_is_killed_when_its_time_has_come() {
+    let (mut all, _predecessor, _successor) = upgrading();
+    send(&all.current, Signal::SIGSTOP);
+    all.pass_on(Signal::SIGTERM as i32);
+    let by = all.ends_by.unwrap();
+    all.pass_on(Signal::SIGTERM as i32);
+    assert_eq!(all.ends_by, Some(by), "who asks again does not grant more");
+    all.insist();
+    assert!(all.reap().unwrap().is_none(), "it has its time");
+    all.ends_by = Some(Instant::now());
+    all.insist();
+    assert_eq!(all.current.process.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
 }
