@@ -2,7 +2,7 @@
 //!
 //! A crash of the machine costs what lies between the highest number and the edge, as packets up to it are refused then. So the edge is about a
 //! second ahead at the rate at which numbers come, four at a rate that rises, and is drawn back where that was more than now. A state that has
-//! received nothing yet has [`FIRST_RESERVED`], as its peer may begin at full rate.
+//! received nothing yet has [`FIRST_RESERVED`], as its peer may begin at full rate; one that was fast keeps as much, as it may come in bursts.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{state_name::StateName, witness::Left};
 
 /// What is reserved ahead at the most.
 pub(super) const MOST_AHEAD: u64 = 1 << 22;
-/// What is reserved ahead at the least, of a state that is in use.
+/// What is reserved ahead at the least, of a state that was never faster.
 pub(super) const LEAST_AHEAD: u64 = 1 << 11;
 /// How many seconds are reserved ahead at a rate that has more than doubled, and so may rise on.
 const RISING: u64 = 4;
@@ -57,8 +57,8 @@ pub(super) struct Pace {
     at: Moment,
     /// Numbers a second, when it was looked at last.
     rate: u64,
-    /// What is reserved ahead at the least.
-    least: u64,
+    /// The highest rate so far; `None` where nothing was received yet.
+    peak: Option<u64>,
     /// Until when nothing is drawn back.
     quiet: Moment,
     /// The edge was drawn back to there, and the journal does not say so yet.
@@ -76,13 +76,13 @@ pub(super) enum Move {
 
 impl Pace {
     pub(super) fn new(sa: &Sa, now: Moment) -> Self {
-        let (head, least) = (sa.highest_received(), FIRST_RESERVED);
-        Self { head, at: now, rate: 0, least, quiet: now.plus(QUIET), drawn_back: None }
+        let head = sa.highest_received();
+        Self { head, at: now, rate: 0, peak: None, quiet: now.plus(QUIET), drawn_back: None }
     }
 
     /// The same, that is in use and known to be so fast.
     pub(super) const fn at_rate(self, rate: u64) -> Self {
-        Self { rate, least: LEAST_AHEAD, ..self }
+        Self { rate, peak: Some(rate), ..self }
     }
 
     /// The same of a state that came a moment ago, and began at `start`.
@@ -104,7 +104,7 @@ impl Pace {
         self.measure(head, now);
         let rises = self.rate / 2 > before;
         let rate = if rises { self.rate.saturating_mul(RISING) } else { self.rate };
-        let ahead = rate.clamp(self.least, MOST_AHEAD);
+        let ahead = rate.clamp(self.least(), MOST_AHEAD);
         if let Some(back) = self.drawn_back.take().filter(|back| *back == edge && head <= *back) {
             return Some(Move::Back(back));
         }
@@ -113,7 +113,7 @@ impl Pace {
             self.quiet = now.plus(QUIET);
             return Some(Move::Ahead(head.saturating_add(ahead)));
         }
-        if left > 4 * ahead && now >= self.quiet {
+        if left > 2 * ahead && now >= self.quiet {
             // Workers that have read the old edge may pass it yet: the journal waits for the next look.
             let back = head.saturating_add(ahead);
             window.reserve(back);
@@ -123,10 +123,15 @@ impl Pace {
         None
     }
 
+    /// What is reserved ahead at the least: a peer that was fast may be so again at once, and nobody knows of one that has yet to begin.
+    fn least(&self) -> u64 {
+        self.peak.map_or(FIRST_RESERVED, |peak| peak.clamp(LEAST_AHEAD, FIRST_RESERVED))
+    }
+
     fn measure(&mut self, head: u64, now: Moment) {
         let (numbers, time) = (head.saturating_sub(self.head), now.since(self.at));
         if numbers > 0 {
-            self.least = LEAST_AHEAD;
+            self.peak.get_or_insert(0);
         }
         if time < SHORTEST {
             return;
@@ -135,6 +140,7 @@ impl Pace {
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         // Up at once, down by halves: a pause of a moment is no change of rate.
         self.rate = rate.max(self.rate / 2);
+        self.peak = self.peak.map(|peak| peak.max(self.rate));
         (self.head, self.at) = (head, now);
     }
 }
