@@ -134,7 +134,7 @@ impl ReplayWindow {
     }
 
     /// Accepts no number above `edge` from now on, until told otherwise. The owner writes it down first. When enough of what is left is
-    /// used ([`near_edge`]), the owner is woken ([`ReplayStore::wake`](super::replay_store::ReplayStore::wake)).
+    /// used (`near_edge`), the owner is woken ([`ReplayStore::wake`](super::replay_store::ReplayStore::wake)).
     pub fn reserve(&self, edge: u64) {
         let Some(kept) = &self.kept else { return };
         let head = self.highest();
