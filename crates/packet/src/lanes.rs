@@ -241,6 +241,7 @@ mod tests {
 
     /// Of each width, alone and with others: what comparing one by one finds.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn finds_what_comparing_one_by_one_finds() {
         const LAST: u64 = 5;
         let mut seed = 1_u64;

@@ -87,6 +87,7 @@ fn datagram(word: u16, field: impl FnOnce(Sum, &[u8]) -> u16) -> Vec<u8> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn a_checksum_that_was_left_open_is_told_from_right_and_wrong_ones() {
     let surmised = |bytes: &[u8]| surmise(&IpPacket::parse(bytes).unwrap(), bytes);
     let open = Checksum::Partial { start: 20, offset: 6 };
@@ -175,6 +176,7 @@ fn what_is_right_is_seen_without_folding() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn no_lane_overflows_and_no_byte_is_left_out_at_any_length() {
     let bytes = vec![0xff; 3 << 16];
     for len in (0..2048).chain([(1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 16]) {

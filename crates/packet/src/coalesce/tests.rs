@@ -137,6 +137,7 @@ fn packets_with_options_or_padding_pass() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn a_super_packet_is_as_long_as_its_length_field_can_say() {
     let stream = (0..13_100).map(|k| tcp(k * 5, b"abcde").bytes()).collect::<Vec<_>>();
     assert_eq!(coalesce(&stream).iter().map(PacketBuf::len).collect::<Vec<_>>(), [65_535, 45]);
@@ -362,6 +363,7 @@ fn file(by_source: &mut BySource, packet: Vec<u8>, mark: u32) {
 
 proptest! {
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn what_segmenting_cut_is_joined_again(specimen in joinable(20_000), size in 320_u16..1500) {
         let packet = specimen.super_packet(size);
         prop_assume!(specimen.payload.len() > usize::from(size));
@@ -372,6 +374,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn what_was_joined_is_cut_into_the_same_packets(steps in steps(), in_trains: bool) {
         let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
         let (mut flows, mut offered, mut left) = (flows(), BySource::new(), BySource::new());

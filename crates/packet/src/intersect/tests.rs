@@ -32,6 +32,7 @@ fn has(field: &Field, key: &[u64; 2], width: usize, bit: usize) -> bool {
 
 /// What the processor has, and the forms for those that have less.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn finds_what_a_walk_over_the_bits_finds() {
     let mut next = numbers(1);
     for (width, count) in [1, 2, 4, 8, 16, 32, 48].into_iter().flat_map(|width| {
@@ -86,6 +87,7 @@ fn finds_what_a_walk_over_the_bits_finds() {
 
 /// Places of rows are counted in words while these are few enough, and in rows otherwise.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn finds_the_same_among_many_rows() {
     let mut next = numbers(5);
     // Words, rows of each byte, and a word of which nothing is asked.
@@ -132,6 +134,7 @@ fn finds_the_same_among_many_rows() {
 
 /// Where most bytes are asked for something they are looked up word by word, unless one has two fields or they are in another order.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn fields_of_one_byte_are_both_asked_in_whatever_order() {
     let mut next = numbers(9);
     let mut sparse = |place: usize| Field {
@@ -172,6 +175,7 @@ fn a_word_that_a_key_does_not_have_asks_nothing() {
 
 /// Row numbers end somewhere.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn leaves_a_field_out_that_no_numbers_are_left_for() {
     let field = |place: usize, row: u64, rows: usize| Field {
         place,

@@ -74,6 +74,7 @@ fn nothing_is_written_where_it_does_not_fit() {
 
 proptest! {
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn segments_are_those_of_plain_cutting(specimen in specimen(6000), size in 1_u16..1500) {
         let packet = specimen.super_packet(size.max(64));
         let segments = cut(&packet);
@@ -89,6 +90,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn headers_may_be_written_over_the_end_of_the_segment_before(specimen in specimen(6000), size in 256_u16..1500) {
         let mut packet = specimen.super_packet(size);
         let plan = SegmentPlan::new(&packet).unwrap();

@@ -215,6 +215,7 @@ mod tests {
 
     /// What the processor has, and the form for those that have less.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes there")]
     fn keys_go_where_each_table_alone_sends_them() {
         let mut next = numbers();
         for count in (0..=KEYS).cycle().take(300) {

@@ -88,6 +88,8 @@ impl<const N: usize> AsRef<[u64; N]> for Words<N> {
 
 /// What the processor has, and the form for those that have less.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn finds_what_a_walk_over_the_bits_finds() {
     let mut next = numbers(1);
     for words in [1, 8, 9, 16, 17, 24, 32, 33, 64, 100].into_iter().cycle().take(400) {
@@ -131,6 +133,7 @@ fn finds_what_a_walk_over_the_bits_finds() {
 
 /// They stand for what they stand for with zeros behind.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn keys_without_some_words_are_not_read_beyond() {
     let mut next = numbers(2);
     let places = [Place::Bits { word: 0, shift: 0, bits: 16 }, Place::Words(1)];

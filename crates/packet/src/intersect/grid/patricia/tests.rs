@@ -15,6 +15,7 @@ fn check(ends: &[(u128, u16)], values: impl IntoIterator<Item = u128>) {
 
 /// Against a search among the stretches: at their ends, beside them, and where one bit differs from these.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn finds_the_row_that_a_search_finds() {
     let mut next = numbers(3);
     for most in [1, 2, 3, 9, 40, 300, 900].into_iter().cycle().take(140) {
@@ -29,6 +30,7 @@ fn finds_the_row_that_a_search_finds() {
 
 /// Prefixes that part at another bit each, so that no fork looks at all of them.
 #[test]
+#[cfg_attr(miri, ignore = "minutes there")]
 fn a_trie_may_be_deep() {
     let hosts = |bit: u32| 1_u128 << (127 - bit);
     let mut ends: Vec<_> =
