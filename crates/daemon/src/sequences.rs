@@ -378,6 +378,9 @@ impl SequenceStore {
                 Record::Forgotten(state) => drop(edges.remove(&state)),
             }
         }
+        // What the disk has of them, where it is not of a later time.
+        let granted: BTreeMap<_, _> =
+            gone.iter().map(|sa| (StateName::of(sa), sa.reserved_to_receive())).collect();
         for sa in gone {
             let state = StateName::of(sa);
             let known = self.edges.get(&state).map(|before| before.edge);
@@ -395,10 +398,25 @@ impl SequenceStore {
             }
             sa.sequence().skip_to(sent.get(&state).copied().unwrap_or(0));
             self.admit(sa, now);
+            if let Some(edge) = edges.get(&state).or_else(|| granted.get(&state)) {
+                self.hold_back(sa, *edge);
+            }
             if self.no_prefix.is_some() {
                 // Never with what others may have.
                 let _last = sa.sequence().close();
             }
+        }
+    }
+
+    /// Has a state that is in force already accept nothing above what the disk has of it, until the disk has more.
+    fn hold_back(&mut self, sa: &Arc<Sa>, edge: u64) {
+        let own = sa.reserved_to_receive();
+        if !receives(sa) || own == u64::MAX || own <= edge {
+            return;
+        }
+        sa.replay().reserve(edge);
+        if own == FIRST_RESERVED {
+            self.pending.push((Arc::clone(sa), Grant::Received(own)));
         }
     }
 

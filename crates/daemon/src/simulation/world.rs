@@ -301,6 +301,8 @@ impl World {
             return self.audit(site);
         }
         self.note(|| format!("{site} is upgraded"));
+        // As at a start: a gateway that is refused its routes then ends.
+        self.sites[site].kernel.refuse(0);
         let drained = self.sites[site].take_over(building);
         let Drained { wire, delivered, left } = drained.unwrap_or_else(|error| panic!("{error:#}"));
         for packet in &delivered {

@@ -266,6 +266,27 @@ fn machines_that_go_on_from_one_snapshot_repeat_no_iv() {
     }
 }
 
+/// A state that stands in another's place is in force at once; that one's edge was drawn back.
+#[test]
+fn after_a_snapshot_nothing_is_accepted_above_what_the_disk_has() {
+    let runs = Runs::new();
+    let mut run = runs.start("spi 1 replay-window 128", KEY);
+    assert_eq!(run.sa().replay().check(1).and_then(|new| run.sa().replay().accept(new)), Ok(()));
+    for second in 1..40 {
+        run.1.renew(Moment(second * 1_000_000_000)).unwrap();
+    }
+    let edge = run.sa().reserved_to_receive();
+    assert!(edge < FIRST_RESERVED, "{edge}");
+    let Run(database, store) = &mut run;
+    assert_eq!(database.apply(Moment(0), |change| change.begin_sas_anew()), 0);
+    let changes = database.take_changes();
+    store.begin_anew(&changes.removed, &changes.added, Moment(0));
+    let sa = &changes.added[0];
+    assert!(sa.reserved_to_receive() <= edge, "{} {edge}", sa.reserved_to_receive());
+    store.commit().unwrap();
+    assert!(sa.reserved_to_receive() > edge);
+}
+
 #[test]
 fn snapshot_begins_above_what_the_disk_knows_of_a_later_time() {
     let runs = Runs::new();
