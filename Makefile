@@ -5,7 +5,7 @@ CARGO  := cargo
 FLAGS  := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sim loom endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
+.PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,14 @@ loom: ## What threads share without locks, in all orders, with loom (ARGS=replay
 	@scripts/prerequisites build
 	$(CARGO) build $(FLAGS) --release --manifest-path loom/Cargo.toml --target-dir $(BUILT)/loom
 	$(BUILT)/loom/release/uxfrm-loom $(ARGS)
+
+# What calls C can't run there: of crypto, only what knows algorithms and compares.
+miri: ## Packet's tests, and crypto's that call no C, under Miri with nightly Rust: undefined behaviour is an error
+	@$(CARGO) +nightly miri --version >/dev/null 2>&1 || { echo "make miri needs nightly Rust with Miri and its sources:"; \
+		echo "rustup toolchain install nightly --component miri,rust-src"; exit 1; }
+	MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 $(CARGO) +nightly miri test $(FLAGS) -p uxfrm-packet --lib
+	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test $(FLAGS) -p uxfrm-crypto --lib -- \
+		icv:: transform:: material::tests::debug material::tests::equal a_crypter_moves keys_of_the_wrong_length
 
 check: ## Before each commit: formatting, clippy, the arrows between crates, unit tests; no root, and no traffic but loopback's
 	$(CARGO) fmt --all --check
