@@ -17,6 +17,7 @@ from gateway import CONTROLLED, Gateway
 from test_reload import reload
 from test_lifecycle import network  # noqa: F401: a fixture
 from topology import HERE, THERE
+from ways import wait_for
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
 # CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK
@@ -350,7 +351,8 @@ def test_the_end_of_standard_input_is_heard(network, pair):
             ["ip", "netns", "exec", network.left.name, left._binary, "run", "--until-stdin-ends", left.directory / "config.toml"],
             stdin=subprocess.PIPE, stdout=log, stderr=log)
     left._wait_until_ready()
-    assert {status["Seccomp"].strip() for statuses in threads(left).values() for status in statuses} == {"2"}
+    # A thread takes its filter as it begins.
+    wait_for(lambda: {status["Seccomp"].strip() for statuses in threads(left).values() for status in statuses} == {"2"}, "filters", 20)
     left._process.stdin.close()
     assert left._process.wait(20) == 0
 
