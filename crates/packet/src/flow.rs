@@ -17,7 +17,9 @@ use crate::{IpPacket, Protocol};
 /// | mobility header | type | 0 |
 /// | GRE with key | key's upper half | key's lower half |
 /// | GRE with key in PPTP's version (RFC 2637) | 0 | key's lower half |
-/// | all else (GRE of other versions or with source routes, too), and every fragment | 0 | 0 |
+/// | all else (GRE of other versions or with source routes, too), and pieces of larger packets | 0 | 0 |
+///
+/// An atomic fragment (RFC 6946) is a whole packet, and has its ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowPorts {
     /// What a selector's `sport` is compared with.
@@ -67,7 +69,7 @@ impl FlowPorts {
         let upper = ip.upper(bytes);
         let place = PLACES[usize::from(ip.protocol.0)];
         match upper.first_chunk() {
-            _ if ip.is_fragment() => Self::NONE,
+            _ if ip.is_piece() => Self::NONE,
             Some(first) if place != Place::Deeper => {
                 Self::of_first(place, u32::from_be_bytes(*first))
             }

@@ -203,6 +203,13 @@ impl IpPacket {
         self.fragment != Fragment::None
     }
 
+    /// Whether bytes of its datagram are in other packets: a fragment that is not atomic (RFC 6946).
+    #[must_use]
+    #[inline]
+    pub fn is_piece(&self) -> bool {
+        self.is_fragment() && !matches!(self.fragment, Fragment::First { more: false, .. })
+    }
+
     /// The upper layer's bytes; `bytes` are those that were parsed (of others: what there is of them).
     #[must_use]
     #[inline]

@@ -107,7 +107,9 @@ proptest! {
             TransportHeader::Udp(header) => (header.source_port, header.destination_port),
             TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => unreachable!("specimens are TCP or UDP"),
         };
-        let expected = if ip.is_fragment() { FlowPorts::NONE } else { FlowPorts { source, destination } };
+        let is_whole = piece.is_none_or(|(offset, more, _)| offset == 0 && !more);
+        prop_assert_eq!(ip.is_piece(), !is_whole);
+        let expected = if !is_whole { FlowPorts::NONE } else { FlowPorts { source, destination } };
         prop_assert_eq!(FlowPorts::of(&ip, &bytes), expected);
     }
 
