@@ -190,7 +190,7 @@ def test_after_a_boot_ike_and_esp_pass(machine, uxfrm):
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "foreign"])
-def test_without_a_good_portrait_files_are_guarded_and_it_is_said(machine, damage):
+def test_without_a_good_portrait_files_or_all_are_guarded_and_it_is_said(machine, damage):
     out = f"xfrm policy add {PROTECTED[4]} dir out action block"
     machine.here.start([*states(), out], more=CONTROLLED, at_exit="block")
     machine.protect([6])
@@ -208,9 +208,73 @@ def test_without_a_good_portrait_files_are_guarded_and_it_is_said(machine, damag
     assert {"missing": "nothing is known", "torn": "damaged", "foreign": "somebody else's"}[damage] in said
     machine.between.seen()
     machine.try_everything([4])
+    for family, destination in ((6, THERE.inner[6]), (4, NEIGHBOUR[4])):
+        with machine.left.entered(), contextlib.suppress(OSError):
+            unbound(family, destination, None)
+    left = sorted(frame[12:14] for frame in machine.sent(2) if echo.MARKER in frame)
+    # Where something is known to have been protected, and not what, nothing leaves.
+    assert left == ([b"\x08\0", b"\x86\xdd"] if damage == "missing" else [])
+
+
+DAMAGES = {
+    "empty": lambda place: place.touch(),
+    "torn": lambda place: place.write_text("uxfrm policies 1\nout main refuse programs live 100 10.0.0.0/8 10.2"),
+    "random": lambda place: place.write_bytes(os.urandom(4096)),
+    "directory": lambda place: place.mkdir(),
+    "link": lambda place: place.symlink_to("/dev/zero"),
+    "fifo": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_portrait_that_can_not_be_read_opens_nothing(machine, damage):
+    """What a crash left refused stays refused until somebody lets go of it, and it is said how."""
+    machine.run_and_end("kill")
+    machine.portrait.unlink()
+    DAMAGES[damage](machine.portrait)
+    foretold = machine.uxfrm_says("check", machine.config)
+    assert "uxfrm release" in foretold and "refuses all" in foretold, foretold
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    assert "is not known" in machine.here.log() and "uxfrm release" in machine.here.log()
+    machine.between.seen()
+    machine.try_everything()
+    with machine.left.entered(), contextlib.suppress(OSError):
+        unbound(4, NEIGHBOUR[4], None)
+    frames = [frame for outgoing, frame in machine.between.seen() if outgoing]
+    assert not any(echo.MARKER in frame for frame in frames), "nothing leaves"
+    said = machine.uxfrm_says("stat", "--reasons")
+    assert "held: 6 policies" in said and "uxfrm release" in said, said
+    machine.protect()
+    machine.assert_protected()
+    if damage != "directory":  # which no file takes the place of
+        wait_for(lambda: "0.0.0.0/0" in machine.written(), "policies written down", 30)
+    machine.uxfrm_says("release")
     with machine.left.entered():
-        unbound(6, THERE.inner[6], None)
-    assert [frame[12:14] for frame in machine.sent(1) if echo.MARKER in frame] == [b"\x86\xdd"], "IPv6 alone"
+        unbound(4, NEIGHBOUR[4], None)
+    assert any(echo.MARKER in frame for frame in machine.sent(1))
+    machine.here.stop()
+
+
+@pytest.mark.parametrize("name", ["policies.new", "sequences.new"])
+def test_what_lies_in_the_place_of_a_draft_is_not_waited_for(machine, name):
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    machine.here.kill()
+    os.mkfifo(machine.portrait.with_name(name))
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    machine.protect()
+    wait_for(lambda: PASSING[4] in machine.written(), "policies written down", 30)
+    machine.here.stop()
+
+
+def test_a_fifo_as_journal_is_refused_at_once(machine):
+    machine.here.start(states(), more=CONTROLLED, at_exit="block")
+    machine.here.kill()
+    journal = machine.portrait.with_name("sequences")
+    journal.unlink()
+    os.mkfifo(journal)
+    assert "regular file" in machine.uxfrm_says("check", machine.config, check=False)
+    with pytest.raises(AssertionError, match="has to be a regular file"):
+        machine.here.start(states(), more=CONTROLLED, at_exit="block")
 
 
 def test_files_that_can_not_be_read_are_refused_as_they_were(machine):

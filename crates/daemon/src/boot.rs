@@ -67,22 +67,20 @@ fn plan(config: &Config, lines: &mut Vec<String>) -> anyhow::Result<Database> {
             "nothing is known of a last run in {}: policies of programs, as an IKE daemon, are not covered",
             directory.display()
         )),
-        (Err(error), Files::Decide) => lines.push(held::unreadable(directory, error)),
+        (Err(error), Files::Decide) => {
+            lines.push(held::unreadable(directory, error, config.host.at_start));
+        }
         (Ok(false), Files::AreFaulty) => {
             anyhow::bail!("{}\nand nothing is known of a last run: nothing is refused", lines.join("\n"))
         }
-        (Err(error), Files::AreFaulty) => anyhow::bail!(
-            "{}\n{}: nothing is refused",
-            lines.join("\n"),
-            held::unreadable(directory, error)
-        ),
+        (Err(error), Files::AreFaulty) => {
+            lines.push(held::unreadable(directory, error, AtStart::Block));
+        }
     }
     let at_start = match files {
         Files::Decide => config.host.at_start,
         Files::AreFaulty => AtStart::Block,
     };
-    if known.is_ok() {
-        held::take_up(&mut database, directory, at_start, files);
-    }
+    held::take_up(&mut database, directory, at_start, files);
     Ok(database)
 }

@@ -55,8 +55,8 @@ pub(crate) fn take_up(
         Ok(None) => 0,
         Ok(Some(portrait)) => hold(database, &portrait, files),
         Err(error) => {
-            tracing::error!("{}", unreadable(directory, &error));
-            0
+            tracing::error!("{}", unreadable(directory, &error, at_start));
+            hold(database, &Portrait::unknown(), files)
         }
     }
 }
@@ -77,11 +77,17 @@ pub(crate) fn forget(directory: &Path) -> io::Result<()> {
     portrait::remove(directory)
 }
 
-/// What there is to say of a portrait that can't be used.
-pub(crate) fn unreadable(directory: &Path, error: &io::Error) -> String {
+/// What there is to say of a portrait that is there and can't be used.
+pub(crate) fn unreadable(directory: &Path, error: &io::Error, at_start: AtStart) -> String {
+    let so = match at_start {
+        AtStart::Block => {
+            "so a start refuses all that no other policy is for, in all directions. `uxfrm release` lets go of it; `uxfrm clean CONFIG` \
+             while no gateway runs"
+        }
+        AtStart::Open => "and leaves plain until they come again (`at_start = \"open\"`)",
+    };
     format!(
-        "what programs' policies protected in the last run is not known, and leaves plain until they come again: {}: {error}. \
-         Have policies that block in a batch file, or start the IKE daemon at once",
+        "what programs' policies protected in the last run is not known: {}: {error}; {so}",
         portrait::path(directory).display()
     )
 }
@@ -230,7 +236,7 @@ pub(crate) fn describe(directory: &Path, at_start: AtStart) -> Vec<String> {
     let portrait = match portrait::read(directory) {
         Ok(None) => return Vec::new(),
         Ok(Some(portrait)) => portrait,
-        Err(error) => return vec![unreadable(directory, &error)],
+        Err(error) => return vec![unreadable(directory, &error, at_start)],
     };
     let of_programs = || {
         let all = portrait.policies.iter().filter(|policy| policy.origin == Origin::Programs);

@@ -16,6 +16,7 @@ use std::{
     fmt,
     fs::{self, File, OpenOptions},
     io::{self, BufWriter, Write as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     str::{FromStr, SplitAsciiWhitespace},
@@ -74,6 +75,31 @@ pub(super) enum Origin {
     Files,
     /// Others, as an IKE daemon.
     Programs,
+}
+
+impl Portrayed {
+    /// It refuses all addresses of a family, last.
+    fn of_all(direction: Direction, all: Prefix) -> Self {
+        Self {
+            direction,
+            kind: PolicyKind::Main,
+            verdict: Verdict::Refuse,
+            origin: Origin::Programs,
+            is_held: true,
+            priority: Priority(u32::MAX),
+            selector: Selector {
+                source: all,
+                destination: all,
+                protocol: 0,
+                source_port: PortMask::default(),
+                destination_port: PortMask::default(),
+                ifindex: 0,
+                user: 0,
+            },
+            mark: Mark { value: 0, mask: 0 },
+            if_id: IfId(0),
+        }
+    }
 }
 
 impl Verdict {
@@ -160,6 +186,18 @@ impl Portrait {
         let mut text = Vec::new();
         put(&mut text, &self.defaults, self.policies.iter().cloned()).expect("there is memory");
         String::from_utf8(text).expect("it is ASCII")
+    }
+
+    /// Of a run of which something is known to have been, but not what: anything may have been protected.
+    pub(crate) fn unknown() -> Self {
+        let all = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
+        let all = all.map(|address| Prefix::new(address, 0).ok());
+        let ways = DIRECTIONS.into_iter();
+        let ways = ways.flat_map(|way| all.into_iter().flatten().map(move |all| (way, all)));
+        Self {
+            defaults: Vec::new(),
+            policies: ways.map(|(way, all)| Portrayed::of_all(way, all)).collect(),
+        }
     }
 
     /// `None` where the text is no whole portrait.
@@ -357,11 +395,8 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<Portrait>> {
         return Err(io::Error::other("the file is somebody else's; `rm` it"));
     }
     let text = io::read_to_string(file)?;
-    let portrait = Portrait::parse(&text).ok_or_else(|| {
-        io::Error::other(
-            "the file is damaged, or another release's; it is written anew at the next change",
-        )
-    })?;
+    let portrait = Portrait::parse(&text)
+        .ok_or_else(|| io::Error::other("the file is damaged, or another release's"))?;
     Ok(Some(portrait))
 }
 
@@ -372,12 +407,12 @@ pub(super) struct Draft(File);
 impl Draft {
     /// Of policies of which files made `written`.
     pub(super) fn write(directory: &Path, spd: &Spd, written: &Written) -> io::Result<Self> {
+        // What is left of another is not opened: it may be a FIFO, or lead elsewhere.
+        remove_if_there(&directory.join(NEW))?;
         let file = OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
             .open(directory.join(NEW))?;
         put(BufWriter::new(&file), &refusing(spd, written), portray(spd, written))?;
         Ok(Self(file))
@@ -392,7 +427,11 @@ impl Draft {
 }
 
 pub(super) fn remove(directory: &Path) -> io::Result<()> {
-    match fs::remove_file(path(directory)) {
+    remove_if_there(&path(directory))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }

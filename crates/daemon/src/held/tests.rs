@@ -141,6 +141,58 @@ fn damaged_or_foreign_files_are_none_and_say_so() {
     portrait::read(directory.path()).unwrap_err();
 }
 
+/// What may stand in the portrait's place after an accident, or by somebody's hand.
+fn faults() -> Vec<fn(&Path)> {
+    vec![
+        |place| std::fs::write(place, "").unwrap(),
+        |place| std::fs::write(place, &left("", NET).to_text()[..70]).unwrap(),
+        |place| std::fs::write(place, [0xff; 4096]).unwrap(),
+        |place| std::fs::create_dir(place).unwrap(),
+        |place| std::os::unix::fs::symlink("/dev/zero", place).unwrap(),
+        |place| nix::unistd::mkfifo(place, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+    ]
+}
+
+#[test]
+fn whoever_cannot_read_what_was_protected_refuses_all_until_it_is_let_go() {
+    for fault in faults() {
+        let directory = tempfile::tempdir().unwrap();
+        fault(&portrait::path(directory.path()));
+        let mut next = database(LAN);
+        assert_eq!(take_up(&mut next, directory.path(), AtStart::Block, Files::Decide), 6);
+        assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
+        assert_eq!(outcome(&next, "192.168.0.1"), Verdict::Pass, "what a file says is said");
+        assert!(next.current().spd.iter().filter(|entry| entry.is_held()).count() == 6);
+        let told = describe(directory.path(), AtStart::Block).join("\n");
+        assert!(told.contains("uxfrm release") && told.contains("uxfrm clean"), "{told}");
+        let mut open = database("");
+        assert_eq!(take_up(&mut open, directory.path(), AtStart::Open, Files::Decide), 0);
+    }
+    let mut first = database("");
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(take_up(&mut first, directory.path(), AtStart::Block, Files::Decide), 0);
+}
+
+#[test]
+fn what_lies_where_a_draft_is_written_keeps_nobody_waiting_and_leads_nowhere() {
+    let (database, written) = run(LAN, NET);
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    let draft =
+        |directory: &Path| portrait::Draft::write(directory, &database.current().spd, &written);
+    for link in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("policies.new");
+        if link {
+            std::os::unix::fs::symlink(elsewhere.path(), &place).unwrap();
+        } else {
+            nix::unistd::mkfifo(&place, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }
+        draft(directory.path()).unwrap().settle(directory.path()).unwrap();
+        assert_eq!(portrait::read(directory.path()).unwrap().unwrap(), left(LAN, NET));
+    }
+    assert_eq!(std::fs::read(elsewhere.path()).unwrap(), b"");
+}
+
 fn prefixes() -> impl Strategy<Value = Prefix> {
     let four = (any::<[u8; 4]>(), 0..=32_u8)
         .prop_map(|(address, length)| Prefix::new(address.into(), length).unwrap());
