@@ -16,6 +16,7 @@ use std::{
 use nix::{
     fcntl::{FallocateFlags, OFlag, fallocate, openat, renameat},
     sys::stat::Mode,
+    unistd::{UnlinkatFlags, unlinkat},
 };
 
 /// A locked directory.
@@ -81,39 +82,43 @@ impl StateDirectory {
         Ok(self.is_here()? && is_at(&self.path.join(name), file)?)
     }
 
-    /// Opens a file for reading; `None` where there is none.
+    /// Opens a file for reading; `None` where there is none. A FIFO is not waited for.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's; [`io::ErrorKind::InvalidInput`] for what is no regular file.
     pub fn read(&self, name: &str) -> io::Result<Option<File>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        match openat(&self.directory, name, flags, Mode::empty()) {
-            Ok(file) => Ok(Some(file.into())),
-            Err(nix::Error::ENOENT) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        self.open_regular(name, OFlag::O_RDONLY)
     }
 
     /// Opens a file for reading and writing; `None` where there is none.
     ///
     /// # Errors
-    /// The kernel's.
+    /// As [`StateDirectory::read`].
     pub fn open_again(&self, name: &str) -> io::Result<Option<File>> {
-        let flags = OFlag::O_RDWR | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        match openat(&self.directory, name, flags, Mode::empty()) {
-            Ok(file) => Ok(Some(file.into())),
-            Err(nix::Error::ENOENT) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        self.open_regular(name, OFlag::O_RDWR)
     }
 
-    /// Makes an empty file for its owner alone, in the place of one of that name.
+    fn open_regular(&self, name: &str, access: OFlag) -> io::Result<Option<File>> {
+        let flags = access | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = match openat(&self.directory, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(nix::Error::ENOENT) => return Ok(None),
+            Err(nix::Error::ELOOP) => return Err(irregular(&self.path, name)),
+            Err(error) => return Err(error.into()),
+        };
+        if file.metadata()?.is_file() { Ok(Some(file)) } else { Err(irregular(&self.path, name)) }
+    }
+
+    /// Makes an empty file for its owner alone, in the place of what has that name: that is removed unopened, as it may be a FIFO.
     ///
     /// # Errors
     /// The kernel's.
     pub fn create(&self, name: &str) -> io::Result<File> {
-        let flags =
-            OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        match unlinkat(&self.directory, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(nix::Error::ENOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         Ok(openat(&self.directory, name, flags, mode)?.into())
     }
@@ -138,6 +143,12 @@ pub fn preallocate(file: &File, length: u64) -> io::Result<()> {
         Ok(()) | Err(nix::Error::EOPNOTSUPP | nix::Error::ENOSYS) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+fn irregular(directory: &Path, name: &str) -> io::Error {
+    let place = directory.join(name);
+    let message = format!("{} has to be a regular file: `rm` what is there", place.display());
+    io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
 fn open_directory(path: &Path) -> io::Result<File> {
@@ -200,6 +211,30 @@ mod tests {
                 "{error:?}"
             );
         }
+        fs::remove_dir_all(scratch).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_neither_read_nor_waited_for() {
+        let scratch = scratch("irregular");
+        let directory = StateDirectory::open(&scratch.join("gw")).unwrap();
+        let elsewhere = scratch.join("elsewhere");
+        fs::write(&elsewhere, "kept").unwrap();
+        let fifo = |path: &Path| nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap();
+        let link = |path: &Path| symlink(&elsewhere, path).unwrap();
+        let device = |path: &Path| symlink("/dev/zero", path).unwrap();
+        let makes: [&dyn Fn(&Path); 3] = [&fifo, &link, &device];
+        for make in makes {
+            make(&directory.path().join("a"));
+            for opened in [directory.read("a"), directory.open_again("a")] {
+                assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            }
+            assert!(directory.create("a").unwrap().metadata().unwrap().is_file());
+            fs::remove_file(directory.path().join("a")).unwrap();
+        }
+        fs::create_dir(directory.path().join("a")).unwrap();
+        assert_eq!(directory.read("a").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"kept");
         fs::remove_dir_all(scratch).unwrap();
     }
 

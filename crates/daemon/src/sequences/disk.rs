@@ -94,8 +94,14 @@ impl LocalDisk {
 
     /// The journal in a directory, for who only looks; `None` where there is none.
     pub(super) fn peek(path: &Path) -> io::Result<Option<Vec<u8>>> {
-        match text_file::read(&path.join(NAME)) {
-            Ok(bytes) => Ok(Some(bytes)),
+        let place = path.join(NAME);
+        match place.symlink_metadata() {
+            // As for who runs, which follows none.
+            Ok(about) if about.is_symlink() => Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} has to be a regular file: `rm` what is there", place.display()),
+            )),
+            Ok(_) => text_file::read(&place).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

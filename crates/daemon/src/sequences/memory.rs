@@ -10,6 +10,7 @@ use std::{
     sync::atomic::AtomicU64,
 };
 
+use nix::libc;
 use uxfrm_io::mapped_file::MappedFile;
 
 /// Where a run's memory lies, and that of the one before.
@@ -76,16 +77,23 @@ impl Shelf for RunFile {
     }
 
     fn read(&self) -> Option<Box<dyn Read>> {
-        File::open(&self.0).ok().map(|file| Box::new(file) as Box<dyn Read>)
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.0).ok()?;
+        file.metadata().ok()?.is_file().then(|| Box::new(file) as Box<dyn Read>)
     }
 
     fn create(&self, most: usize) -> io::Result<Box<dyn Memory>> {
         if let Some(directory) = self.0.parent() {
             fs::create_dir_all(directory)?;
         }
+        let place = beside(&self.0);
+        // What is left of another is not opened: it may be a FIFO, or lead elsewhere.
+        match fs::remove_file(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(beside(&self.0))?;
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(place)?;
         let words = MappedFile::map(&file, most)?.words();
         Ok(Box::new(Mapped { path: self.0.clone(), file, words }))
     }
