@@ -78,6 +78,10 @@ ATTACKS = {
     "AF_ALG": (41, 38, SEQPACKET, 0),
     "AF_VSOCK": (41, 40, STREAM, 0),
     "AF_KEY": (41, 15, 3, 2),
+    "uevents that udev believes": (41, 16, 3, 15),
+    "IPsec of the kernel": (41, 16, 3, 6),
+    "audit": (41, 16, 3, 9),
+    "generic netlink": (41, 16, 3, 16),
     "AF_TIPC": (41, 30, SEQPACKET, 0),
     "executable memory": (9, 0, 4096, 7, 0x22, -1, 0),
 }

@@ -211,8 +211,13 @@ const OF_PRIVILEGES: &[libc::c_int] = &[
 
 /// Sockets of these families alone; of those for IP, none of TCP or of other streams. None of `AF_UNIX`: those that are needed are open, and by
 /// another the host's services would take whoever has broken in for root (`/run/systemd/private`, `/run/docker.sock`).
-const FAMILIES: [libc::c_int; 3] = [libc::AF_NETLINK, libc::AF_PACKET, libc::AF_XDP];
+const FAMILIES: [libc::c_int; 2] = [libc::AF_PACKET, libc::AF_XDP];
 const IP: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
+/// Of netlink, what is asked of the kernel later: by threads that carry packets, what a TUN lost; by
+/// the other one the packet filter as well. The socket for uevents is open by then: udev believes
+/// whoever may open another (`NETLINK_KOBJECT_UEVENT`).
+const OF_NETLINK: [libc::c_int; 1] = [libc::NETLINK_ROUTE];
+const OF_NETLINK_CONTROL: [libc::c_int; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 const KINDS: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
 /// `SOCK_TYPE_MASK`: the kind among flags.
 const KIND: libc::c_int = 0xf;
@@ -258,7 +263,7 @@ fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
         prctls.extend(OF_PRIVILEGES);
     }
     let mut rules: Rules = listed.into_iter().map(|call| (call, Vec::new())).collect();
-    rules.insert(libc::SYS_socket, sockets()?);
+    rules.insert(libc::SYS_socket, sockets(duty)?);
     rules.insert(libc::SYS_prctl, one_of(0, &prctls)?);
     let others = NEVER.map(|request| condition(1, Compare::Ne, request));
     rules.insert(libc::SYS_ioctl, vec![rule(others)?]);
@@ -299,14 +304,21 @@ fn descriptors() -> Built<Vec<SeccompRule>> {
     Ok([one_of(1, ON_DESCRIPTORS)?, vec![flags]].concat())
 }
 
-fn sockets() -> Built<Vec<SeccompRule>> {
+fn sockets(duty: Duty) -> Built<Vec<SeccompRule>> {
     let kind = Compare::MaskedEq(bits(KIND));
     let of_ip = IP.into_iter().flat_map(|family| KINDS.map(|of| (family, of)));
     let of_ip = of_ip.map(|(family, of)| {
         rule([condition(0, Compare::Eq, family), condition(1, kind.clone(), of)])
     });
+    let protocols = match duty {
+        Duty::Packets => OF_NETLINK.as_slice(),
+        Duty::Control => OF_NETLINK_CONTROL.as_slice(),
+    };
+    let of_netlink = protocols.iter().map(|protocol| {
+        rule([condition(0, Compare::Eq, libc::AF_NETLINK), condition(2, Compare::Eq, *protocol)])
+    });
     let mut rules = one_of(0, &FAMILIES)?;
-    rules.extend(of_ip.collect::<Built<Vec<_>>>()?);
+    rules.extend(of_ip.chain(of_netlink).collect::<Built<Vec<_>>>()?);
     Ok(rules)
 }
 

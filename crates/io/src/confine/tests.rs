@@ -36,6 +36,19 @@ fn call(number: libc::c_long, first: libc::c_int, second: libc::c_int) -> Option
     (result < 0).then(|| io::Error::last_os_error().raw_os_error()).flatten()
 }
 
+/// A netlink socket of a protocol, closed at once.
+fn netlink(protocol: libc::c_int) -> Option<i32> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: its arguments are numbers.
+    let opened = unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) };
+    if opened < 0 {
+        return io::Error::last_os_error().raw_os_error();
+    }
+    // SAFETY: it has just been opened, and nobody else knows it.
+    unsafe { libc::close(opened) };
+    None
+}
+
 /// Calls that whoever breaks in would make, each with the errno that it gets.
 fn attacks() -> Vec<(&'static str, Option<i32>)> {
     let strange = |family, kind| call(libc::SYS_socket, family, kind);
@@ -71,6 +84,10 @@ fn attacks() -> Vec<(&'static str, Option<i32>)> {
         ("AF_UNIX", strange(libc::AF_UNIX, libc::SOCK_STREAM)),
         ("AF_ALG", strange(libc::AF_ALG, libc::SOCK_SEQPACKET)),
         ("AF_VSOCK", strange(libc::AF_VSOCK, libc::SOCK_STREAM)),
+        ("uevents", netlink(libc::NETLINK_KOBJECT_UEVENT)),
+        ("netlink of the audit", netlink(libc::NETLINK_AUDIT)),
+        ("netlink of sockets", netlink(libc::NETLINK_SOCK_DIAG)),
+        ("generic netlink", netlink(libc::NETLINK_GENERIC)),
         ("AF_KEY", strange(libc::AF_KEY, libc::SOCK_RAW)),
         ("TCP", strange(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC)),
         ("TCP over IPv6", strange(libc::AF_INET6, libc::SOCK_STREAM)),
@@ -124,6 +141,8 @@ fn these_attacks_are_refused_by_nothing_else() {
 #[test]
 fn a_thread_that_carries_packets_can_do_nothing_else() {
     let (attacks, file, program, server, packet) = confined(Duty::Packets, None, || {
+        assert_eq!(netlink(libc::NETLINK_ROUTE), None);
+        assert_eq!(netlink(libc::NETLINK_NETFILTER), Some(libc::EPERM));
         let program = kind(Command::new("true").status());
         let server = kind(TcpListener::bind("127.0.0.1:0"));
         (attacks(), kind(fs::read("/etc/passwd")), program, server, exchange().unwrap())
@@ -139,6 +158,9 @@ fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path().to_owned();
     let (attacks, program, packet) = confined(Duty::Control, Some(places(&own)), move || {
+        for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER] {
+            assert_eq!(netlink(protocol), None, "{protocol}");
+        }
         let mut file = fs::File::create(own.join("numbers")).unwrap();
         file.write_all(b"7").unwrap();
         file.sync_all().unwrap();
