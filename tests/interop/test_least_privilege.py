@@ -5,6 +5,7 @@ import errno
 import os
 import pathlib
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -142,6 +143,24 @@ def test_a_gateway_has_no_program_of_its_own_started(uxfrm, network, pair, needs
     # The supervisor does one thing after another: what it is asked for next is answered when this is done.
     assert "the gateway itself may write to" in left.upgrade(written.decode(), check=False)
     assert left.pid == process and os.readlink(f"/proc/{process}/exe") == os.path.realpath(uxfrm)
+
+
+def test_the_service_manager_hears_only_what_a_gateway_has_to_say(network, pair, needs_injection, monkeypatch, tmp_path):
+    """Whoever broke in would have the unit be another process, or its descriptors be forgotten."""
+    left, _right = pair
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
+        assert manager.recv(4096).strip() == b"READY=1"
+        said = b"\0NMAINPID=4242\nFDSTOREREMOVE=1\nFDNAME=x\nNOTIFYACCESS=all"
+        for task in pathlib.Path(f"/proc/{left.pid}/task").iterdir():
+            with injection.stopped(left.pid, int(task.name)) as thread:
+                assert thread.call(1, 0, said, len(said)) == len(said)
+        left.stop()
+        # What it said itself comes after that.
+        assert manager.recv(4096).strip() == b"STOPPING=1"
 
 
 def test_each_thread_keeps_only_what_it_needs(network, pair):

@@ -52,6 +52,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A gateway that is told to end has so long for it: it may hang on a file that never answers. Less than a unit's `TimeoutStopSec`.
 const END: Duration = Duration::from_secs(8);
 
+/// Bytes of what it says to the service manager that are read.
+const LONGEST: usize = 256;
+
 /// A gateway's process.
 #[derive(Debug)]
 struct Gateway {
@@ -339,8 +342,22 @@ fn send(gateway: &Gateway, signal: Signal) {
 }
 
 fn notify(text: &[u8]) {
-    let text = String::from_utf8_lossy(text);
-    let _not_under_systemd = sd_notify::notify(&[NotifyState::Custom(&text)]);
+    let text = allowed(text);
+    if !text.is_empty() {
+        let _not_under_systemd = sd_notify::notify(&[NotifyState::Custom(&text)]);
+    }
+}
+
+/// What a gateway that nobody has broken into says to the service manager, and no more: by other
+/// words it would move the unit to another process or take descriptors that are kept for it.
+fn allowed(text: &[u8]) -> String {
+    let text = std::str::from_utf8(text.get(..LONGEST).unwrap_or(text)).unwrap_or_default();
+    let said = text.split('\n').filter(|line| match line.split_once('=') {
+        Some(("READY" | "RELOADING" | "STOPPING", value)) => value == "1",
+        Some(("MONOTONIC_USEC", value)) => value.parse::<u64>().is_ok(),
+        Some(_) | None => false,
+    });
+    said.collect::<Vec<_>>().join("\n")
 }
 
 fn say(words: &str) {

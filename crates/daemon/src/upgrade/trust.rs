@@ -12,19 +12,27 @@ use std::{
 use anyhow::{Context as _, ensure};
 use nix::{fcntl::OFlag, unistd::Uid};
 
-/// A gateway names no more places; one that does is believed no more.
+/// A gateway names no more places. Once one does, it is not known any more which programs gateways
+/// could have written, and none is started.
 const MOST: usize = 64;
 
 /// What gateways have said that they may write, before they read anything. One that is broken into later can only add to it.
 #[derive(Debug, Default)]
 pub(super) struct Untrusted {
     places: Vec<PathBuf>,
+    /// Some were named that there is no room for.
+    is_incomplete: bool,
 }
 
 impl Untrusted {
     pub(super) fn add(&mut self, place: PathBuf) {
-        if self.places.len() < MOST && !self.places.contains(&place) {
+        if self.places.contains(&place) {
+            return;
+        }
+        if self.places.len() < MOST {
             self.places.push(place);
+        } else {
+            self.is_incomplete = true;
         }
     }
 
@@ -35,6 +43,11 @@ impl Untrusted {
     /// What is wrong with it, and what would be right.
     pub(super) fn open_other(&self, program: &Path) -> anyhow::Result<File> {
         let shown = program.display();
+        ensure!(
+            !self.is_incomplete,
+            "the gateway has named more than {MOST} places that it may write to, so that no program is known to be another's: if nobody has broken into \
+             it, restart it"
+        );
         // Only looked at: who opens a pipe waits for its other end, and some devices are set going.
         let file = File::options().read(true).custom_flags(OFlag::O_PATH.bits()).open(program);
         let file = file.with_context(|| format!("{shown} can't be found"))?;

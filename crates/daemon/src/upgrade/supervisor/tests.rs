@@ -140,3 +140,31 @@ fn a_gateway_that_does_not_end_is_killed_when_its_time_has_come() {
     all.insist();
     assert_eq!(all.current.process.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
 }
+
+#[test]
+fn a_gateway_tells_the_service_manager_what_it_has_to_and_nothing_else() {
+    let said = "READY=1\nRELOADING=1\nMONOTONIC_USEC=12345\nSTOPPING=1";
+    assert_eq!(allowed(said.as_bytes()), said);
+    let broken_in = b"MAINPID=4242\nFDSTOREREMOVE=1\nFDNAME=x\nNOTIFYACCESS=all";
+    assert_eq!(allowed(broken_in), "");
+    let among = b"STOPPING=1\nMAINPID=1\nREADY=1\rMAINPID=1\nMONOTONIC_USEC=1\0MAINPID=1\nREADY=1";
+    assert_eq!(allowed(among), "STOPPING=1\nREADY=1");
+    for strange in ["READY=2", "READY", "=1", "MONOTONIC_USEC=-1", "WATCHDOG=trigger", "BARRIER=1"]
+    {
+        assert_eq!(allowed(strange.as_bytes()), "", "{strange}");
+    }
+    assert_eq!(allowed(b"READY=1\n\xff"), "");
+    assert!(allowed("READY=1\n".repeat(1000).as_bytes()).len() <= LONGEST);
+}
+
+#[test]
+fn whoever_names_too_many_places_starts_nothing_any_more() {
+    let (mut all, predecessor, _successor) = upgrading();
+    for number in 0..100 {
+        Report::Writes(PathBuf::from(number.to_string())).send(&predecessor).unwrap();
+        all.hear();
+    }
+    all.successor = None;
+    let why = all.try_succeed(Path::new("/bin/true")).unwrap_err().to_string();
+    assert!(why.contains("restart"), "{why}");
+}

@@ -92,8 +92,16 @@ fn what_has_no_place_on_a_disk_is_refused() {
 }
 
 #[test]
-fn a_gateway_that_names_very_many_places_is_not_listened_to_for_ever() {
+fn a_gateway_that_names_very_many_places_is_not_listened_to_for_ever_and_hides_none() {
+    let (_directory, program) = made();
     let mut untrusted = Untrusted::default();
-    (0..MOST * 2).for_each(|number| untrusted.add(PathBuf::from(number.to_string())));
+    let name = |untrusted: &mut Untrusted, count: usize| {
+        (0..count).for_each(|number| untrusted.add(PathBuf::from(number.to_string())));
+    };
+    // As after many upgrades.
+    (0..2).for_each(|_| name(&mut untrusted, MOST));
+    untrusted.open_other(&program).unwrap();
+    name(&mut untrusted, MOST * 2);
     assert_eq!(untrusted.places.len(), MOST);
+    assert!(why_not(&untrusted, &program).contains("restart it"));
 }
