@@ -243,6 +243,27 @@ def test_a_gateway_reaches_nothing_of_another_one_s(network, pair, needs_injecti
             assert thread.call(*calls["removed"]) == 0
 
 
+@pytest.mark.parametrize("name", ["config.toml", "xfrm.batch", "config.new"])
+def test_a_gateway_writes_nothing_that_its_successor_is_told_by(network, pair, needs_injection, name):
+    """Its store and its control socket lie beside the configuration, which could have the next one begin with no sandbox."""
+    left, _ = pair
+    place = left.directory / name
+    socket = f'socket = "{left.directory / "control"}"\n'
+    left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED + socket)
+    before = place.read_bytes() if place.exists() else None
+    call = (257, AT_FDCWD, str(place).encode(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    moved = (264, AT_FDCWD, str(left.directory / "sequences" / "sequences").encode(), AT_FDCWD, str(place).encode())
+    answers = attempts(left, {"written": call, "moved there": moved})
+    assert set(answers.values()) <= {errno.EPERM, errno.EACCES, errno.EXDEV}, answers
+    assert (place.read_bytes() if place.exists() else None) == before
+    # The counter-test, and an end that leaves the socket's file to the next start.
+    with injection.stopped(left.pid, left.pid) as thread:
+        assert thread.call(257, AT_FDCWD, str(left.directory / "sequences" / "x").encode(), os.O_WRONLY | os.O_CREAT, 0o600) >= 0
+    left.stop()
+    left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED + socket)
+    left.stop()
+
+
 def test_without_it_nothing_refuses_that(network, pair, needs_injection):
     """So that the test above sees something."""
     left, _ = pair

@@ -164,10 +164,18 @@ def test_configuration_of_another_name_has_the_same_store(uxfrm, end):
 
 @pytest.mark.parametrize("finish", ["stop", "kill"])
 def test_store_removed_while_in_use_is_written_anew(end, finish):
-    end.start()
+    """Where it has a directory around it, and the configuration lies elsewhere."""
+    config, store = end.gateway.directory / "config.toml", end.gateway.directory / "own" / "sequences"
+
+    def start():
+        end.gateway.write(LINES)
+        config.write_text(config.read_text().replace('"sequences"', '"own/sequences"'))
+        end.gateway.launch()
+
+    start()
     end.send()
-    shutil.rmtree(end.store)
-    journal = end.store / "sequences"
+    shutil.rmtree(store)
+    journal = store / "sequences"
     deadline = time.monotonic() + ANSWER_SECONDS * 4
     while not journal.exists():
         assert time.monotonic() < deadline, end.log()
@@ -176,7 +184,7 @@ def test_store_removed_while_in_use_is_written_anew(end, finish):
     assert "removed or replaced while in use" in end.warnings()
     getattr(end.gateway, finish)()
     before = max(packet.number for packet in end.sent)
-    end.start()
+    start()
     end.send()
     assert min(packet.number for packet in end.sent[-20:]) > before, "numbers go on"
 

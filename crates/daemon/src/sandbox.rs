@@ -87,13 +87,16 @@ fn files(config: &Config) -> impl Iterator<Item = &Path> {
 }
 
 fn places(path: &Path, config: &Config) -> Places {
-    let mut read: Vec<_> = std::iter::once(path).chain(files(config)).flat_map(around).collect();
-    read.extend(["/run/netns", "/etc/localtime", "/usr/share/zoneinfo"].map(PathBuf::from));
+    let of_others: Vec<_> = std::iter::once(path).chain(files(config)).flat_map(around).collect();
     let store = config.xfrm.sequences.as_deref();
     let witness = store.and_then(sequences::place_of_witness);
+    // Where the socket's place is not the gateway's own the next start removes its file.
     let socket = config.control.socket.as_deref().and_then(directory);
-    let write = store.map(around_store).into_iter().chain(witness).chain(socket);
-    let write = write.chain(stand_in::own()).collect();
+    let socket = socket.filter(|place| is_own(place, &of_others));
+    let store = store.map(|store| around_store(store, &of_others));
+    let write = store.into_iter().chain(witness).chain(socket).chain(stand_in::own()).collect();
+    let mut read = of_others;
+    read.extend(["/run/netns", "/etc/localtime", "/usr/share/zoneinfo"].map(PathBuf::from));
     Places { read, write }
 }
 
@@ -109,13 +112,56 @@ fn directory(file: &Path) -> Option<PathBuf> {
     Some(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent.to_owned() })
 }
 
-/// Where the store is, so that it can be made anew should somebody remove it; but not where all other programs keep theirs. A store that
-/// is lost while it runs is worse than what a gateway that was broken into may do to those of others.
-fn around_store(store: &Path) -> PathBuf {
-    const SHARED: [&str; 6] = ["/", "/etc", "/root", "/srv", "/var", "/var/lib"];
-    let parent = directory(store)
-        .filter(|parent| !SHARED.iter().any(|shared| parent.as_path() == Path::new(shared)));
+/// Where the store is, so that it can be made anew should somebody remove it; but not where other
+/// programs keep theirs, or the administrator what a gateway is told. A store that is lost while it
+/// runs is worse than what a gateway that was broken into may do to those of other gateways.
+fn around_store(store: &Path, of_others: &[PathBuf]) -> PathBuf {
+    let parent = directory(store).filter(|parent| is_own(parent, of_others));
     parent.unwrap_or_else(|| store.to_owned())
+}
+
+/// Directories that many programs have things in.
+const SHARED: [&str; 27] = [
+    "/",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/dev/shm",
+    "/etc",
+    "/home",
+    "/lib",
+    "/lib64",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/run",
+    "/run/lock",
+    "/sbin",
+    "/srv",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/local",
+    "/usr/sbin",
+    "/var",
+    "/var/lib",
+    "/var/log",
+    "/var/tmp",
+];
+/// Nobody but its owner renames or removes what is in such a directory: it is for all.
+const STICKY: u32 = 0o1000;
+
+/// Whether a directory, by whatever name, is neither shared with all programs nor has any
+/// `of_others` beneath it.
+fn is_own(place: &Path, of_others: &[PathBuf]) -> bool {
+    let resolved = |place: &Path| fs::canonicalize(place).unwrap_or_else(|_| place.to_owned());
+    let real = resolved(place);
+    let is_sticky = fs::metadata(&real).is_ok_and(|about| about.mode() & STICKY != 0);
+    let is_shared = |shared: &&str| [place, real.as_path()].contains(&Path::new(*shared));
+    let is_above = |other: &PathBuf| resolved(other).starts_with(&real);
+    !is_sticky && !SHARED.iter().any(is_shared) && !of_others.iter().any(is_above)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::*;
 
@@ -27,11 +27,47 @@ fn what_is_named_is_reached_and_where_it_leads() {
 
 #[test]
 fn a_store_among_others_is_all_that_is_written_there() {
-    for store in ["/var/lib/numbers", "/numbers", "/etc/numbers"] {
-        assert_eq!(around_store(Path::new(store)), Path::new(store));
+    for place in SHARED {
+        let store = Path::new(place).join("numbers");
+        assert_eq!(around_store(&store, &[]), store);
     }
-    assert_eq!(around_store(Path::new("/var/lib/uxfrm/uxfrm0")), Path::new("/var/lib/uxfrm"));
-    assert_eq!(around_store(Path::new("numbers")), Path::new("."));
+    // By another name, and one that is for all by its mode.
+    let directory = tempfile::tempdir().unwrap();
+    symlink("/var/lib", directory.path().join("link")).unwrap();
+    let sticky = directory.path().join("sticky");
+    fs::create_dir(&sticky).unwrap();
+    fs::set_permissions(&sticky, fs::Permissions::from_mode(0o1777)).unwrap();
+    for store in [directory.path().join("link/numbers"), sticky.join("numbers")] {
+        assert_eq!(around_store(&store, &[]), store);
+    }
+    let around = |store: &str| around_store(Path::new(store), &[]);
+    assert_eq!(around("/var/lib/uxfrm/uxfrm0"), Path::new("/var/lib/uxfrm"));
+    assert_eq!(around("/srv/gateways/a/numbers"), Path::new("/srv/gateways/a"));
+}
+
+#[test]
+fn what_a_gateway_is_told_is_never_where_it_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    for beneath in ["", "deeper/still"] {
+        let configured = directory.path().join(beneath);
+        fs::create_dir_all(&configured).unwrap();
+        let above = directory.path().display();
+        let text = format!(
+            "xfrm.batch = ['xfrm.batch']\nxfrm.sequences = '{above}/numbers'\ncontrol.socket = '{above}/xfrm'"
+        );
+        let (path, config) = config(&configured, &text);
+        let Places { write, .. } = places(&path, &config);
+        assert!(write.contains(&directory.path().join("numbers")), "{write:?}");
+        assert!(!write.iter().any(|place| configured.starts_with(place)), "{write:?}");
+    }
+}
+
+#[test]
+fn nothing_is_written_where_a_socket_lies_among_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, config) = config(directory.path(), "control.socket = '/run/x.sock'");
+    let Places { write, .. } = places(&path, &config);
+    assert!(!write.contains(&PathBuf::from("/run")), "{write:?}");
 }
 
 #[test]
