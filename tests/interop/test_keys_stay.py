@@ -28,8 +28,8 @@ class Alone(Hosts):
         self.gateway_of = self.gateway(binary, self.here)
 
 
-def killed(words, directory):
-    """Whether a program that waits for its input leaves a core when SIGABRT ends it."""
+def killed(words, directory, state="S"):
+    """Whether a program that waits for its input, or is busy with it ("R"), leaves a core when SIGABRT ends it."""
     child = subprocess.Popen(
         words,
         cwd=directory,
@@ -39,11 +39,11 @@ def killed(words, directory):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2),
     )
     deadline = time.monotonic() + SECONDS
-    while waits_in(child.pid) != "S" and time.monotonic() < deadline:
+    while waits_in(child.pid) != state and time.monotonic() < deadline:
         time.sleep(0.01)
-    # Asleep for its input, not for its start.
+    # For its input, not for its start.
     time.sleep(0.3)
-    assert child.poll() is None, f"{words} does not wait"
+    assert child.poll() is None, f"{words} has done with its input"
     child.send_signal(signal.SIGABRT)
     _pid, status = os.waitpid(child.pid, 0)
     child.stdin.close()
@@ -66,14 +66,17 @@ def directory():
 
 @pytest.mark.parametrize("words", [["xfrm", "-batch", "-"], ["check", "config.toml"], ["run", "config.toml"]], ids=lambda words: words[0])
 def test_who_reads_keys_leaves_no_core(words, uxfrm, directory):
-    """All wait for a batch: one from its standard input, the others from a pipe that nobody writes to."""
-    os.mkfifo(directory / "keys.batch")
+    """One waits for a batch from its standard input, the others read one for seconds."""
+    with open(directory / "keys.batch", "w") as batch:
+        for number in range(1_000_000):
+            address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+            batch.write(f"xfrm policy add src {address} dst 192.0.2.1 dir out priority {number}\n")
     (directory / "config.toml").write_text('[xfrm]\nbatch = ["keys.batch"]\nsequences = "sequences"\n')
     with Alone(uxfrm) as network:
         if words[0] == "xfrm":
             network.gateway_of.start([])
         with network.here.entered():
-            assert not killed([uxfrm, *words], directory)
+            assert not killed([uxfrm, *words], directory, "S" if words[0] == "xfrm" else "R")
 
 
 def locked(gateway):
