@@ -277,7 +277,7 @@ def others_program(gateway):
 
 def written_by_the_gateway(gateway):
     """It may write where its store is, as somebody who has broken into it would."""
-    program = gateway.directory / "own"
+    program = gateway.directory / "sequences" / "own"
     shutil.copy(gateway._binary, program)
     program.chmod(0o755)
     return program, "the gateway itself may write to"
