@@ -39,5 +39,6 @@ mod form;
 pub(crate) mod ledger;
 mod news;
 mod own;
+pub(crate) mod pieces;
 mod terms;
 mod words;

@@ -8,8 +8,9 @@ use uxfrm_packet::IpPacket;
 
 use super::peel::{self, Envelope, Peeled, Usual};
 use super::{BYTES_AHEAD, FEW, Fate, Inbound, TOGETHER};
+use crate::spd::pieces::Piece;
 use crate::worker::Bench;
-use crate::{Direction, DropReason, Sa, SaId, SaProtocol, Spi};
+use crate::{Action, Direction, DropReason, FlowKey, Sa, SaId, SaProtocol, Spi};
 
 impl Inbound {
     /// 2 Peel, 3 State, 4 Replay check.
@@ -165,10 +166,42 @@ impl Inbound {
     ) -> Result<Fate, DropReason> {
         match self.peel(place, bench)? {
             Peeled::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-            Peeled::Plain(ip, direction) => Ok(self.plain(place, &ip, direction)),
+            Peeled::Plain(ip, direction) => {
+                if ip.is_piece() {
+                    self.refuse_piece(place, &ip, bench)?;
+                }
+                Ok(self.plain(place, &ip, direction))
+            }
             // It may make a whole packet, to be looked at in its place.
             Peeled::Fragment(ip) => self.reassemble(place, &ip, bench),
         }
+    }
+
+    /// Drops a plain piece that is to be forwarded if a policy may be for it that refuses plain packets. What passes is judged as a packet without ports.
+    #[cold]
+    fn refuse_piece(
+        &self,
+        place: usize,
+        ip: &IpPacket,
+        bench: &Bench<'_>,
+    ) -> Result<(), DropReason> {
+        let item = &self.items[place];
+        let Some(buffer) = self.buffers[item.buffer as usize].as_ref() else { return Ok(()) };
+        if !item.path.is_empty() {
+            return Ok(());
+        }
+        let bytes = item.bytes(buffer);
+        let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
+        let Some(entry) = bench.snapshot.spd.refuses_piece(&Piece::of(&flow, ip)) else {
+            return Ok(());
+        };
+        entry.charge(1, bytes.len() as u64, bench.now);
+        Err(match entry.action() {
+            Action::Block if entry.is_held() => DropReason::InHeld,
+            Action::Block => DropReason::InPolicyBlock,
+            Action::Allow if entry.device().is_some() => DropReason::InDeviceUnmarked,
+            Action::Allow => DropReason::InTemplateMismatch,
+        })
     }
 
     pub(super) fn peel(&self, place: usize, bench: &Bench<'_>) -> Result<Peeled, DropReason> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::classifier::{Best, Classifier, Footprint, Moved, Revised, Revision, TOGETHER};
 use super::concern::Concern;
 use super::news::News;
+use super::pieces::RefusingPieces;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
@@ -13,6 +14,7 @@ pub struct Spd {
     classifier: Classifier,
     defaults: Defaults,
     news: News,
+    pieces: RefusingPieces,
 }
 
 /// `ip xfrm policy setdefault`: what happens to packets that match no policy.
@@ -147,6 +149,10 @@ impl Spd {
         self.classifier.asks_for_whole(direction)
     }
 
+    pub(crate) const fn pieces(&self) -> &RefusingPieces {
+        &self.pieces
+    }
+
     /// How many policies without interface id of a direction and family are compared one by one; `None` when there are too many for that.
     pub(crate) fn compared(&self, direction: Direction, family: Family) -> Option<usize> {
         self.classifier.compared(direction, family)
@@ -179,16 +185,19 @@ impl Spd {
     pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
         self.classifier.follow(&newer.classifier, changed);
         (self.defaults, self.news) = (newer.defaults, newer.news.clone());
+        self.pieces.clone_from(&newer.pieces);
     }
 
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         self.classifier.insert_all(entries);
+        entries.iter().for_each(|entry| self.pieces.insert(entry));
         self.news.note_each(entries.iter().map(|entry| Concern::of(entry)));
     }
 
     /// One alone, which [`Spd::prepare`] is to be called for before the next change.
     pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert_one(entry);
+        self.pieces.insert(entry);
         self.news.note(Concern::of(entry));
     }
 
@@ -215,6 +224,7 @@ impl Spd {
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.remove(entry);
+        self.pieces.remove(entry);
         self.news.note(Concern::of(entry));
     }
 }

@@ -54,7 +54,7 @@ fn direction() -> impl Strategy<Value = Direction> {
 }
 
 prop_compose! {
-    fn any_policy()(
+    pub(crate) fn any_policy()(
         direction in direction(),
         sub in prop::bool::weighted(0.2),
         (source, destination) in (prefix(), prefix()).prop_filter("one family", |(a, b)| a.family() == b.family()),
@@ -76,7 +76,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn flow()(
+    pub(crate) fn flow()(
         (source, destination) in (address(), address()).prop_filter("one family", |(a, b)| a.is_ipv4() == b.is_ipv4()),
         protocol in prop_oneof![Just(6_u8), Just(17), Just(1)],
         (source_port, destination_port, mark) in (0_u16..4, 0_u16..4, 0_u32..4),
@@ -87,7 +87,7 @@ prop_compose! {
 }
 
 /// Bit by bit, as `ip-xfrm(8)` says it.
-fn applies(policy: &Policy, flow: &FlowKey) -> bool {
+pub(crate) fn applies(policy: &Policy, flow: &FlowKey) -> bool {
     let selector = &policy.selector;
     let in_prefix = |prefix: Prefix, address: std::net::IpAddr| {
         let bits = |address: std::net::IpAddr| match address {

@@ -1,0 +1,219 @@
+//! Policies `fwd` and plain pieces of larger packets.
+//!
+//! Only the first piece has ports, and the next header of a later IPv6 piece is whatever its sender wrote: receivers join pieces by addresses and
+//! identification alone. So a policy that refuses plain packets takes a piece whatever its untold ports and protocol are, and one that lets them
+//! pass takes none by these.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use uxfrm_packet::{Fragment, IpPacket, Version};
+
+use crate::{
+    Action, Direction, Family, FlowKey, Level, PolicyEntry, PolicyKind, PortMask, Prefix, Spd,
+};
+
+/// A plain piece of a larger packet that is to be forwarded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    pub(crate) flow: &'a FlowKey,
+    /// Whether the flow's protocol is the datagram's.
+    pub(crate) tells_protocol: bool,
+}
+
+/// Policies `fwd` that refuse plain packets by ports, or in IPv6 by protocol, found by their networks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RefusingPieces {
+    shards: Option<Arc<[Shard; SHARDS]>>,
+    /// How many there are of each pair of prefix lengths.
+    lengths: Arc<BTreeMap<Lengths, usize>>,
+}
+
+/// In shards, so that a change copies few.
+type Shard = Arc<HashMap<Networks, Vec<Arc<PolicyEntry>>, foldhash::fast::RandomState>>;
+type Lengths = (Family, u8, u8);
+/// Source and destination, with the bits that count.
+type Networks = (Prefix, Prefix);
+
+const SHARDS: usize = 64;
+
+/// Ports for which policies that ask for none are looked up: a policy that asks for some hardly fits them all.
+const PROBES: [u16; 3] = [0, u16::MAX, 0x5a5a];
+/// A protocol that no packet has (IANA: reserved).
+const NO_PROTOCOL: u8 = 255;
+
+impl<'a> Piece<'a> {
+    pub(crate) fn of(flow: &'a FlowKey, ip: &IpPacket) -> Self {
+        let is_later = matches!(ip.fragment, Fragment::Later { .. });
+        Self { flow, tells_protocol: ip.version == Version::V4 || !is_later }
+    }
+
+    /// Whether a policy asks for something that the piece doesn't tell.
+    fn leaves_open(&self, entry: &PolicyEntry) -> bool {
+        asks_for_ports(entry) || (!self.tells_protocol && entry.selector().protocol != 0)
+    }
+
+    /// Whether a policy fits, whatever it asks for that the piece doesn't tell.
+    fn may_be_of(&self, entry: &PolicyEntry) -> bool {
+        let mut selector = entry.selector();
+        (selector.source_port, selector.destination_port) =
+            (PortMask::default(), PortMask::default());
+        if !self.tells_protocol {
+            selector.protocol = 0;
+        }
+        entry.mark().fits(self.flow.mark)
+            && entry.if_id().0 == self.flow.if_id
+            && selector.matches(self.flow)
+    }
+}
+
+impl Spd {
+    /// The policy that refuses a plain piece, if one does. What it leaves is judged as a packet without ports.
+    pub(crate) fn refuses_piece(&self, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
+        if !self.asks_for_whole(Direction::Forward) {
+            return None;
+        }
+        // A sub policy that lets pass leaves it to the main ones.
+        [PolicyKind::Sub, PolicyKind::Main].into_iter().find_map(|kind| {
+            let deciding = [self.certain(kind, piece), self.pieces().first(kind, piece)];
+            let first = deciding.into_iter().flatten().min_by_key(|entry| entry.place())?;
+            refuses_plain(first).then_some(first)
+        })
+    }
+
+    /// The first policy that asks for nothing but what the piece tells.
+    fn certain(&self, kind: PolicyKind, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
+        let mut flow = *piece.flow;
+        if !piece.tells_protocol {
+            flow.protocol = NO_PROTOCOL;
+        }
+        for port in PROBES {
+            (flow.source_port, flow.destination_port) = (port, port);
+            let found = self.lookup_kind(kind, Direction::Forward, &flow);
+            // Those that ask for ports and stand before it don't fit: this is the first of the others.
+            if found.is_none_or(|entry| !piece.leaves_open(entry)) {
+                return found;
+            }
+        }
+        let fits = |entry: &&Arc<PolicyEntry>| {
+            (entry.kind(), entry.direction()) == (kind, Direction::Forward)
+                && !piece.leaves_open(entry)
+                && piece.may_be_of(entry)
+        };
+        self.iter().filter(fits).min_by_key(|entry| entry.place())
+    }
+}
+
+impl RefusingPieces {
+    pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
+        if !is_one(entry) {
+            return;
+        }
+        let networks = networks_of(entry);
+        *Arc::make_mut(&mut self.lengths).entry(lengths(networks)).or_default() += 1;
+        let all = self.shard_mut(networks).entry(networks).or_default();
+        all.insert(all.partition_point(|other| other.place() < entry.place()), Arc::clone(entry));
+    }
+
+    /// Takes a policy out that is in.
+    pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
+        if !is_one(entry) {
+            return;
+        }
+        let networks = networks_of(entry);
+        let shard = self.shard_mut(networks);
+        let Some(all) = shard.get_mut(&networks) else { return };
+        all.retain(|other| !Arc::ptr_eq(other, entry));
+        if all.is_empty() {
+            shard.remove(&networks);
+        }
+        let counts = Arc::make_mut(&mut self.lengths);
+        if let Some(count) = counts.get_mut(&lengths(networks)) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&lengths(networks));
+            }
+        }
+    }
+
+    /// The first of a kind that may be for a piece.
+    fn first(&self, kind: PolicyKind, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
+        let shards = self.shards.as_ref()?;
+        let FlowKey { source, destination, .. } = *piece.flow;
+        let family = Family::of(destination);
+        let lengths = self.lengths.keys().filter(|(of, ..)| *of == family);
+        let found = lengths.filter_map(|(_, source_len, destination_len)| {
+            let networks = (network(source, *source_len), network(destination, *destination_len));
+            let mut all = shards[shard_of(networks)].get(&networks)?.iter();
+            all.find(|entry| entry.kind() == kind && piece.may_be_of(entry))
+        });
+        found.min_by_key(|entry| entry.place())
+    }
+
+    fn shard_mut(
+        &mut self,
+        networks: Networks,
+    ) -> &mut HashMap<Networks, Vec<Arc<PolicyEntry>>, foldhash::fast::RandomState> {
+        let shards =
+            self.shards.get_or_insert_with(|| Arc::new(std::array::from_fn(|_| Shard::default())));
+        Arc::make_mut(&mut Arc::make_mut(shards)[shard_of(networks)])
+    }
+}
+
+/// Whether plain packets that a policy is for don't pass.
+fn refuses_plain(entry: &PolicyEntry) -> bool {
+    entry.action() == Action::Block
+        || entry.templates().any(|template| template.level == Level::Required)
+}
+
+fn asks_for_ports(entry: &PolicyEntry) -> bool {
+    let selector = entry.selector();
+    selector.source_port.mask | selector.destination_port.mask != 0
+}
+
+/// Whether a policy may refuse pieces of which it asks more than they tell.
+fn is_one(entry: &PolicyEntry) -> bool {
+    entry.direction() == Direction::Forward
+        && (asks_for_ports(entry)
+            || (entry.family() == Family::V6 && entry.selector().protocol != 0))
+        && refuses_plain(entry)
+}
+
+fn networks_of(entry: &PolicyEntry) -> Networks {
+    let selector = entry.selector();
+    let own = |prefix: Prefix| network(prefix.address(), prefix.prefix_len());
+    (own(selector.source), own(selector.destination))
+}
+
+fn lengths((source, destination): Networks) -> Lengths {
+    (destination.family(), source.prefix_len(), destination.prefix_len())
+}
+
+/// The first bits of an address; all of it where its family has no more.
+fn network(address: IpAddr, len: u8) -> Prefix {
+    let first = match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(len.min(32))).unwrap_or(0);
+            Ipv4Addr::from_bits(v4.to_bits() & mask).into()
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(len.min(128))).unwrap_or(0);
+            Ipv6Addr::from_bits(v6.to_bits() & mask).into()
+        }
+    };
+    Prefix::new(first, len).unwrap_or_else(|_| Prefix::host(first))
+}
+
+fn shard_of((source, destination): Networks) -> usize {
+    let bits = |prefix: Prefix| match prefix.address() {
+        IpAddr::V4(v4) => v4.to_bits(),
+        #[expect(clippy::cast_possible_truncation, reason = "folded")]
+        IpAddr::V6(v6) => (v6.to_bits() ^ v6.to_bits() >> 64 ^ v6.to_bits() >> 96) as u32,
+    };
+    let spread = (bits(source) ^ bits(destination).rotate_left(9)).wrapping_mul(0x9e37_79b1);
+    (spread >> 26) as usize % SHARDS
+}
+
+#[cfg(test)]
+mod tests;
