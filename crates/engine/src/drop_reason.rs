@@ -104,7 +104,8 @@ drop_reasons! {
     /// IPv6 extension headers, several SAs, or larger than fits without forbidding fragments.
     OutDeviceUnfit => "out_device_unfit", Some(X::OutError);
     /// Outbound: a plain packet that a policy wants protected was about to leave past uxfrm, without its routes: from a socket that is bound to a device, to
-    /// a broadcast address or to a link's multicast group. The kernel is told to drop it.
+    /// a broadcast address or to a link's multicast group. The kernel is told to drop it. Or an IPv6 routing header leads a plain packet on to a
+    /// destination that is to be protected, or, where any is, by what the header says in a way unknown here.
     OutUnprotected => "out_unprotected", Some(X::OutError);
     /// Outbound: packets stood in the queue of the host's port, and this one was dropped so that its sender sends less. Linux counts such as drops of a
     /// queueing discipline.

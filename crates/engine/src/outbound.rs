@@ -39,6 +39,7 @@ mod gather;
 mod handover;
 mod item;
 mod jobs;
+mod led_on;
 mod mixed;
 mod number;
 mod seal;
@@ -361,6 +362,9 @@ impl Outbound {
         self.tally(known.answer, 1, packet.len() as u64);
         match self.rule(flow, known, bench) {
             Verdict::Bundle(bundle) => self.enter(packet, None, (head, flow), bundle, bench),
+            Verdict::Pass if head.options && Self::is_led_astray(&packet, flow, bench) => {
+                self.discard(packet, 1, DropReason::OutUnprotected, bench);
+            }
             Verdict::Pass => self.pass(packet, None, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
             Verdict::Wait => self.wait(Held::new(packet, 1), flow, bench),
@@ -408,6 +412,9 @@ impl Outbound {
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
         self.policies.count(known.answer, packets, packet.len() as u64);
         match self.rule(flow, known, bench) {
+            Verdict::Pass if head.options && Self::is_led_astray(&packet, flow, bench) => {
+                self.discard(packet, count, DropReason::OutUnprotected, bench);
+            }
             Verdict::Pass => self.pass(packet, plan.as_ref(), bench),
             Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
             Verdict::Bundle(bundle) => {

@@ -225,18 +225,19 @@ pub struct Chain {
 }
 
 impl Chain {
+    /// Where a walk begins, at `first`.
+    #[inline]
+    pub(crate) const fn begin(first: Protocol) -> Self {
+        Self { upper: first, upper_place: Place::FIRST, fragment: None, esp_place: Place::FIRST }
+    }
+
     /// Walks from `first`, which is what `payload`, the bytes behind the fixed header, begins with.
     ///
     /// # Errors
     /// [`ParseError::ExtensionTruncated`], [`ParseError::ExtensionsTooMany`].
     #[inline]
     pub fn walk(first: Protocol, payload: &[u8]) -> Result<Self, ParseError> {
-        let mut chain = Self {
-            upper: first,
-            upper_place: Place::FIRST,
-            fragment: None,
-            esp_place: Place::FIRST,
-        };
+        let mut chain = Self::begin(first);
         for _ in 0..=MAX_EXTENSIONS {
             if !chain.step(payload)? {
                 return Ok(chain);
@@ -248,14 +249,20 @@ impl Chain {
     /// Walks past one extension header; `false` when there is none to walk past.
     #[inline]
     fn step(&mut self, payload: &[u8]) -> Result<bool, ParseError> {
-        let later_fragment = self.fragment.is_some_and(|fragment| fragment.offset() != 0);
-        if later_fragment || !is_extension(self.upper) {
+        if !self.goes_on() {
             return Ok(false);
         }
         self.skip(payload).map(|()| true)
     }
 
-    fn skip(&mut self, payload: &[u8]) -> Result<(), ParseError> {
+    /// Whether there is an extension header to walk past.
+    #[inline]
+    pub(crate) fn goes_on(&self) -> bool {
+        let later_fragment = self.fragment.is_some_and(|fragment| fragment.offset() != 0);
+        !later_fragment && is_extension(self.upper)
+    }
+
+    pub(crate) fn skip(&mut self, payload: &[u8]) -> Result<(), ParseError> {
         let at = self.upper_place.offset - HEADER_LEN;
         let bytes = payload.get(at..).ok_or(ParseError::ExtensionTruncated)?;
         let (header, _) =

@@ -68,6 +68,7 @@ pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 pub mod protocol;
+pub mod routing;
 pub mod segment;
 pub mod tcp;
 pub mod udp;

@@ -64,6 +64,9 @@ impl Outbound {
         self.tally(known.answer, 1, packet.len() as u64);
         match self.rule(&flow, known, bench) {
             Verdict::Bundle(place) => self.enter_cut(packet, longest, (head, &flow), place, bench),
+            Verdict::Pass if head.options && Self::is_led_astray(&packet, &flow, bench) => {
+                self.discard(packet, 1, DropReason::OutUnprotected, bench);
+            }
             Verdict::Pass => self.pass_cut(packet, longest, &head.inside, bench),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
             Verdict::Wait => self.wait(Held::cut(packet, longest), &flow, bench),

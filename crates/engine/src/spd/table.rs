@@ -15,6 +15,8 @@ pub struct Spd {
     defaults: Defaults,
     news: News,
     pieces: RefusingPieces,
+    /// Policies `out` of IPv6 that let nothing leave plain.
+    kept_v6: usize,
 }
 
 /// `ip xfrm policy setdefault`: what happens to packets that match no policy.
@@ -149,6 +151,22 @@ impl Spd {
         self.classifier.asks_for_whole(direction)
     }
 
+    /// Whether a packet of a flow may not leave plain.
+    pub(crate) fn keeps_from(&self, flow: &FlowKey) -> bool {
+        let kinds = [PolicyKind::Sub, PolicyKind::Main];
+        let mut found =
+            kinds.into_iter().filter_map(|kind| self.lookup_kind(kind, Direction::Out, flow));
+        match found.next() {
+            None => self.defaults.outbound == Action::Block,
+            Some(first) => keeps(first) || found.any(|entry| keeps(entry)),
+        }
+    }
+
+    /// Whether there is any flow of IPv6 of which no packet may leave plain.
+    pub(crate) fn keeps_any_v6(&self) -> bool {
+        self.kept_v6 != 0 || self.defaults.outbound == Action::Block
+    }
+
     pub(crate) const fn pieces(&self) -> &RefusingPieces {
         &self.pieces
     }
@@ -186,11 +204,15 @@ impl Spd {
         self.classifier.follow(&newer.classifier, changed);
         (self.defaults, self.news) = (newer.defaults, newer.news.clone());
         self.pieces.clone_from(&newer.pieces);
+        self.kept_v6 = newer.kept_v6;
     }
 
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         self.classifier.insert_all(entries);
-        entries.iter().for_each(|entry| self.pieces.insert(entry));
+        for entry in entries {
+            self.pieces.insert(entry);
+            self.kept_v6 += usize::from(keeps_v6(entry));
+        }
         self.news.note_each(entries.iter().map(|entry| Concern::of(entry)));
     }
 
@@ -198,6 +220,7 @@ impl Spd {
     pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert_one(entry);
         self.pieces.insert(entry);
+        self.kept_v6 += usize::from(keeps_v6(entry));
         self.news.note(Concern::of(entry));
     }
 
@@ -225,8 +248,18 @@ impl Spd {
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.remove(entry);
         self.pieces.remove(entry);
+        self.kept_v6 -= usize::from(keeps_v6(entry));
         self.news.note(Concern::of(entry));
     }
+}
+
+/// Whether nothing leaves plain by a policy `out`, if there are states for it.
+fn keeps(entry: &PolicyEntry) -> bool {
+    entry.action() == Action::Block || entry.templates().len() > 0
+}
+
+fn keeps_v6(entry: &PolicyEntry) -> bool {
+    (entry.direction(), entry.family()) == (Direction::Out, Family::V6) && keeps(entry)
 }
 
 impl Defaults {
