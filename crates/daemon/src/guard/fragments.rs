@@ -30,9 +30,13 @@ use super::{
     part::Part,
     rules::{self, AH, ESP, Surroundings, UDP, accept},
     run::{Alternative, Outcome},
+    upper_layer,
 };
 
 const ANY: PortMask = PortMask { value: 0, mask: 0 };
+
+/// What may stand between a fragment header and the upper layer: hop-by-hop options, routing, fragment and authentication headers, destination options.
+const EXTENSIONS: [u8; 5] = [0, 43, 44, AH, 60];
 
 const UNMARKED: Mark = Mark { value: 0, mask: 0 };
 
@@ -59,6 +63,31 @@ pub(super) fn of_policy(part: Part, policy: &Policy) -> Vec<Alternative> {
         Direction::In => carrier(policy).map(of).unwrap_or_default(),
         Direction::Forward | Direction::Out => Vec::new(),
     }
+}
+
+/// What a packet must meet besides addresses: one of the lists. In IPv6 a fragment tells its datagram's protocol only if its sender is
+/// honest: the next header of a later one is never looked at, and a first one may end before the upper layer. So a policy that refuses a protocol
+/// to forwarded packets takes all fragments; one that asks for ports, and one for the host, which joins plain fragments to plain ones
+/// alone, those that hide their upper layer.
+pub(super) fn upper(
+    part: Part,
+    selector: &Selector,
+    version: Version,
+    outcome: Outcome,
+) -> Vec<Alternative> {
+    let mut all = upper_layer::alternatives(selector);
+    let asks_for_ports = selector.source_port.mask | selector.destination_port.mask != 0;
+    match (outcome, version) {
+        (Outcome::Drop(_), Version::V6) if !asks_for_ports && selector.protocol == 0 => {}
+        (Outcome::Drop(_), Version::V6) if !asks_for_ports && part == Part::Forward => {
+            all.push(vec![Condition::fragment(Version::V6)]);
+        }
+        (Outcome::Drop(_), Version::V6) => {
+            all.extend(EXTENSIONS.map(|next| vec![Condition::fragment_of(next)]));
+        }
+        (Outcome::Pass | Outcome::Drop(_) | Outcome::Divert, Version::V4 | Version::V6) => {}
+    }
+    all
 }
 
 /// Whether a policy asks for what no fragment tells.

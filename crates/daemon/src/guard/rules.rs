@@ -278,9 +278,8 @@ pub(super) fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<A
     let mut all = Vec::new();
     for destination in destinations(part, policy, outcome) {
         let upper = match part {
-            Part::In | Part::Forward | Part::WholeIn | Part::WholeForward => {
-                upper_layer::alternatives(selector)
-            }
+            Part::In | Part::Forward => fragments::upper(part, selector, version, outcome),
+            Part::WholeIn | Part::WholeForward => upper_layer::alternatives(selector),
             Part::Out if outcome == Outcome::Pass => upper_layer::alternatives(selector),
             Part::Out | Part::Way => way::upper(selector, version, outcome),
         };
