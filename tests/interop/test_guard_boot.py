@@ -69,7 +69,7 @@ class Machine(Pair):
         getattr(self.here, end)()
 
     def written(self):
-        return self.portrait.read_text() if self.portrait.exists() else ""
+        return self.portrait.read_text(errors="replace") if self.portrait.exists() else ""
 
     def try_everything(self, families=(4, 6)):
         """Each kind of socket, and what is forwarded; whether they may is not asked."""
