@@ -69,7 +69,8 @@ class Machine(Pair):
         getattr(self.here, end)()
 
     def written(self):
-        return self.portrait.read_text(errors="replace") if self.portrait.exists() else ""
+        is_there = self.portrait.is_file() and not self.portrait.is_symlink()
+        return self.portrait.read_text(errors="replace") if is_there else ""
 
     def try_everything(self, families=(4, 6)):
         """Each kind of socket, and what is forwarded; whether they may is not asked."""
