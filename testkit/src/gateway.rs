@@ -126,3 +126,20 @@ impl Gateway {
         (self.output.wire.drain().collect(), self.output.host.drain().collect())
     }
 }
+
+/// What becomes of one packet from the wire: it comes out, or is dropped under one reason.
+///
+/// # Errors
+/// The reason.
+///
+/// # Panics
+/// When the accounts do not say so.
+pub fn fate(mut gateway: Gateway, packets: Vec<PacketBuf>) -> Result<(), DropReason> {
+    let count = gateway.inbound(packets).len();
+    gateway.assert_accounts();
+    match gateway.reasons().as_slice() {
+        [] if count == 1 => Ok(()),
+        [(reason, 1)] if count == 0 => Err(*reason),
+        other => panic!("{count} passed, {other:?}"),
+    }
+}

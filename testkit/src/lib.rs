@@ -18,7 +18,7 @@ mod rng;
 mod wire;
 mod wrapping;
 
-pub use gateway::Gateway;
+pub use gateway::{Gateway, fate};
 pub use listener::Listener;
 pub use pair::{FIRST_SPI, Pair};
 pub use rng::Rng;

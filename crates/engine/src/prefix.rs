@@ -91,6 +91,23 @@ impl Prefix {
         self.address
     }
 
+    /// The same without its host bits.
+    #[must_use]
+    pub fn network(self) -> Self {
+        let host_bits = u32::from(self.family().bits() - self.len);
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(host_bits).unwrap_or(0);
+                IpAddr::V4((address.to_bits() & mask).into())
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+                IpAddr::V6((address.to_bits() & mask).into())
+            }
+        };
+        Self { address, ..self }
+    }
+
     /// Bits that count.
     #[must_use]
     pub const fn prefix_len(self) -> u8 {
@@ -149,6 +166,14 @@ mod tests {
         assert!(net.contains("14.0.0.70".parse().unwrap()));
         assert!(!net.contains("14.0.1.70".parse().unwrap()));
         assert_eq!(net.to_string(), "14.0.0.52/24");
+    }
+
+    #[test]
+    fn networks_lose_their_host_bits() {
+        let network = |text: &str, len| Prefix::new(text.parse().unwrap(), len).unwrap().network();
+        assert_eq!(network("14.0.0.52", 24).to_string(), "14.0.0.0/24");
+        assert_eq!(network("fd00::1", 0).to_string(), "::/0");
+        assert_eq!(network("fd00::1", 128).to_string(), "fd00::1/128");
     }
 
     #[test]

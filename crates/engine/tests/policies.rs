@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use uxfrm_engine::{
     Action, Budget, Defaults, Direction, DropReason, Event, Family, Level, Limits, Mark, Mode,
-    Output, Policy, PolicyFlags, PortMask, Priority, Reqid, SaProtocol, Selector,
+    Output, Policy, PolicyFlags, Priority, Reqid, SaProtocol, Selector,
 };
 use uxfrm_packet::PacketBuf;
-use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
+use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, fate, packets};
 
 fn datagram() -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")
@@ -35,16 +35,6 @@ fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> Gateway {
     change(&mut policy);
     right.database.apply(right.now, |to| to.update_policy(policy)).unwrap();
     right
-}
-
-fn fate(mut gateway: Gateway, packets: Vec<PacketBuf>) -> Result<(), DropReason> {
-    let count = gateway.inbound(packets).len();
-    gateway.assert_accounts();
-    match gateway.reasons().as_slice() {
-        [] if count == 1 => Ok(()),
-        [(reason, 1)] if count == 0 => Err(*reason),
-        other => panic!("{count} passed, {other:?}"),
-    }
 }
 
 #[test]
@@ -140,7 +130,7 @@ fn a_states_selector_binds_each_flow_that_comes_through_it() {
         let mut pair = Pair::without_states(&wrapping);
         pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
         let mut config = wrapping.sa(Way::Right, FIRST_SPI);
-        let destination_port = PortMask::exactly(9);
+        let destination_port = uxfrm_engine::PortMask::exactly(9);
         config.selector = Some(Selector { destination_port, ..Selector::any(Family::V4) });
         pair.right.add_sa(config);
         let to = |port: u16| {
@@ -654,173 +644,4 @@ fn an_error_is_judged_by_its_policy_behind_packets_that_have_none() {
         assert!(pair.left_to_right(vec![PacketBuf::from_slice(&error)]).is_empty());
     }
     assert_eq!(pair.right.reasons(), [(DropReason::InPolicyBlock, 4)]);
-}
-
-/// The right gateway with this policy for what it forwards, and no other.
-fn forwarding(wrapping: &Wrapping, change: impl FnOnce(&mut Policy)) -> Gateway {
-    let mut right = Pair::new(wrapping).right;
-    let mut policy = wrapping.policy(Direction::Forward, Way::Right);
-    change(&mut policy);
-    right.database.apply(right.now, |to| {
-        to.flush_policies(uxfrm_engine::PolicyKind::Main);
-        to.add_policy(policy).unwrap();
-    });
-    right
-}
-
-/// Datagrams to port 9 of a host behind the right gateway, in pieces.
-fn in_pieces(family: Family) -> Vec<PacketBuf> {
-    let (source, destination) = match family {
-        Family::V4 => ("10.1.0.5:7", "10.2.0.5:9"),
-        Family::V6 => ("[fd00:1::5]:7", "[fd00:2::5]:9"),
-    };
-    let whole = packets::udp_bytes(source, destination, &[1; 40]);
-    let mut pieces = packets::fragments(&whole, 16);
-    if family == Family::V6 {
-        // Whole, and behind the header of a fragment all the same.
-        pieces.extend(packets::fragments(&whole, 48));
-        for protocol in [0, 6, 17, 43, 44, 50, 60, 99, 255] {
-            let mut later = PacketBuf::from_slice(pieces[1].bytes());
-            later.bytes_mut()[40] = protocol;
-            pieces.push(later);
-        }
-    }
-    pieces
-}
-
-#[test]
-fn plain_pieces_do_not_pass_where_a_policy_for_a_port_or_protocol_may_be_for_them() {
-    let by_port = |policy: &mut Policy| {
-        policy.selector.protocol = 17;
-        policy.selector.destination_port = PortMask::exactly(9);
-    };
-    let by_protocol = |policy: &mut Policy| policy.selector.protocol = 17;
-    for family in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
-        for change in [by_port as fn(&mut Policy), by_protocol] {
-            for piece in in_pieces(family) {
-                let mut blocking = forwarding(&wrapping, |policy| {
-                    change(policy);
-                    policy.action = Action::Block;
-                    policy.templates.clear();
-                });
-                let name = format!("{:x?}", piece.bytes());
-                let again = PacketBuf::from_slice(piece.bytes());
-                let refused = Err(DropReason::InTemplateMismatch);
-                assert_eq!(fate(forwarding(&wrapping, change), vec![piece]), refused, "{name}");
-                assert!(blocking.inbound(vec![again]).is_empty(), "{name}");
-                assert_eq!(blocking.reasons(), [(DropReason::InPolicyBlock, 1)], "{name}");
-            }
-        }
-    }
-}
-
-#[test]
-fn plain_pieces_pass_where_no_policy_refuses_them() {
-    for family in [Family::V4, Family::V6] {
-        let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
-        let elsewhere = |policy: &mut Policy| {
-            policy.selector.protocol = 17;
-            policy.selector.destination_port = PortMask::exactly(9);
-            policy.selector.destination = wrapping.networks(Way::Left).1;
-        };
-        let optional = |policy: &mut Policy| {
-            policy.selector.protocol = 17;
-            policy.templates[0].level = Level::Use;
-        };
-        for piece in in_pieces(family).into_iter().take(3) {
-            let again = PacketBuf::from_slice(piece.bytes());
-            assert_eq!(fate(forwarding(&wrapping, elsewhere), vec![piece]), Ok(()));
-            assert_eq!(fate(forwarding(&wrapping, optional), vec![again]), Ok(()));
-        }
-    }
-}
-
-/// The next header of a later piece is its sender's word: what lets a protocol pass lets no such piece pass a policy for all.
-#[test]
-fn a_policy_that_lets_a_protocol_pass_takes_no_later_piece_of_ipv6() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
-    let refused = Err(DropReason::InTemplateMismatch);
-    for (number, expected) in [Ok(()), refused, refused].into_iter().enumerate() {
-        let mut right = forwarding(&wrapping, |_| {});
-        let mut first = wrapping.policy(Direction::Forward, Way::Right);
-        (first.selector.protocol, first.priority) = (17, Priority(1));
-        first.templates.clear();
-        right.add_policy(first);
-        let piece = in_pieces(Family::V6).swap_remove(number);
-        assert_eq!(fate(right, vec![piece]), expected, "piece {number}");
-    }
-}
-
-/// A datagram by way of `fd88::1` behind this chain of headers, of which the first is of this kind.
-fn led_on(first: u8, headers: &[&[u8]]) -> PacketBuf {
-    let upper = [&headers.concat()[..], &[0, 7, 0, 9, 0, 8, 0, 0]].concat();
-    let (source, by) = ("fd00:1::5".parse().unwrap(), "fd88::1".parse().unwrap());
-    PacketBuf::from_slice(&packets::ip(source, by, uxfrm_packet::Protocol(first), &upper))
-}
-
-fn routing(next: u8, kind: u8, [left, last]: [u8; 2], stops: &[&str]) -> Vec<u8> {
-    let mut bytes = vec![next, u8::try_from(2 * stops.len()).unwrap(), kind, left, last, 0, 0, 0];
-    for stop in stops {
-        bytes.extend(stop.parse::<std::net::Ipv6Addr>().unwrap().octets());
-    }
-    bytes
-}
-
-#[test]
-fn no_routing_header_leads_plain_packets_to_what_is_protected() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
-    let (end, by) = ("fd00:2::1", "fd88::1");
-    let segments = routing(17, 4, [1, 1], &[end, by]);
-    let before_atomic = routing(44, 4, [1, 1], &[end, by]);
-    let done = routing(43, 0, [0, 0], &[by]);
-    let (options, atomic) = ([43, 0, 1, 4, 0, 0, 0, 0], [17, 0, 0, 0, 0, 0, 0, 7]);
-    let unknown = routing(17, 253, [1, 0], &["fd99::1"]);
-    let elsewhere = routing(17, 4, [1, 1], &["fd99::1", by]);
-    let no_more = routing(17, 0, [0, 0], &[end]);
-    let cases: [(&str, u8, &[&[u8]], bool); 10] = [
-        ("segments", 43, &[&segments], false),
-        ("behind one that is done with", 43, &[&done, &segments], false),
-        ("source route of two", 43, &[&routing(17, 0, [2, 0], &["fd77::1", end])], false),
-        ("home address", 43, &[&routing(17, 2, [1, 0], &[end])], false),
-        ("before an atomic fragment", 43, &[&before_atomic, &atomic], false),
-        (
-            "behind options, before an atomic fragment",
-            0,
-            &[&options, &before_atomic, &atomic],
-            false,
-        ),
-        ("of a type that nobody knows", 43, &[&unknown], false),
-        ("to elsewhere", 43, &[&elsewhere], true),
-        ("that is done with", 43, &[&no_more], true),
-        ("none", 17, &[], true),
-    ];
-    // Where a policy asks for ports, fragments wait for the whole.
-    for beside_ports in [false, true] {
-        for (name, first, headers, passes) in cases {
-            let mut left = Pair::new(&wrapping).left;
-            if beside_ports {
-                let mut other = wrapping.policy(Direction::Out, Way::Right);
-                other.selector.destination =
-                    "fd66::1".parse().map(uxfrm_engine::Prefix::host).unwrap();
-                other.selector.protocol = 6;
-                left.add_policy(other);
-            }
-            let (wire, _) = left.outbound(vec![led_on(first, headers)]);
-            let reasons = if passes { vec![] } else { vec![(DropReason::OutUnprotected, 1)] };
-            assert_eq!((wire.len(), left.reasons()), (usize::from(passes), reasons), "{name}");
-            left.assert_accounts();
-        }
-    }
-}
-
-#[test]
-fn routing_headers_pass_where_no_policy_protects_anything() {
-    let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
-    for header in [routing(17, 4, [1, 0], &["fd00:2::1"]), routing(17, 253, [1, 0], &["fd99::1"])] {
-        let mut left = Pair::new(&wrapping).left;
-        left.database
-            .apply(left.now, |change| change.flush_policies(uxfrm_engine::PolicyKind::Main));
-        assert_eq!(left.outbound(vec![led_on(43, &[&header])]).0.len(), 1);
-    }
 }

@@ -29,17 +29,9 @@ pub(super) fn source(prefix: Prefix, sources: &[IpAddr]) -> Option<IpAddr> {
     sources.iter().copied().find(|address| prefix.contains(*address) && !address.is_loopback())
 }
 
-/// A prefix's address without its host bits.
-pub(super) fn network(prefix: Prefix) -> IpAddr {
-    let host_bits = u32::from(prefix.family().bits() - prefix.prefix_len());
-    match prefix.address() {
-        IpAddr::V4(address) => {
-            IpAddr::V4((address.to_bits() & u32::MAX.checked_shl(host_bits).unwrap_or(0)).into())
-        }
-        IpAddr::V6(address) => {
-            IpAddr::V6((address.to_bits() & u128::MAX.checked_shl(host_bits).unwrap_or(0)).into())
-        }
-    }
+/// A prefix as tables have it, without its host bits.
+pub(super) fn net(prefix: Prefix) -> Destination {
+    (prefix.network().address(), prefix.prefix_len())
 }
 
 /// The same as rtnetlink has it.
@@ -71,15 +63,5 @@ mod tests {
         assert_eq!(source(all, &own), Some(own[1]));
         let other = Prefix::new("10.0.0.0".parse().unwrap(), 8).unwrap();
         assert_eq!(source(other, &own), None);
-    }
-
-    #[test]
-    fn networks_lose_their_host_bits() {
-        let net = Prefix::new("14.0.0.52".parse().unwrap(), 24).unwrap();
-        assert_eq!(network(net).to_string(), "14.0.0.0");
-        let all = Prefix::new("fd00::1".parse().unwrap(), 0).unwrap();
-        assert_eq!(network(all).to_string(), "::");
-        let host = Prefix::new("fd00::1".parse().unwrap(), 128).unwrap();
-        assert_eq!(network(host).to_string(), "fd00::1");
     }
 }

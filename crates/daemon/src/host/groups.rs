@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use uxfrm_engine::{Direction, PolicyEntry, Spd};
 use uxfrm_io::rtnetlink::Rtnetlink;
 
-use super::{addresses::network, destinations::Destination};
+use super::{addresses::net, destinations::Destination};
 
 /// All of them.
 pub(super) const ALL: Destination = (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4);
@@ -75,7 +75,7 @@ impl Named {
 /// The groups among a policy's destinations.
 pub(super) fn named_by(entry: &PolicyEntry) -> Option<Destination> {
     let prefix = entry.selector().destination;
-    let net = (network(prefix), prefix.prefix_len());
+    let net = net(prefix);
     match net.0 {
         IpAddr::V4(address) if address.is_multicast() && net.1 >= ALL.1 => Some(net),
         IpAddr::V4(_) if prefix.contains(ALL.0) => Some(ALL),

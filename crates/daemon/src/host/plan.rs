@@ -24,7 +24,7 @@ use uxfrm_engine::{Action, Direction, Mode, PolicyEntry, PolicyKind, Prefix, Spd
 pub(crate) use super::groups::Groups;
 pub(crate) use closing::Closing;
 
-use super::{addresses::network, destinations::Destination, groups, wish::passes_plain};
+use super::{addresses::net, destinations::Destination, groups, wish::passes_plain};
 
 /// Sources that have a table; each is a rule that all packets of a family walk along.
 pub(crate) const MOST_SOURCES: usize = 27;
@@ -245,10 +245,6 @@ fn lead(source: Destination, net: Destination, said: &[&Said]) -> Lead {
     let counts =
         |said: &&&Said| holds(said.destination, net) && (said.lead == Lead::On || decides(said));
     said.iter().find(counts).map_or(Lead::On, |said| said.lead)
-}
-
-fn net(prefix: Prefix) -> Destination {
-    (network(prefix), prefix.prefix_len())
 }
 
 /// All addresses of a family.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use uxfrm_engine::{Action, Direction, PolicyChange, PolicyEntry};
 
 use super::{
-    addresses::{network, source},
+    addresses::{net, source},
     destinations::Destination,
 };
 
@@ -19,7 +19,7 @@ pub(super) fn wish(
         let selector = entry.selector();
         let destination = selector.destination;
         let source = source(selector.source, sources);
-        ((network(destination), destination.prefix_len()), source)
+        (net(destination), source)
     })
 }
 

@@ -5,7 +5,7 @@
 //! pass takes none by these.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use uxfrm_packet::{Fragment, IpPacket, Version};
@@ -182,8 +182,7 @@ fn is_one(entry: &PolicyEntry) -> bool {
 
 fn networks_of(entry: &PolicyEntry) -> Networks {
     let selector = entry.selector();
-    let own = |prefix: Prefix| network(prefix.address(), prefix.prefix_len());
-    (own(selector.source), own(selector.destination))
+    (selector.source.network(), selector.destination.network())
 }
 
 fn lengths((source, destination): Networks) -> Lengths {
@@ -192,17 +191,7 @@ fn lengths((source, destination): Networks) -> Lengths {
 
 /// The first bits of an address; all of it where its family has no more.
 fn network(address: IpAddr, len: u8) -> Prefix {
-    let first = match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(len.min(32))).unwrap_or(0);
-            Ipv4Addr::from_bits(v4.to_bits() & mask).into()
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(len.min(128))).unwrap_or(0);
-            Ipv6Addr::from_bits(v6.to_bits() & mask).into()
-        }
-    };
-    Prefix::new(first, len).unwrap_or_else(|_| Prefix::host(first))
+    Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address)).network()
 }
 
 fn shard_of((source, destination): Networks) -> usize {
