@@ -25,8 +25,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run the gateway in the foreground; SIGTERM ends it.
     ///
-    /// What is protected is refused from then on, unless `[host] at_exit` is "open". SIGINT does the same. SIGHUP is `uxfrm reload`, told in the log. While the gateway runs, states and policies also change by `uxfrm xfrm`, many
-    /// at once by `uxfrm xfrm -batch FILE`, tunnels by `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`.
+    /// What is protected is refused from then on, unless `[host] at_exit` is "open". SIGINT does
+    /// the same. SIGHUP is `uxfrm reload`, told in the log. While the gateway runs, states and
+    /// policies also change by `uxfrm xfrm`, many at once by `uxfrm xfrm -batch FILE`, tunnels by
+    /// `uxfrm link` and `uxfrm fou`, devices by `uxfrm dev`.
     Run(RunOptions),
     /// Read a configuration and its batch files and report every error in them.
     Check(CheckOptions),

@@ -25,8 +25,8 @@ pub const NAME: &[u8] = b"uxfrm/xfrm";
 /// A gateway that has started sends each an empty datagram: they connect to it then, and listen.
 pub const QUIET: &[u8] = b"uxfrm/quiet/";
 
-/// Whether who listens at an abstract name may be told keys, and believed: root, or the client's own user. Others may be, too:
-/// [`place`](crate::place).
+/// Whether who listens at an abstract name may be told keys, and believed: root, or the client's
+/// own user. Others may be, too: [`place`](crate::place).
 #[must_use]
 pub const fn is_the_gateways(listener: u32, own: u32) -> bool {
     listener == 0 || listener == own

@@ -1,15 +1,17 @@
 //! Whether who listens at a path may be told keys.
 //!
-//! Root may, and the client's own user, wherever they listen. Anybody else may where only they and root could have put a socket: a
-//! gateway that runs as an ordinary user, in a directory of its own. Each directory of the path has to be theirs or root's, and nobody
-//! else may write to it: in `/tmp` anybody takes the place of a gateway that has ended.
+//! Root may, and the client's own user, wherever they listen. Anybody else may where only they and
+//! root could have put a socket: a gateway that runs as an ordinary user, in a directory of its
+//! own. Each directory of the path has to be theirs or root's, and nobody else may write to it: in
+//! `/tmp` anybody takes the place of a gateway that has ended.
 
 use crate::{greeting::is_the_gateways, stand_in::DIRECTORY};
 
 /// Mode bits by which others than the owner may write.
 const SHARED: u32 = 0o022;
 
-/// Whom the kernel shows in a user namespace in the place of each user who is not in it: two of them are not known to be one.
+/// Whom the kernel shows in a user namespace in the place of each user who is not in it: two of
+/// them are not known to be one.
 const UNKNOWN: u32 = 65_534;
 
 /// What is known of a directory.
@@ -21,8 +23,9 @@ pub struct Directory {
     pub mode: u32,
 }
 
-/// Whether `listener`, at the other end of a connection to `path`, is a gateway for a client of the user `own`. `look` is asked about directories;
-/// of a path that does not begin at the root it can't tell all.
+/// Whether `listener`, at the other end of a connection to `path`, is a gateway for a client of the
+/// user `own`. `look` is asked about directories; of a path that does not begin at the root it
+/// can't tell all.
 pub fn is_believed(
     listener: u32,
     own: u32,
@@ -37,8 +40,8 @@ pub fn is_believed(
             && directories(path).all(|directory| look(directory).is_some_and(is_theirs))
 }
 
-/// Whether `listener` is the user to whom root has given [`DIRECTORY`], as systemd does with a unit's: its gateways are believed at their
-/// abstract names, too.
+/// Whether `listener` is the user to whom root has given [`DIRECTORY`], as systemd does with a
+/// unit's: its gateways are believed at their abstract names, too.
 pub fn is_appointed(listener: u32, mut look: impl FnMut(&[u8]) -> Option<Directory>) -> bool {
     let mut is_of = |path: &[u8], owner| {
         look(path).is_some_and(|found| found.owner == owner && found.mode & SHARED == 0)

@@ -1,8 +1,8 @@
 //! Files that stand in for a gateway's abstract names.
 //!
-//! Any user of a host can have an abstract name before a gateway does. The gateway then listens at a file that is called after the name, in a
-//! directory that only root can write to, or whom root gave it, and that is called after the network namespace: a gateway may write to its own
-//! alone.
+//! Any user of a host can have an abstract name before a gateway does. The gateway then listens at
+//! a file that is called after the name, in a directory that only root can write to, or whom root
+//! gave it, and that is called after the network namespace: a gateway may write to its own alone.
 //!
 //! | abstract name | stands in |
 //! | --- | --- |

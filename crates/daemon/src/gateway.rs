@@ -701,7 +701,8 @@ impl Gateway {
         next.map_or(TICK, |next| next.since(now()).min(TICK))
     }
 
-    /// The orderly end. One that opens: routes first, so that nothing is brought to lanes that are gone; the guard last. Else both stay.
+    /// The orderly end. One that opens: routes first, so that nothing is brought to lanes that are
+    /// gone; the guard last. Else both stay.
     fn stop(mut self) -> anyhow::Result<()> {
         // The TUN goes with its last descriptor.
         self.descriptors.close();

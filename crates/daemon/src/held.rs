@@ -201,7 +201,8 @@ pub(crate) fn is_pointless(entry: &PolicyEntry, defaults: Defaults) -> bool {
         && defaults.of(entry.direction()) == Action::Block
 }
 
-/// What a running gateway refuses as it is held, in one line; nothing where all that is held lets pass.
+/// What a running gateway refuses as it is held, in one line; nothing where all that is held lets
+/// pass.
 pub(crate) fn notice(database: &Database) -> String {
     let snapshot = database.snapshot();
     let first = refused(&snapshot.spd).filter(|entry| entry.direction() == Direction::Out);

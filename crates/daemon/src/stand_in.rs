@@ -1,4 +1,5 @@
-//! Files that stand in for abstract names that strangers have ([`uxfrm_control::stand_in`]): made by gateways, found by clients.
+//! Files that stand in for abstract names that strangers have ([`uxfrm_control::stand_in`]): made
+//! by gateways, found by clients.
 
 use std::{
     ffi::OsStr,
@@ -68,13 +69,15 @@ pub(crate) fn make(name: &[u8], kind: SockType) -> io::Result<PathBuf> {
     Ok(file)
 }
 
-/// The directory of this network namespace's gateway, which it alone writes to; made where we may. `None` where there is none.
+/// The directory of this network namespace's gateway, which it alone writes to; made where we may.
+/// `None` where there is none.
 pub(crate) fn own() -> Option<PathBuf> {
     let own = file(NAME).ok()?.parent()?.to_owned();
     (own_directory().is_ok() || own.is_dir()).then_some(own)
 }
 
-/// Makes the directory. No other gateway of our user looks for a name meanwhile and until what is returned is dropped.
+/// Makes the directory. No other gateway of our user looks for a name meanwhile and until what is
+/// returned is dropped.
 ///
 /// # Errors
 /// As [`make`].
@@ -108,7 +111,8 @@ pub(crate) fn refused(name: &[u8], error: &io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, text)
 }
 
-/// Only our own will do, which root has given us if we are not root: others could put something else in a file's place.
+/// Only our own will do, which root has given us if we are not root: others could put something
+/// else in a file's place.
 fn own_directory() -> io::Result<()> {
     ours_alone(Path::new(DIRECTORY))?;
     file(NAME)?.parent().map_or(Ok(()), ours_alone)

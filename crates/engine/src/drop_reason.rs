@@ -104,8 +104,9 @@ drop_reasons! {
     /// IPv6 extension headers, several SAs, or larger than fits without forbidding fragments.
     OutDeviceUnfit => "out_device_unfit", Some(X::OutError);
     /// Outbound: a plain packet that a policy wants protected was about to leave past uxfrm, without its routes: from a socket that is bound to a device, to
-    /// a broadcast address or to a link's multicast group. The kernel is told to drop it. Or an IPv6 routing header leads a plain packet on to a
-    /// destination that is to be protected, or, where any is, by what the header says in a way unknown here.
+    /// a broadcast address or to a link's multicast group. The kernel is told to drop it. Or an
+    /// IPv6 routing header leads a plain packet on to a destination that is to be protected, or,
+    /// where any is, by what the header says in a way unknown here.
     OutUnprotected => "out_unprotected", Some(X::OutError);
     /// Outbound: packets stood in the queue of the host's port, and this one was dropped so that its sender sends less. Linux counts such as drops of a
     /// queueing discipline.
@@ -136,7 +137,8 @@ drop_reasons! {
     /// itself once the peer's numbers are above; a rekey ends it at once. See `docs/sequence-numbers.md`.
     InBeforeRestart => "in_before_restart", Some(X::InStateSeqError);
     /// Inbound: an authentic number above the edge that is reserved on the disk; the next ones pass as soon as more is reserved. Usual cause: a peer
-    /// that has gone far ahead, or was slow and leaps; if it goes on, a disk that takes no writes: see the log.
+    /// that has gone far ahead, or was slow and leaps; if it goes on, a disk that takes no writes:
+    /// see the log.
     InReplayReserve => "in_replay_reserve", Some(X::InStateSeqError);
     /// Inbound: sequence number 0, which no packet has. As in the kernel it counts as no failure of the state (`net/xfrm/xfrm_replay.c: xfrm_replay_check_legacy`).
     InNoNumber => "in_no_number", Some(X::InStateSeqError);

@@ -109,7 +109,8 @@ impl StateDirectory {
         if file.metadata()?.is_file() { Ok(Some(file)) } else { Err(irregular(&self.path, name)) }
     }
 
-    /// Makes an empty file for its owner alone, in the place of what has that name: that is removed unopened, as it may be a FIFO.
+    /// Makes an empty file for its owner alone, in the place of what has that name: that is removed
+    /// unopened, as it may be a FIFO.
     ///
     /// # Errors
     /// The kernel's.

@@ -10,8 +10,8 @@ use std::{
 /// A batch file of a million policies takes a fifth of it.
 const LARGEST: u64 = 1 << 30;
 
-/// All of a regular file. Of others none is opened: a FIFO would be waited for, `/dev/zero` has no end, and a
-/// device may do something when it is opened.
+/// All of a regular file. Of others none is opened: a FIFO would be waited for, `/dev/zero` has no
+/// end, and a device may do something when it is opened.
 ///
 /// # Errors
 /// The system's; [`io::ErrorKind::InvalidInput`] for what is no regular file, or too large.

@@ -203,7 +203,8 @@ impl IpPacket {
         self.fragment != Fragment::None
     }
 
-    /// Whether bytes of its datagram are in other packets: a fragment that is not atomic (RFC 6946).
+    /// Whether bytes of its datagram are in other packets: a fragment that is not atomic (RFC
+    /// 6946).
     #[must_use]
     #[inline]
     pub fn is_piece(&self) -> bool {

@@ -19,7 +19,8 @@ const SEGMENTS: u8 = 4;
 /// Where all three have their addresses.
 const ADDRESSES_AT: usize = 8;
 
-/// Shows each address that routing headers name which are not done with, in no order; whichever of them comes last.
+/// Shows each address that routing headers name which are not done with, in no order; whichever of
+/// them comes last.
 ///
 /// Behind the header of a later fragment there is none to be found.
 ///

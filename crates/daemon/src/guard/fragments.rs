@@ -35,7 +35,8 @@ use super::{
 
 const ANY: PortMask = PortMask { value: 0, mask: 0 };
 
-/// What may stand between a fragment header and the upper layer: hop-by-hop options, routing, fragment and authentication headers, destination options.
+/// What may stand between a fragment header and the upper layer: hop-by-hop options, routing,
+/// fragment and authentication headers, destination options.
 const EXTENSIONS: [u8; 5] = [0, 43, 44, AH, 60];
 
 const UNMARKED: Mark = Mark { value: 0, mask: 0 };
@@ -65,10 +66,11 @@ pub(super) fn of_policy(part: Part, policy: &Policy) -> Vec<Alternative> {
     }
 }
 
-/// What a packet must meet besides addresses: one of the lists. In IPv6 a fragment tells its datagram's protocol only if its sender is
-/// honest: the next header of a later one is never looked at, and a first one may end before the upper layer. So a policy that refuses a protocol
-/// to forwarded packets takes all fragments; one that asks for ports, and one for the host, which joins plain fragments to plain ones
-/// alone, those that hide their upper layer.
+/// What a packet must meet besides addresses: one of the lists. In IPv6 a fragment tells its
+/// datagram's protocol only if its sender is honest: the next header of a later one is never looked
+/// at, and a first one may end before the upper layer. So a policy that refuses a protocol to
+/// forwarded packets takes all fragments; one that asks for ports, and one for the host, which
+/// joins plain fragments to plain ones alone, those that hide their upper layer.
 pub(super) fn upper(
     part: Part,
     selector: &Selector,

@@ -188,7 +188,8 @@ impl Portrait {
         String::from_utf8(text).expect("it is ASCII")
     }
 
-    /// Of a run of which something is known to have been, but not what: anything may have been protected.
+    /// Of a run of which something is known to have been, but not what: anything may have been
+    /// protected.
     pub(crate) fn unknown() -> Self {
         let all = [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)];
         let all = all.map(|address| Prefix::new(address, 0).ok());

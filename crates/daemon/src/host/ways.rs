@@ -40,8 +40,8 @@ const TO_GROUPS: u32 = LAST - 1;
 /// The rule for what is marked: behind the plan, before strongSwan's (220).
 pub(super) const LAST: u32 = 219;
 
-/// Tables: that of what is marked, those of sources, those of what is refused without a TUN, that of
-/// groups.
+/// Tables: that of what is marked, those of sources, those of what is refused without a TUN, that
+/// of groups.
 const TABLES: usize = 1 + MOST_SOURCES + CLOSING.len() + 1;
 
 const _ALL_FIT: () = assert!(PLANNED as usize + MOST_SOURCES == CLOSING[0] as usize);

@@ -80,7 +80,8 @@ fn config(sa: &Sa) -> SaConfig {
     config
 }
 
-/// Under the same keys a state goes on with its window, numbers and counts, by `XFRM_MSG_UPDSA` where that can do it.
+/// Under the same keys a state goes on with its window, numbers and counts, by `XFRM_MSG_UPDSA`
+/// where that can do it.
 fn changed(mut now: SaConfig, wanted: SaConfig) -> States {
     let kind = |config: &SaConfig| config.encap.map(|encap| encap.kind);
     if kind(&now) == kind(&wanted) {

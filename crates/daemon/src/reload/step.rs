@@ -17,7 +17,8 @@ pub(super) enum States {
     Add(SaConfig),
     /// It goes on, with its numbers and counts.
     Update(SaConfig),
-    /// The same with what no update changes: another takes its place, with the same key, window, numbers and counts.
+    /// The same with what no update changes: another takes its place, with the same key, window,
+    /// numbers and counts.
     Continue(SaConfig),
     /// Another of its id, with a new key.
     Replace(SaConfig),

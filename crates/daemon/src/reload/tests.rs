@@ -164,7 +164,8 @@ fn a_state_goes_on_unless_its_key_is_another() {
     assert_ne!(turn(&running), first);
 }
 
-/// Where a state's line says what no update changes, packets of the same key must not be accepted twice, nor an IV be sent twice.
+/// Where a state's line says what no update changes, packets of the same key must not be accepted
+/// twice, nor an IV be sent twice.
 #[test]
 fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
     let line = state(1, 1, 0);

@@ -52,7 +52,8 @@ impl SequenceStore {
         self.fastest
     }
 
-    /// Another process has carried states until now, at so high a rate, and has written the journal.
+    /// Another process has carried states until now, at so high a rate, and has written the
+    /// journal.
     pub(crate) const fn follow(&mut self, fastest: u64) {
         self.fastest = fastest;
         self.journal.follow();

@@ -26,7 +26,8 @@ pub(crate) trait Disk: Debug + Send {
     /// Has `bytes` stand in the file's place, with room for `room` bytes, and lasting when this returns. After an error the old file stands.
     fn replace(&mut self, bytes: &[u8], room: u64) -> io::Result<()>;
 
-    /// All of the file that another process has written until now, to be written to from now on; `None` where there is none.
+    /// All of the file that another process has written until now, to be written to from now on;
+    /// `None` where there is none.
     fn resume(&mut self) -> io::Result<Option<Vec<u8>>>;
 
     /// Writes at a place of the file, lasting when this returns. After an error any part of it may be there.

@@ -68,7 +68,8 @@ pub(super) struct Journal {
     identity: Identity,
     /// Where the next group is written; `None` when the file has to be replaced first.
     end: Option<u64>,
-    /// Whether another process has written the file until now, so that there is no need of another one.
+    /// Whether another process has written the file until now, so that there is no need of another
+    /// one.
     follows: bool,
     /// What was written is not found under its name any more, and its place could not be made anew yet.
     is_away: bool,
@@ -95,7 +96,8 @@ impl Journal {
         }
     }
 
-    /// Another process has written the journal until now, and all that it knows is noted here, too, or stands there.
+    /// Another process has written the journal until now, and all that it knows is noted here, too,
+    /// or stands there.
     pub(super) const fn follow(&mut self) {
         self.follows = true;
     }
@@ -183,7 +185,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Goes on in the file of the process before, which has kept room that a full disk does not give twice.
+    /// Goes on in the file of the process before, which has kept room that a full disk does not
+    /// give twice.
     fn resume(&mut self) -> io::Result<u64> {
         let bytes = self.disk.resume()?.unwrap_or_default();
         let found = read(&bytes)?;

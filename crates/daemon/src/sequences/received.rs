@@ -1,8 +1,9 @@
 //! Numbers that may have been received: for each state an edge above which it accepts nothing, which is moved ahead of use.
 //!
 //! A crash of the machine costs what lies between the highest number and the edge, as packets up to it are refused then. So the edge is about a
-//! second ahead at the rate at which numbers come, four at a rate that rises, and is drawn back where that was more than now. A state that has
-//! received nothing yet has [`FIRST_RESERVED`], as its peer may begin at full rate; one that was fast keeps as much, as it may come in bursts.
+//! second ahead at the rate at which numbers come, four at a rate that rises, and is drawn back
+//! where that was more than now. A state that has received nothing yet has [`FIRST_RESERVED`], as
+//! its peer may begin at full rate; one that was fast keeps as much, as it may come in bursts.
 
 use std::time::Duration;
 
@@ -123,7 +124,8 @@ impl Pace {
         None
     }
 
-    /// What is reserved ahead at the least: a peer that was fast may be so again at once, and nobody knows of one that has yet to begin.
+    /// What is reserved ahead at the least: a peer that was fast may be so again at once, and
+    /// nobody knows of one that has yet to begin.
     fn least(&self) -> u64 {
         self.peak.map_or(FIRST_RESERVED, |peak| peak.clamp(LEAST_AHEAD, FIRST_RESERVED))
     }

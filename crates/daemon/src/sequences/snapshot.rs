@@ -7,8 +7,8 @@ use uxfrm_engine::{FIRST_RESERVED, Moment, Sa};
 use super::{Before, Grant, Record, SequenceStore, StateName, receives};
 
 impl SequenceStore {
-    /// States stand in the place of others: they go on with prefixes of their own, and above all that
-    /// was reserved where the disk is of a later time.
+    /// States stand in the place of others: they go on with prefixes of their own, and above all
+    /// that was reserved where the disk is of a later time.
     pub(crate) fn begin_anew(&mut self, gone: &[Arc<Sa>], came: &[Arc<Sa>], now: Moment) {
         let (mut sent, mut edges) = (BTreeMap::new(), BTreeMap::new());
         for record in self.journal.read_again().unwrap_or_default() {

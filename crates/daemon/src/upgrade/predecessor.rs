@@ -259,7 +259,8 @@ impl UnderWay {
     }
 }
 
-/// Why a successor that has ended could not take over, where it said so: its end may be heard of first.
+/// Why a successor that has ended could not take over, where it said so: its end may be heard of
+/// first.
 fn last_word(link: &Link) -> Option<String> {
     link.be_patient_for(LAST_WORD).ok()?;
     let hello: Hello = manifest::receive(link).ok()?;

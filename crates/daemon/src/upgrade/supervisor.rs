@@ -49,7 +49,8 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// A gateway that does not read keeps nobody waiting longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A gateway that is told to end has so long for it: it may hang on a file that never answers. Less than a unit's `TimeoutStopSec`.
+/// A gateway that is told to end has so long for it: it may hang on a file that never answers. Less
+/// than a unit's `TimeoutStopSec`.
 const END: Duration = Duration::from_secs(8);
 
 /// Bytes of what it says to the service manager that are read.
@@ -252,7 +253,8 @@ impl Supervision {
         send(&self.current, signal);
     }
 
-    /// Kills a gateway that was told to end and has not. As after any kill, what is protected stays refused.
+    /// Kills a gateway that was told to end and has not. As after any kill, what is protected stays
+    /// refused.
     fn insist(&mut self) {
         if self.ends_by.take_if(|by| *by <= Instant::now()).is_some() {
             let (own, seconds) = (self.current.process.id(), END.as_secs());

@@ -108,11 +108,13 @@ impl Change<'_> {
         Ok(sa)
     }
 
-    /// Puts a state with the same keys in the place of the one that destination, SPI, protocol and mark find, for what no update changes. It goes on where that one
-    /// ends: what was received under the keys is never accepted again, and numbers, IV prefixes, counts go on.
+    /// Puts a state with the same keys in the place of the one that destination, SPI, protocol and
+    /// mark find, for what no update changes. It goes on where that one ends: what was received
+    /// under the keys is never accepted again, and numbers, IV prefixes, counts go on.
     ///
     /// # Errors
-    /// [`Error::NoSuchState`]; what [`Error`] says of states. A device that does not take it has neither: the old state is gone then.
+    /// [`Error::NoSuchState`]; what [`Error`] says of states. A device that does not take it has
+    /// neither: the old state is gone then.
     pub fn continue_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
         let mut config = self.checked(config)?;
         let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;

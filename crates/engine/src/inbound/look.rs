@@ -177,7 +177,8 @@ impl Inbound {
         }
     }
 
-    /// Drops a plain piece that is to be forwarded if a policy may be for it that refuses plain packets. What passes is judged as a packet without ports.
+    /// Drops a plain piece that is to be forwarded if a policy may be for it that refuses plain
+    /// packets. What passes is judged as a packet without ports.
     #[cold]
     fn refuse_piece(
         &self,

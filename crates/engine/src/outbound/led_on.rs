@@ -1,7 +1,7 @@
 //! 4 Verdict, of packets that leave plain and that IPv6 routing headers lead on.
 //!
-//! Policies are asked about the next hop, as in Linux, which sends the packet on as it came. So it is not to leave plain if it comes at last, or
-//! on its way, to where a policy lets none go plain.
+//! Policies are asked about the next hop, as in Linux, which sends the packet on as it came. So it
+//! is not to leave plain if it comes at last, or on its way, to where a policy lets none go plain.
 
 use uxfrm_packet::{PacketBuf, routing};
 
@@ -10,7 +10,8 @@ use crate::FlowKey;
 use crate::worker::Bench;
 
 impl Outbound {
-    /// Whether a packet that may go to its next hop is led on to where it may not go plain, or to where nobody can tell.
+    /// Whether a packet that may go to its next hop is led on to where it may not go plain, or to
+    /// where nobody can tell.
     #[cold]
     pub(super) fn is_led_astray(packet: &PacketBuf, flow: &FlowKey, bench: &Bench<'_>) -> bool {
         if flow.destination.is_ipv4() {

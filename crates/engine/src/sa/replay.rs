@@ -56,12 +56,14 @@ struct Kept {
     _cell: Option<HeadCell>,
 }
 
-/// Numbers that a new state may receive before its owner has reserved any: whoever keeps numbers counts on it. A peer may begin at full rate, and
-/// 400,000 packets a second use them up in 40 ms, in which the owner wakes and a disk writes.
+/// Numbers that a new state may receive before its owner has reserved any: whoever keeps numbers
+/// counts on it. A peer may begin at full rate, and 400,000 packets a second use them up in 40 ms,
+/// in which the owner wakes and a disk writes.
 pub const FIRST_RESERVED: u64 = 1 << 14;
 
-/// From which number on the owner is to reserve more, where numbers up to `edge` may be received and `head` was: from half of what is left on; of
-/// little from an eighth on, as it may be gone before the owner looks by itself.
+/// From which number on the owner is to reserve more, where numbers up to `edge` may be received
+/// and `head` was: from half of what is left on; of little from an eighth on, as it may be gone
+/// before the owner looks by itself.
 const fn near_edge(head: u64, edge: u64) -> u64 {
     let left = edge.saturating_sub(head);
     let share = if left <= FIRST_RESERVED { 8 } else { 2 };
@@ -133,8 +135,9 @@ impl ReplayWindow {
         self
     }
 
-    /// Accepts no number above `edge` from now on, until told otherwise. The owner writes it down first. When enough of what is left is
-    /// used (`near_edge`), the owner is woken ([`ReplayStore::wake`](super::replay_store::ReplayStore::wake)).
+    /// Accepts no number above `edge` from now on, until told otherwise. The owner writes it down
+    /// first. When enough of what is left is used (`near_edge`), the owner is woken
+    /// ([`ReplayStore::wake`](super::replay_store::ReplayStore::wake)).
     pub fn reserve(&self, edge: u64) {
         let Some(kept) = &self.kept else { return };
         let head = self.highest();
@@ -142,7 +145,8 @@ impl ReplayWindow {
         self.near.store(near_edge(head, edge), Ordering::Relaxed);
     }
 
-    /// The owner was woken and reserves no more yet: it is woken again when half of what is left is used.
+    /// The owner was woken and reserves no more yet: it is woken again when half of what is left is
+    /// used.
     pub fn go_on(&self) {
         let Some(kept) = &self.kept else { return };
         let (head, edge) = (self.highest(), kept.edge.load(Ordering::Relaxed));

@@ -1,7 +1,8 @@
 //! Policies `fwd` and plain pieces of larger packets.
 //!
-//! Only the first piece has ports, and the next header of a later IPv6 piece is whatever its sender wrote: receivers join pieces by addresses and
-//! identification alone. So a policy that refuses plain packets takes a piece whatever its untold ports and protocol are, and one that lets them
+//! Only the first piece has ports, and the next header of a later IPv6 piece is whatever its sender
+//! wrote: receivers join pieces by addresses and identification alone. So a policy that refuses
+//! plain packets takes a piece whatever its untold ports and protocol are, and one that lets them
 //! pass takes none by these.
 
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +23,8 @@ pub(crate) struct Piece<'a> {
     pub(crate) tells_protocol: bool,
 }
 
-/// Policies `fwd` that refuse plain packets by ports, or in IPv6 by protocol, found by their networks.
+/// Policies `fwd` that refuse plain packets by ports, or in IPv6 by protocol, found by their
+/// networks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RefusingPieces {
     shards: Option<Arc<[Shard; SHARDS]>>,
@@ -38,7 +40,8 @@ type Networks = (Prefix, Prefix);
 
 const SHARDS: usize = 64;
 
-/// Ports for which policies that ask for none are looked up: a policy that asks for some hardly fits them all.
+/// Ports for which policies that ask for none are looked up: a policy that asks for some hardly
+/// fits them all.
 const PROBES: [u16; 3] = [0, u16::MAX, 0x5a5a];
 /// A protocol that no packet has (IANA: reserved).
 const NO_PROTOCOL: u8 = 255;
@@ -69,7 +72,8 @@ impl<'a> Piece<'a> {
 }
 
 impl Spd {
-    /// The policy that refuses a plain piece, if one does. What it leaves is judged as a packet without ports.
+    /// The policy that refuses a plain piece, if one does. What it leaves is judged as a packet
+    /// without ports.
     pub(crate) fn refuses_piece(&self, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
         if !self.asks_for_whole(Direction::Forward) {
             return None;
@@ -91,7 +95,8 @@ impl Spd {
         for port in PROBES {
             (flow.source_port, flow.destination_port) = (port, port);
             let found = self.lookup_kind(kind, Direction::Forward, &flow);
-            // Those that ask for ports and stand before it don't fit: this is the first of the others.
+            // Those that ask for ports and stand before it don't fit: this is the first of the
+            // others.
             if found.is_none_or(|entry| !piece.leaves_open(entry)) {
                 return found;
             }

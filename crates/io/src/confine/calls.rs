@@ -213,9 +213,9 @@ const OF_PRIVILEGES: &[libc::c_int] = &[
 /// another the host's services would take whoever has broken in for root (`/run/systemd/private`, `/run/docker.sock`).
 const FAMILIES: [libc::c_int; 2] = [libc::AF_PACKET, libc::AF_XDP];
 const IP: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
-/// Of netlink, what is asked of the kernel later: by threads that carry packets, what a TUN lost; by
-/// the other one the packet filter as well. The socket for uevents is open by then: udev believes
-/// whoever may open another (`NETLINK_KOBJECT_UEVENT`).
+/// Of netlink, what is asked of the kernel later: by threads that carry packets, what a TUN lost;
+/// by the other one the packet filter as well. The socket for uevents is open by then: udev
+/// believes whoever may open another (`NETLINK_KOBJECT_UEVENT`).
 const OF_NETLINK: [libc::c_int; 1] = [libc::NETLINK_ROUTE];
 const OF_NETLINK_CONTROL: [libc::c_int; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 const KINDS: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];

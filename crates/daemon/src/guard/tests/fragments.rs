@@ -47,7 +47,8 @@ fn is_plain(policy: &Policy) -> bool {
 /// What `random` gives to templates.
 const TEMPLATE_END: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
-/// Whether a policy refuses what a fragment of IPv6 between these addresses may hide: some datagrams that would pass are lost for that.
+/// Whether a policy refuses what a fragment of IPv6 between these addresses may hide: some
+/// datagrams that would pass are lost for that.
 fn may_hide(gateway: &Gateway, part: Part, packet: &Plain) -> bool {
     let address = |at: usize| {
         let octets: [u8; 16] = packet.bytes[at..at + 16].try_into().unwrap();
@@ -213,7 +214,8 @@ fn piece(next: u8, [high, low]: [u8; 2]) -> Plain {
     Plain { bytes, mark: 0, came_by: 0 }
 }
 
-/// Receivers join later fragments whatever next header they name, and some take a first one that ends within its extension headers.
+/// Receivers join later fragments whatever next header they name, and some take a first one that
+/// ends within its extension headers.
 #[test]
 fn no_fragment_of_ipv6_hides_a_protocol_from_a_policy_that_refuses_it() {
     let any = Selector { protocol: 17, ..Selector::any(Family::V6) };

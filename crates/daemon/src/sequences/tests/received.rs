@@ -122,8 +122,9 @@ fn edge_is_about_a_second_ahead_at_the_rate_of_now() {
     assert_eq!(receive(&runs.start(WORDS, KEY).sa(), edge + 1), Ok(()));
 }
 
-/// Runs a state at a rate, in steps of 100 µs, against a disk that takes so many of them for a write. Its owner looks every 200 ms, and when it is woken;
-/// what it reserves is in force once it is on the disk. Says how many packets are lost meanwhile.
+/// Runs a state at a rate, in steps of 100 µs, against a disk that takes so many of them for a
+/// write. Its owner looks every 200 ms, and when it is woken; what it reserves is in force once it
+/// is on the disk. Says how many packets are lost meanwhile.
 struct Bursts {
     run: Run,
     sa: Arc<Sa>,
@@ -181,7 +182,8 @@ impl Bursts {
     }
 }
 
-/// Whether it begins at once, behind the first look, or after so long that what is not needed was drawn back; and with as much as it had after silence.
+/// Whether it begins at once, behind the first look, or after so long that what is not needed was
+/// drawn back; and with as much as it had after silence.
 #[test]
 fn a_peer_may_begin_at_full_rate() {
     for (rate, disk) in
@@ -210,7 +212,8 @@ fn bursts_after_silence_lose_nothing() {
     assert!(ahead <= 2 * FIRST_RESERVED, "{ahead}");
 }
 
-/// A crash is to cost little, so a state that was never fast has little ahead: until more is reserved some is lost, as the page on sequence numbers says.
+/// A crash is to cost little, so a state that was never fast has little ahead: until more is
+/// reserved some is lost, as the page on sequence numbers says.
 #[test]
 fn a_rate_that_leaps_costs_no_more_than_a_write_takes() {
     for (slow, rate, disk, most) in [

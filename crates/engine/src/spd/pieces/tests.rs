@@ -10,7 +10,8 @@ use super::*;
 use crate::spd::table::tests::{any_policy, applies, flow};
 use crate::{Database, Mode, Moment, Policy, Reqid, SaProtocol, Spi, Template};
 
-/// Ports that are asked for in masks that fit each other, too, and policies that refuse, let pass, or protect if they can.
+/// Ports that are asked for in masks that fit each other, too, and policies that refuse, let pass,
+/// or protect if they can.
 fn policies() -> impl Strategy<Value = Vec<Policy>> {
     let one = (any_policy(), 0_u8..4, 0_u8..8, any::<bool>());
     let one = one.prop_map(|(mut policy, deed, ports, forward)| {
@@ -51,7 +52,8 @@ fn refuses(policy: &Policy) -> bool {
     policy.action == Action::Block || must
 }
 
-/// Whether a policy decides over a piece: with untold fields left out if it refuses, and not at all by them if not.
+/// Whether a policy decides over a piece: with untold fields left out if it refuses, and not at all
+/// by them if not.
 fn takes(policy: &Policy, piece: &Piece<'_>) -> bool {
     let mut wide = policy.clone();
     wide.selector.source_port.mask = 0;
