@@ -15,6 +15,7 @@ TUN = "uxfrm0"
 READY = "uxfrm: ready"
 START_SECONDS = 20
 STOP_SECONDS = 10
+WRITE_SECONDS = 30
 CONTROLLED = """
 [control]
 enabled = true
@@ -78,6 +79,15 @@ class Gateway:
     def ip(self, words):
         """What `uxfrm exec -- ip WORDS` prints."""
         return self.namespace.run(str(self._binary), "exec", "--", "ip", *words.split())
+
+    def wait_until_written_down(self, source, destination):
+        """Until the disk has the policies of a tunnel in all directions: a kill before that leaves it plain after the next start."""
+        ways = {("out", source, destination), ("in", destination, source), ("fwd", destination, source)}
+        portrait = self.directory / "sequences" / "policies"
+        deadline = time.monotonic() + WRITE_SECONDS
+        while missing := ways - refused_by(portrait):
+            assert time.monotonic() < deadline, f"not written down: {missing}"
+            time.sleep(0.02)
 
     def stat(self):
         """What `uxfrm stat` prints."""
@@ -166,6 +176,13 @@ def open_pidfd(pid):
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def refused_by(portrait):
+    """Direction, source and destination of what a portrait of policies says is refused."""
+    lines = portrait.read_text().splitlines() if portrait.exists() else []
+    words = [line.split() for line in lines]
+    return {(each[0], each[6], each[7]) for each in words if each[2:3] == ["refuse"]}
 
 
 def configuration(mtu, batch, guard, workers=1, wire="", at_exit="open"):

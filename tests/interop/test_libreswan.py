@@ -132,8 +132,7 @@ def test_what_pluto_protected_is_refused_until_it_negotiates(uxfrm, sites):
         gateway = running.gateways[0]
         plutos[0].whack("--initiate", "--name", "net")
         sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
-        written = gateway.directory / "sequences" / "policies"
-        ways.wait_for(lambda: written.exists() and "10.2.0.0/24" in written.read_text(), "policies written down", 30)
+        gateway.wait_until_written_down("10.1.0.0/24", "10.2.0.0/24")
         plutos[0].kill()
         gateway.kill()
         gateway.start(more=CONTROLLED)

@@ -204,8 +204,7 @@ def test_what_charon_protected_is_refused_until_somebody_decides(uxfrm, ends, si
     ike.connect(left, right)
     left.charon.initiate()
     exchange(sites)
-    written = left.gateway.directory / "sequences" / "policies"
-    wait_for(lambda: written.exists() and "10.2.0.0/24" in written.read_text(), "policies written down", 30)
+    left.gateway.wait_until_written_down("10.1.0.0/24", "10.2.0.0/24")
     left.charon.kill()
     left.gateway.kill()
     left.gateway.start(more=CONTROLLED)
