@@ -5,7 +5,7 @@
 
 mod cache;
 mod device;
-mod exit;
+mod tx_record;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use arrayvec::ArrayVec;
 use uxfrm_packet::{Version, ipv6};
 
 pub(crate) use cache::{Account, BundleCache, Giving, Grant, Resolution};
-pub(crate) use exit::Exit;
+pub(crate) use tx_record::Exit;
 
-use crate::acquire::Missing;
-use crate::esp::layer::{Inside, Layer, Outside, Wrap};
-use crate::esp::seam::Room;
+use crate::esp::encap::{Inside, Layer, Outside, Wrap};
+use crate::esp::encap_layout::Room;
+use crate::events::acquire::Missing;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
     Attachment, DropReason, Family, FlowKey, Handover, Level, Mark, Mode, Moment, OutboundQuery,

@@ -1,43 +1,41 @@
 //! The one writer of states and policies: it checks what is added, in the kernel's words, and publishes snapshots.
 
-mod ages;
 mod change;
-mod changes;
-mod error;
-mod limits;
-mod offload;
-mod revising;
-mod senses;
-mod spare;
+mod change_set;
+mod devices;
+mod double_buffer;
+mod expiry;
+mod metadata_support;
+mod order;
+mod rebuild;
 mod timers;
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use change_set::Attendance;
+use devices::Offloads;
+use double_buffer::Spare;
+use order::Ages;
+use rebuild::{QUIET, Revising};
+use timers::Timers;
 use uxfrm_crypto::Backend;
 
-pub use ages::StateCursor;
-pub use change::Change;
-pub use changes::{Changes, PolicyChange};
-pub use error::Error;
-pub use offload::LinkDown;
-pub use senses::Senses;
-
+use crate::sa::iv::PrefixSource;
+use crate::sa::replay_store::Keeper;
+use crate::sa::shared_config::Lexicon;
+use crate::spd::store::{Ledger, PolicyCursor};
 use crate::{
-    Acquires, Direction, Host, IfId, Keepalive, Mark, Moment, PolicyEntry, PolicyIndex, PolicyKind,
-    Published, Revised, Revision, Sa, Sad, Selector, Snapshot, Spd,
-    sa::{iv::PrefixSource, replay_store::Keeper, words::Lexicon},
-    spd::ledger::{Ledger, PolicyCursor},
+    Acquires, Host, Keepalive, Moment, PolicyEntry, Published, Revised, Revision, Sa, Sad,
+    Snapshot, Spd,
 };
-use ages::Ages;
-use changes::Attendance;
-use offload::Offloads;
-use revising::{QUIET, Revising};
-use spare::Spare;
-use timers::Timers;
+
+pub use change::Change;
+pub use change_set::{Changes, PolicyChange};
+pub use devices::LinkDown;
+pub use metadata_support::Senses;
+pub use order::StateCursor;
 
 /// The databases of states and policies. Sans-IO and single-threaded; workers read what it publishes.
 #[derive(Debug)]
@@ -66,30 +64,6 @@ pub struct Database {
     backend: Backend,
     iv_prefixes: PrefixSource,
     keeper: Keeper,
-}
-
-/// Which policy is meant.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PolicyKey {
-    /// Its direction.
-    pub direction: Direction,
-    /// Main or sub.
-    pub kind: PolicyKind,
-    /// Its mark, value and mask.
-    pub mark: Mark,
-    /// Its XFRM interface id.
-    pub if_id: IfId,
-    /// By what it is named.
-    pub name: PolicyName,
-}
-
-/// A policy has two names.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PolicyName {
-    /// Its index.
-    Index(PolicyIndex),
-    /// Its selector, as it was given.
-    Selector(Selector),
 }
 
 /// Whether copies of older databases still have what is gone: states and their keys, or more policies than will ever be made up for.

@@ -3,9 +3,9 @@
 //! [`layer`] has one SA's lengths and headers worked out in advance; [`encapsulate`] writes them around a packet; [`decapsulate`]
 //! takes them off again; [`single`] has both for one packet at a time.
 
-pub(crate) mod decapsulate;
-pub(crate) mod encapsulate;
-pub(crate) mod layer;
+pub(crate) mod decap;
+pub(crate) mod encap;
+pub(crate) mod encap_layout;
+pub(crate) mod headers;
 pub(crate) mod plain;
-pub(crate) mod seam;
 pub(crate) mod single;

@@ -4,90 +4,101 @@
 //! clock run in one unit test. The vocabulary is the kernel's: [`Policy`], [`Template`], [`Selector`], [`SaConfig`].
 #![forbid(unsafe_code)]
 
+// Ground: names, numbers and time.
+mod drop_reason;
+mod ids;
+mod insertion_order;
+mod lifetime;
+mod prefix;
+mod stage_watch;
+mod sync;
+mod time;
+
+// What packets and policies are matched by, and what a gateway sets.
+mod flow_key;
+mod selector;
+mod settings;
+mod stats;
+
+// States and policies.
+mod ecn;
+mod error;
+mod fragments;
+mod pmtu;
 pub mod sa;
 pub mod spd;
 
-mod acquire;
-mod bundle;
-mod database;
-mod devices;
-mod drop_reason;
-mod ecn;
+// Where they are found, and devices that do their work.
+mod device;
+mod flow_cache;
+mod sad;
+
+// What changes, and ESP itself.
 mod esp;
-mod event;
-mod flow;
-mod fragments;
-mod handover;
-mod id;
-mod inbound;
-mod lifetime;
-mod moment;
-mod outbound;
-mod pause;
-mod pmtu;
-mod prefix;
-mod selector;
+mod events;
 mod snapshot;
-mod stats;
-mod sync;
-mod turns;
-mod watch;
+
+// Chains of states.
+mod bundle;
+
+// The path of packets.
+mod datapath;
+
+// Who owns all of it.
+mod database;
 mod worker;
 
-pub use acquire::{Acquires, KeyManagers, Wanted};
-pub use database::{
-    Change, Changes, Database, Error, LinkDown, PolicyChange, PolicyKey, PolicyName, Senses,
-    StateCursor,
-};
-pub use devices::{DeviceCounts, DeviceEvent, DeviceRefusal, Devices};
+pub use database::{Change, Changes, Database, LinkDown, PolicyChange, Senses, StateCursor};
+pub use datapath::context::{Output, Traffic};
+pub use datapath::outbound::WaitingPacket;
+pub use device::contract::{DeviceMark, DeviceStatus, Handed, Handover, Received, Task};
+pub use device::control::{DeviceEvent, Devices};
 pub use drop_reason::{DropReason, XfrmCounter};
+pub use error::{DeviceRefusal, Error};
 pub use esp::single::{Decapsulated, Encapsulation, Measured, decapsulate};
-pub use event::Event;
-pub use flow::{FlowKey, SourcePorts};
-pub use fragments::split::{Cut, split};
-pub use handover::{
-    Attachment, DeviceId, DeviceMark, DeviceStatus, Handed, Handle, Handover, Received,
-    Segmentation, Task,
+pub use events::Event;
+pub use events::acquire::{Acquires, KeyManagers};
+pub use flow_cache::{
+    CacheCounts, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches, PolicyCache,
 };
-pub use id::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
+pub use flow_key::{FlowKey, SourcePorts};
+pub use fragments::split::{Cut, split};
+pub use ids::{Attachment, DeviceId, Handle, Segmentation};
+pub use ids::{Cpu, IfId, Mark, PolicyIndex, Priority, Reqid, Spi};
+pub use ids::{Direction, Mode, Offload, OffloadKind, SaProtocol};
 pub use lifetime::{Budget, Limits};
-pub use moment::Moment;
-pub use outbound::WaitingPacket;
 pub use pmtu::ErrorBudget;
 pub use prefix::{Family, Prefix, PrefixError};
+pub use sa::aevent::{Aevents, Cause, Thresholds};
 pub use sa::config::{
-    Direction, Mode, Offload, OffloadKind, ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId,
-    SaMove, SaProtocol, SaTransform, UdpEncap, UdpEncapKind,
+    ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform, UdpEncap,
+    UdpEncapKind,
 };
-pub use sa::{
-    Counters, Sa,
-    aevent::{Aevents, Cause, Thresholds},
-    iv::IvPrefix,
-    keepalive::{Keepalive, KeepaliveInterval},
-    position::{Carried, History, Position},
-    replay::{Candidate, FIRST_RESERVED, ReplayWindow, is_before_restart},
-    replay_store::{Keeper, ReplayStore},
-    sad::{OutboundQuery, Sad},
-    sequence::{Sequence, SequenceBlock},
-    usage::{Charge, Failures, Lifecycle, Usage},
-    words::SaWords,
-};
+pub use sa::iv::IvPrefix;
+pub use sa::keepalive::{Keepalive, KeepaliveInterval};
+pub use sa::position::{Carried, History, Position};
+pub use sa::replay::{Candidate, FIRST_RESERVED, ReplayWindow, is_before_restart};
+pub use sa::replay_store::{Keeper, ReplayStore};
+pub use sa::request::Wanted;
+pub use sa::sequence::{Sequence, SequenceBlock};
+pub use sa::shared_config::SaWords;
+pub use sa::usage::DeviceCounts;
+pub use sa::usage::{Charge, Failures, Lifecycle, Usage};
+pub use sa::{Counters, Sa};
+pub use sad::{OutboundQuery, Sad};
 pub use selector::{PortMask, Selector};
-pub use snapshot::{Host, NarrowPaths, Published, Snapshot, least_path};
-pub use spd::{
-    classifier::{Footprint, Revised, Revision},
-    entry::{Place, PolicyEntry},
-    flow_cache::{
-        AnswerId, CacheCounts, CacheFamilies, CacheMode, CacheSettings, CacheStats, Caches,
-        PolicyCache, Ruling,
-    },
-    ledger::PolicyCursor,
-    policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind},
-    table::{Defaults, Lookup, Spd},
-    template::{Level, Template},
-};
+pub use settings::{Host, NarrowPaths, least_path};
+pub use settings::{HostAddresses, HostPort, Patience, Settings, UdpSuper, WireHeaders};
+pub use snapshot::{Published, Snapshot};
+pub use spd::classifier::{Footprint, Revised, Revision};
+pub use spd::entry::{Place, PolicyEntry};
+pub use spd::policy::{Action, MAX_TEMPLATES, Policy, PolicyFlags, PolicyKind};
+pub use spd::policy::{PolicyKey, PolicyName};
+pub use spd::store::PolicyCursor;
+pub use spd::table::{Defaults, Lookup, Spd};
+pub use spd::template::{Level, Template};
+pub use spd::verdict::{AnswerId, Ruling};
+pub use stage_watch::{Stage, Watch};
 pub use stats::{DropCounts, Drops};
-pub use watch::{Stage, Watch};
-pub use worker::{
-    HostAddresses, HostPort, Output, Patience, Settings, Traffic, UdpSuper, WireHeaders, Worker,
-};
+pub use time::Moment;
+pub use worker::Worker;

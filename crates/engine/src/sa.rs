@@ -2,24 +2,21 @@
 
 pub mod aevent;
 pub mod config;
+pub(crate) mod deferred_counters;
 pub mod iv;
 pub mod keepalive;
+mod lazy_keys;
+mod prefetch;
 pub mod replay;
 pub mod replay_store;
-pub mod sad;
+pub(crate) mod request;
 pub mod sequence;
+pub mod shared_config;
 pub mod usage;
-pub mod words;
+pub(crate) mod validate;
 
-mod address;
-mod ahead;
-pub(crate) mod arrears;
-pub(crate) mod check;
-mod keys;
-pub(crate) mod news;
+pub(crate) mod address;
 pub mod position;
-#[cfg(test)]
-mod specimen;
 
 use std::{
     net::IpAddr,
@@ -40,13 +37,13 @@ use address::Address;
 use aevent::{Aevents, Cause, Thresholds};
 use config::SaFlags;
 use iv::IvPrefixes;
-use keys::Keys;
+use lazy_keys::Keys;
 use replay::{FIRST_RESERVED, Numbers, ReplayWindow};
 use sequence::Sequence;
+use shared_config::{Name, SaWords};
 #[cfg(test)]
-pub(crate) use specimen::sample;
+pub(crate) use test_sa::sample;
 use usage::{Charge, Late, Lifecycle, Usage};
-use words::{Name, SaWords};
 
 /// A state. What it says never changes: an update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, numbers and counts with
 /// the old one, so that workers which still hold the old one neither repeat a number nor lose a count.
@@ -306,7 +303,7 @@ impl Sa {
 
     /// Whether it leads there.
     #[inline]
-    fn leads_to(&self, destination: Address) -> bool {
+    pub(crate) fn leads_to(&self, destination: Address) -> bool {
         self.name.leads_to(destination)
     }
 
@@ -705,3 +702,6 @@ impl Sa {
 fn numbers(words: &SaWords) -> Numbers {
     if words.flags.contains(SaFlags::ESN) { Numbers::Extended } else { Numbers::Short }
 }
+
+#[cfg(test)]
+mod test_sa;

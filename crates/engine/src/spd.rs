@@ -26,19 +26,16 @@
 //! 23 bytes have room there and more is a block of its own (`own`, `form`). Addresses of IPv6 take as many bytes as they differ from zeros, or a tunnel's ends
 //! from the traffic's (`words`): a peer with nothing alike takes such a block, of 48 bytes. All else is kept once for all policies that say the
 //! same (`terms`): of IPv6 this side's addresses, too, and templates, where many policies have them. The first packet adds nothing.
+mod change_log;
+pub(crate) mod compact;
 pub mod entry;
-pub mod flow_cache;
+pub(crate) mod fragment_rules;
 pub mod policy;
+pub(crate) mod scope;
+pub(crate) mod store;
 pub mod table;
 pub mod template;
+pub(crate) mod validate;
+pub(crate) mod verdict;
 
-pub(crate) mod check;
 pub(crate) mod classifier;
-pub(crate) mod concern;
-mod form;
-pub(crate) mod ledger;
-mod news;
-mod own;
-pub(crate) mod pieces;
-mod terms;
-mod words;

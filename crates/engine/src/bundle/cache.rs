@@ -19,8 +19,8 @@ use hashbrown::HashTable;
 use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 
 use super::{Bundle, Chain, Deciding, Exit, States, chain, version_of};
-use crate::acquire::Missing;
-use crate::esp::layer::Layer;
+use crate::esp::encap::Layer;
+use crate::events::acquire::Missing;
 use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, Sa, Settings, Snapshot};
 use flows::{Flows, Way};
 

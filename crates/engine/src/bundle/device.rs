@@ -2,7 +2,7 @@
 //! the packet).
 
 use super::States;
-use crate::esp::layer::Layer;
+use crate::esp::encap::Layer;
 use crate::{
     Attachment, DropReason, Handover, KeyManagers, Mark, OffloadKind, OutboundQuery, Snapshot, Task,
 };

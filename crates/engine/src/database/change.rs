@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use uxfrm_crypto::SaKey;
 
-use super::{Database, Error, PolicyKey, PolicyName, offload::Seat};
+use super::Database;
+use super::devices::Seat;
+use crate::sa::validate;
+use crate::spd::policy::{PolicyKey, PolicyName};
 use crate::{
-    Action, Attachment, Counters, Defaults, Lifecycle, Mark, Moment, Policy, PolicyEntry,
-    PolicyKind, Position, Sa, SaConfig, SaId, SaMove, SaProtocol, SaTransform, SaWords, sa::check,
+    Action, Attachment, Counters, Defaults, Error, Lifecycle, Mark, Moment, Policy, PolicyEntry,
+    PolicyKind, Position, Sa, SaConfig, SaId, SaMove, SaProtocol, SaTransform, SaWords,
 };
 
 /// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
@@ -443,13 +446,13 @@ impl Change<'_> {
     }
 
     fn checked(&self, mut config: SaConfig) -> Result<SaConfig, Error> {
-        check::complete(&mut config);
+        validate::complete(&mut config);
         self.verified(config)
     }
 
     fn verified(&self, config: SaConfig) -> Result<SaConfig, Error> {
         let config = SaConfig { mark: config.mark.sanitized(), ..config };
-        check::verify(&config)?;
+        validate::verify(&config)?;
         let SaTransform { transform, encryption_key, authentication_key } = &config.transform;
         SaKey::verify(transform, encryption_key, authentication_key, self.database.backend)?;
         self.database.senses.check_state(&config)?;

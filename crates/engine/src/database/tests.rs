@@ -8,8 +8,9 @@ use uxfrm_crypto::{Backend, KeyMaterial};
 
 use super::*;
 use crate::{
-    Action, Budget, Charge, Defaults, DropReason, Event, Family, Level, Lifecycle, Limits, Lookup,
-    Mode, Offload, OffloadKind, Policy, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Spi, Template,
+    Action, Budget, Charge, Defaults, Direction, DropReason, Error, Event, Family, IfId, Level,
+    Lifecycle, Limits, Lookup, Mark, Mode, Offload, OffloadKind, Policy, PolicyIndex, PolicyKey,
+    PolicyKind, PolicyName, Prefix, Reqid, SaConfig, SaMove, SaProtocol, Selector, Spi, Template,
     UdpEncap, UdpEncapKind, sa::sample, spd::table::tests::policy,
 };
 

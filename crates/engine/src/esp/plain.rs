@@ -2,9 +2,9 @@
 
 use uxfrm_packet::{Checksum, PacketBuf, Version};
 
-use super::encapsulate::{Stamp, end_of, wrap};
-use super::layer::{Inside, Layer, Outer, Outside, Wrap};
-use super::seam::{Headers, Room, Wrapped};
+use super::encap::{Inside, Layer, Outer, Outside, Wrap};
+use super::encap_layout::{Headers, Room, Wrapped};
+use super::headers::{Stamp, end_of, wrap};
 
 impl Layer {
     /// The room that plain packets need for [`Layer::wrap_plain`]; `None` when it is not for this layer.

@@ -7,9 +7,9 @@ use std::{ops::Range, sync::Arc};
 
 use uxfrm_packet::{IpPacket, Protocol, Version, udp};
 
-use super::decapsulate::{self, Shell};
-use super::encapsulate::{self, Stamp};
-use super::layer::{Inside, Layer, Outside, Wrap};
+use super::decap::{self, Shell};
+use super::encap::{Inside, Layer, Outside, Wrap};
+use super::headers::{self, Stamp};
 use crate::{DropReason, Family, FlowKey, Mode, Sa, SourcePorts};
 
 /// What one state puts around packets.
@@ -105,12 +105,12 @@ impl Encapsulation {
         id: u16,
     ) -> Range<usize> {
         let Measured { inside, after, len, .. } = measured;
-        encapsulate::wrap(room, *len, &self.0, (inside, after), Stamp { sequence, id })
+        headers::wrap(room, *len, &self.0, (inside, after), Stamp { sequence, id })
     }
 
     /// Fills in what covers the sealed bytes: UDP's checksum over IPv6.
     pub fn finish(&self, measured: &Measured, packet: &mut [u8]) {
-        encapsulate::finish(packet, &self.0, &measured.after);
+        headers::finish(packet, &self.0, &measured.after);
     }
 }
 
@@ -141,7 +141,7 @@ pub fn decapsulate(
     let lead = uxfrm_packet::esp::HEADER_LEN + transform.iv_len();
     let text_at = esp.start + lead;
     let text = packet.get(text_at..esp.end.saturating_sub(transform.icv_len()));
-    let stripped = decapsulate::strip(text.ok_or(DropReason::InRunt)?)?;
+    let stripped = decap::strip(text.ok_or(DropReason::InRunt)?)?;
     let until = text_at + stripped.len;
     let mut renewed = false;
     let from = match words.mode {
@@ -150,7 +150,7 @@ pub fn decapsulate(
         }
         Mode::Tunnel => {
             let plain = &mut packet[text_at..until];
-            decapsulate::check_tunnelled(plain, stripped.next_header, ip.tos, words.flags)?;
+            decap::check_tunnelled(plain, stripped.next_header, ip.tos, words.flags)?;
             text_at
         }
         Mode::Transport => {
@@ -162,10 +162,10 @@ pub fn decapsulate(
             let len = u16::try_from(ip.header_len).map_err(|_| DropReason::InMalformed)?;
             let shell = Shell { version: ip.version, len, next_header_at };
             let in_udp = esp.start >= ip.header_len + udp::HEADER_LEN;
-            let at = decapsulate::restore(&mut packet[..until], shell, stripped);
+            let at = decap::restore(&mut packet[..until], shell, stripped);
             let plain = &mut packet[at..until];
             let ip = IpPacket::parse(plain).map_err(|_| DropReason::InInnerMalformed)?;
-            renewed = in_udp && decapsulate::renew_checksum(plain, &ip);
+            renewed = in_udp && decap::renew_checksum(plain, &ip);
             at
         }
         Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {

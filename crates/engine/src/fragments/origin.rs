@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::inbound::check::MAX_DEPTH;
+use crate::ids::MAX_DEPTH;
 use crate::{DeviceId, IfId, Mark, Mode, Reqid, Sa, SaProtocol, Selector, UdpEncap};
 use uxfrm_crypto::Transform;
 

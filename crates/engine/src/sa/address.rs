@@ -6,10 +6,10 @@ use crate::Family;
 
 /// An address of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) family: Family,
+pub(crate) struct Address {
+    pub(crate) family: Family,
     /// Of IPv4 the lowest 32.
-    pub(super) bits: u128,
+    pub(crate) bits: u128,
 }
 
 impl From<IpAddr> for Address {

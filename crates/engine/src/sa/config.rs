@@ -1,60 +1,13 @@
 //! What a state says, checked: the fields of `struct xfrm_usersa_info` and its attributes.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    num::NonZeroU32,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 
 use bitflags::bitflags;
 use uxfrm_crypto::{KeyMaterial, Transform};
 
+use crate::ids::{Direction, Mode, Offload, SaProtocol};
 use crate::{Cpu, Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Sa, Selector, Spi};
-
-/// In, out or forwarded. States know only the first two (`dir in|out`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Direction {
-    /// For this host.
-    In,
-    /// From this host, or leaving it.
-    Out,
-    /// Through this host.
-    Forward,
-}
-
-/// The IPsec protocol of a state or template. The engine processes [`SaProtocol::Esp`]; the others are refused when a state is
-/// added ("Requested type not found").
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum SaProtocol {
-    /// 50
-    Esp,
-    /// 51
-    Ah,
-    /// 108
-    Comp,
-    /// 43, Mobile IPv6 routing header type 2
-    Route2,
-    /// 60, Mobile IPv6 home address option
-    Hao,
-    /// Any IPsec protocol (`proto any`, 255), in templates and look-ups only.
-    Any,
-}
-
-/// How a state wraps packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mode {
-    /// ESP between the packet's own header and its payload (RFC 4303 §3.1.1).
-    Transport,
-    /// A new header around the whole packet (RFC 4303 §3.1.2).
-    Tunnel,
-    /// Mobile IPv6 route optimisation; known, not processed.
-    RouteOptimization,
-    /// Mobile IPv6 in-trigger; known, not processed.
-    InTrigger,
-    /// Bound end-to-end tunnel; known, not processed.
-    Beet,
-    /// Aggregation and fragmentation (RFC 9347); known, not processed.
-    Iptfs,
-}
 
 /// What names a state on the way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -161,26 +114,6 @@ pub struct ReplayConfig {
     pub sent: u64,
     /// The highest sequence number received, all 64 bits with ESN.
     pub received: u64,
-}
-
-/// The two kinds of hardware offload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OffloadKind {
-    /// The device encrypts; the stack does the rest.
-    Crypto,
-    /// The device does it all; the packet reaches and leaves the stack plain.
-    Packet,
-}
-
-/// `offload [packet|crypto] dev NAME dir in|out`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Offload {
-    /// Which kind.
-    pub kind: OffloadKind,
-    /// The device's name.
-    pub device: String,
-    /// The direction that the line named.
-    pub direction: Direction,
 }
 
 /// A state as configured. Comparing two takes no less time where keys differ early.

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{
-    Live, Sa,
-    usage::{Failures, Lifecycle},
-    words::SaWords,
-};
+use super::shared_config::SaWords;
+use super::usage::{Failures, Lifecycle};
+use super::{Live, Sa};
 use crate::{DeviceCounts, Moment, SaConfig};
 
 /// How far a state is.

@@ -1,8 +1,9 @@
 //! What a state has carried, whether it may carry more, and what went wrong on it.
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::{Budget, DeviceCounts, DropReason, Limits, Moment};
+use crate::{Budget, DropReason, Limits, Moment};
 
 /// How far a state is in its life (`km.state` and `km.dying` of the kernel). A deleted state is in no snapshot any more; batches under way
 /// may still use it.
@@ -403,6 +404,27 @@ fn moment(at: &AtomicU64) -> Option<Moment> {
         NEVER => None,
         nanos => Some(Moment(nanos)),
     }
+}
+
+/// What a device has carried for a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounts {
+    /// Packets, counted as [`Sa::charge`](crate::Sa::charge) would.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The last number sent, 0 for none.
+    pub sent: u64,
+    /// The highest number received, 0 for none.
+    pub received: u64,
+    /// The highest authentic number that was refused for being above what is [reserved](Devices::reserve_received), 0 for none.
+    pub wanted: u64,
+    /// When the first packet was carried.
+    pub first_used: Option<Moment>,
+    /// When the latest packet was carried.
+    pub last_used: Option<Moment>,
+    /// What went wrong.
+    pub failures: Failures,
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::{classifier::Shape, own::Own, terms::Terms};
+use super::classifier::Shape;
+use super::compact::inline::Own;
+use super::compact::shared::Terms;
 use crate::{
     Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Mode, Moment,
     OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,

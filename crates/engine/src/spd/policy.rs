@@ -71,3 +71,27 @@ pub struct Policy {
     /// Packet offload asked for.
     pub offload: Option<Offload>,
 }
+
+/// Which policy is meant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyKey {
+    /// Its direction.
+    pub direction: Direction,
+    /// Main or sub.
+    pub kind: PolicyKind,
+    /// Its mark, value and mask.
+    pub mark: Mark,
+    /// Its XFRM interface id.
+    pub if_id: IfId,
+    /// By what it is named.
+    pub name: PolicyName,
+}
+
+/// A policy has two names.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PolicyName {
+    /// Its index.
+    Index(PolicyIndex),
+    /// Its selector, as it was given.
+    Selector(Selector),
+}

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::change_log::News;
 use super::classifier::{Best, Classifier, Footprint, Moved, Revised, Revision, TOGETHER};
-use super::concern::Concern;
-use super::news::News;
-use super::pieces::RefusingPieces;
+use super::fragment_rules::RefusingPieces;
+use super::scope::Concern;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.

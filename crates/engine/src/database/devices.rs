@@ -1,0 +1,419 @@
+//! States and policies on devices: given with what is added, taken back with what goes, and what devices have to say about them.
+//!
+//! Mirrors `net/xfrm/xfrm_device.c`. One thing differs: when a device goes down, Linux lets its policies go and their traffic with them, in plain.
+//! Here a policy that blocks stands in for each until a policy of its name is added again ([`LinkDown`]).
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::Database;
+use crate::device::control::NoDevices;
+use crate::{
+    Action, Attachment, Charge, DeviceEvent, DeviceId, DeviceRefusal, Devices, Error, Event,
+    Handle, History, Moment, OffloadKind, Policy, PolicyEntry, PolicyIndex, Position, Sa, SaConfig,
+    Wanted,
+};
+
+/// What becomes of the traffic of a device's policies when the device goes down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkDown {
+    /// It is blocked until a policy of the same name is added again: a policy without templates and with action block stands in.
+    #[default]
+    Block,
+    /// As in Linux: what other policies say, or the default.
+    Release,
+}
+
+/// The devices, and which policies they have.
+#[derive(Debug)]
+pub(super) struct Offloads {
+    devices: Box<dyn Devices>,
+    policies: HashMap<PolicyIndex, (DeviceId, Handle)>,
+    link_down: LinkDown,
+    /// States that have a place, whose packets may go through it from the end of the change under way.
+    opening: Vec<Arc<Sa>>,
+    /// Those that went down since somebody asked.
+    lost: Vec<DeviceId>,
+}
+
+impl Default for Offloads {
+    fn default() -> Self {
+        Self {
+            devices: Box::new(NoDevices),
+            policies: HashMap::new(),
+            link_down: LinkDown::default(),
+            opening: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+}
+
+/// A policy's place on a device.
+pub(super) type Seat = Option<(DeviceId, Handle)>;
+
+impl Database {
+    /// States and policies that are added from now on find these devices.
+    pub fn set_devices(&mut self, devices: Box<dyn Devices>) {
+        self.offloads.devices = devices;
+    }
+
+    /// What becomes of traffic when a device goes down from now on.
+    pub fn set_link_down(&mut self, link_down: LinkDown) {
+        self.offloads.link_down = link_down;
+    }
+
+    /// Gives a device a larval state, for whoever keeps those.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn attach_larval(
+        &mut self,
+        device: DeviceId,
+        wanted: &Wanted,
+    ) -> Result<Handle, DeviceRefusal> {
+        self.offloads.devices.attach_larval(device, wanted)
+    }
+
+    /// Takes a larval state off its device.
+    pub fn detach_larval(&mut self, device: DeviceId, handle: Handle) {
+        self.offloads.devices.detach_state(device, handle);
+    }
+
+    /// Devices that went down since this was asked last. Larval states on them are gone (`xfrm_dev_state_flush`).
+    pub fn take_lost(&mut self) -> Vec<DeviceId> {
+        std::mem::take(&mut self.offloads.lost)
+    }
+
+    /// A state that is not in use yet goes on with another's history, where it is.
+    pub fn set_history(&mut self, sa: &Sa, history: History) {
+        sa.go_on_with(history);
+        if let Some(Attachment { device, handle, .. }) = sa.packet_place() {
+            self.offloads.devices.set_history(device, handle, &history);
+        }
+    }
+
+    /// Takes over what a device has counted for a state of kind *packet*; for others does nothing (`xfrm_dev_state_update_stats`).
+    pub fn update_counts(&mut self, sa: &Sa) {
+        let Some(Attachment { device, handle, .. }) = sa.packet_place() else { return };
+        let devices = &mut self.offloads.devices;
+        if let Some(counts) = devices.counts(device, handle) {
+            sa.take_over(&counts);
+            sa.take_over_window(&counts, || devices.window(device, handle));
+        }
+    }
+
+    /// As [`Database::update_counts`]; where somebody has moved the state on, the device goes on from there.
+    fn meet_device(&mut self, sa: &Sa, Attachment { device, handle, .. }: Attachment) {
+        let devices = &mut self.offloads.devices;
+        let Some(counts) = devices.counts(device, handle) else { return };
+        sa.take_over(&counts);
+        if counts.received.max(counts.wanted) > sa.highest_received() {
+            sa.take_over_window(&counts, || devices.window(device, handle));
+        }
+        if sa.highest_received() > counts.received {
+            devices.open_state(device, handle, &Position { carried: None, ..sa.position() });
+        }
+    }
+
+    /// [`Database::update_counts`] of all states that devices have, for who is about to show them.
+    pub fn update_all_counts(&mut self) {
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        states.iter().for_each(|sa| self.update_counts(sa));
+    }
+
+    /// Tells devices which numbers their states may use, for an owner who reserves them ([`Sequence::reserve`](crate::Sequence::reserve)): after that, and now and
+    /// then so that the owner sees how many are used. What an owner knows to have been received before ([`Sa::go_on_from`]) they hear of as well.
+    pub fn share_numbers(&mut self) {
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        for sa in &states {
+            self.share_iv_prefixes(sa);
+            let Some(place) = sa.packet_place() else { continue };
+            self.meet_device(sa, place);
+            let (used, ceiling) = (sa.sequence().last(), sa.sequence().reserved());
+            self.offloads.devices.reserve(place.device, place.handle, used, ceiling);
+            self.share_edge(sa, place, sa.reserved_to_receive());
+        }
+    }
+
+    /// Tells a state's device the IV prefixes of the numbers that come next, before it is told of the numbers.
+    pub(super) fn share_iv_prefixes(&mut self, sa: &Sa) {
+        let Some(place) = sa.attachment() else { return };
+        let upper = sa.next_iv_prefix().upper();
+        for prefix in [Some(0), Some(upper), upper.checked_add(1)]
+            .into_iter()
+            .flatten()
+            .filter_map(|upper| sa.iv_prefix(upper))
+        {
+            self.offloads.devices.set_iv_prefix(place.device, place.handle, prefix);
+        }
+    }
+
+    /// Tells devices how far states of kind *crypto* with extended numbers are (`net/xfrm/xfrm_replay.c: xfrm_dev_state_advance_esn`, which Linux
+    /// calls when the upper half is about to change; here now and then, as numbers are the workers').
+    pub fn advance_numbers(&mut self) {
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        for sa in &states {
+            let Some(place) = sa.attachment().filter(|_| sa.extended() && !sa.counts_elsewhere())
+            else {
+                continue;
+            };
+            self.share_iv_prefixes(sa);
+            let number = sa.sequence().last().max(sa.highest_received());
+            self.offloads.devices.advance_esn(place.device, place.handle, number);
+        }
+    }
+
+    /// A state of kind *packet* came: its device uses no number before some are reserved.
+    pub(super) fn hold_numbers(&mut self, sa: &Sa) {
+        if let Some(place) = sa.packet_place() {
+            self.offloads.devices.reserve(place.device, place.handle, 0, 0);
+            self.share_edge(sa, place, 0);
+        }
+    }
+
+    /// Tells a device up to where a state may accept packets, if anybody keeps what it receives.
+    fn share_edge(&mut self, sa: &Sa, place: Attachment, edge: u64) {
+        if sa.reserved_to_receive() != u64::MAX {
+            let before = sa.restarted_at();
+            self.offloads.devices.reserve_received(place.device, place.handle, before, edge);
+        }
+    }
+
+    /// A state came: once the change is made, its packets may go through its device, from where it is then.
+    pub(super) fn open_soon(&mut self, sa: &Arc<Sa>) {
+        if sa.attachment().is_some() {
+            self.offloads.opening.push(Arc::clone(sa));
+        }
+    }
+
+    /// The change is made, and no worker has seen it yet.
+    pub(super) fn open_states(&mut self) {
+        let Offloads { devices, opening, .. } = &mut self.offloads;
+        for sa in opening.drain(..) {
+            if let Some(Attachment { device, handle, .. }) = sa.attachment() {
+                devices.open_state(device, handle, &sa.position());
+            }
+        }
+    }
+
+    /// A state has come further, as another has carried it. One that is about to be opened is told all then.
+    pub(super) fn move_on_device(&mut self, sa: &Arc<Sa>, position: &Position) {
+        let opens = self.offloads.opening.iter().any(|opening| opening.is_same(sa));
+        if let Some(Attachment { device, handle, .. }) = sa.attachment().filter(|_| !opens) {
+            self.offloads.devices.open_state(device, handle, position);
+        }
+    }
+
+    /// A state was updated, and stays where it is.
+    pub(super) fn update_on_device(&mut self, sa: &Sa, config: &SaConfig) {
+        if let Some(Attachment { device, handle, .. }) = sa.attachment() {
+            self.offloads.devices.update_state(device, handle, config);
+        }
+    }
+
+    /// A state goes. Nobody knows how many numbers its device has used when it is told, and what is on its way still leaves: all that were reserved are
+    /// taken for used.
+    pub(super) fn leave_device(&mut self, sa: &Sa) {
+        self.update_counts(sa);
+        if sa.counts_elsewhere() && self.attendance.is_owner() {
+            sa.sequence().skip_to(sa.sequence().reserved());
+        }
+        self.detach_state(sa.attachment());
+        // What went through it until it heard.
+        self.update_counts(sa);
+    }
+
+    /// A state that [left](Database::leave_device) its device is to be there again: of what was reserved for it, what was not used is not lost.
+    pub(super) fn recover_numbers(&mut self, sa: &Sa, before: Attachment) {
+        if before.kind != OffloadKind::Packet {
+            return;
+        }
+        let Attachment { device, handle, .. } = before;
+        let devices = &mut self.offloads.devices;
+        // What was handed over before does not leave either: nobody knows with which numbers it would.
+        devices.close_state(device, handle);
+        if let Some(counts) = devices.counts(device, handle) {
+            sa.take_over(&counts);
+            sa.sequence().reopen(counts.sent, sa.sequence().reserved());
+        }
+    }
+
+    /// A state goes on elsewhere: what its device has done by now is all.
+    pub(super) fn close_on_device(&mut self, sa: &Sa) {
+        match sa.packet_place() {
+            Some(Attachment { device, handle, .. }) => {
+                self.offloads.devices.close_state(device, handle);
+                self.update_counts(sa);
+            }
+            None => self.detach_state(sa.attachment()),
+        }
+    }
+
+    /// A device said something. What key managers are to hear of it is added to `events`.
+    pub fn hear(
+        &mut self,
+        device: DeviceId,
+        event: DeviceEvent,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) {
+        let changed = match event {
+            DeviceEvent::SoftLimit(handle) => {
+                let sa = self.next.sad.attached(device, handle).cloned();
+                sa.into_iter().for_each(|sa| self.look_at_soft_limit(&sa, events));
+                false
+            }
+            DeviceEvent::HardLimit(handle) => {
+                let sa = self.next.sad.attached(device, handle).cloned();
+                sa.is_some_and(|sa| self.look_elsewhere(&sa, events))
+            }
+            DeviceEvent::Down => self.lose(device, now),
+        };
+        if changed {
+            self.settle_policies();
+            self.advance();
+        }
+    }
+
+    /// Holds a device's counts against a state's limits; the soft one first, though both were passed since the last look, as packets have come to them
+    /// one after the other. True when the state is removed.
+    pub(super) fn look_elsewhere(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+        self.look_at_soft_limit(sa, events);
+        self.look_at_limits(sa, events)
+    }
+
+    fn look_at_soft_limit(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) {
+        self.update_counts(sa);
+        if sa.check_soft_limit() {
+            events.push(Event::SaSoftLimit(sa.id()));
+        }
+    }
+
+    /// `xfrm_state_check_expire`: true when the state is removed.
+    pub(super) fn look_at_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+        self.update_counts(sa);
+        match sa.check_limits() {
+            Charge::HardLimit => {
+                events.push(Event::SaHardLimit(sa.id()));
+                self.remove_sa(sa);
+                true
+            }
+            Charge::SoftLimit => {
+                events.push(Event::SaSoftLimit(sa.id()));
+                false
+            }
+            Charge::Ok | Charge::Crossing | Charge::Expired => false,
+        }
+    }
+
+    /// `xfrm_dev_down`: true when anything was on the device.
+    fn lose(&mut self, device: DeviceId, now: Moment) -> bool {
+        self.offloads.lost.push(device);
+        let is_on = |place: Attachment| place.device == device;
+        let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
+        let states: Vec<_> =
+            states.into_iter().filter(|sa| sa.attachment().is_some_and(is_on)).collect();
+        for sa in &states {
+            // So that what comes still hears of the last counts.
+            self.update_counts(sa);
+            self.remove_sa(sa);
+        }
+        let has = |entry: &&Arc<PolicyEntry>| {
+            let place = self.offloads.policies.get(&entry.index());
+            place.is_some_and(|(on, _)| *on == device)
+        };
+        let policies: Vec<_> = self.ledger.iter().filter(has).cloned().collect();
+        for entry in &policies {
+            self.lose_policy(entry, device, now);
+        }
+        !states.is_empty() || !policies.is_empty()
+    }
+
+    fn lose_policy(&mut self, entry: &Arc<PolicyEntry>, device: DeviceId, now: Moment) {
+        self.unseat(entry);
+        match self.offloads.link_down {
+            LinkDown::Release => self.remove_policy(entry),
+            LinkDown::Block => {
+                let policy = Policy {
+                    action: Action::Block,
+                    templates: Vec::new(),
+                    limits: crate::Limits::default(),
+                    ..entry.policy()
+                };
+                // A policy without templates and with another's name is right.
+                let Ok((stand_in, old)) = self.ledger.update(&policy, Some(device), now) else {
+                    return;
+                };
+                if let Some(old) = &old {
+                    self.take_out(old);
+                }
+                self.put_in(&stand_in);
+            }
+        }
+    }
+
+    /// Whether any policy only stands in for one that a device had.
+    pub fn has_stand_ins(&self) -> bool {
+        self.ledger.iter().any(|entry| self.stands_in(entry))
+    }
+
+    /// Whether a policy only stands in for one that a device had.
+    pub(super) fn stands_in(&self, entry: &PolicyEntry) -> bool {
+        entry.device().is_some() && !self.offloads.policies.contains_key(&entry.index())
+    }
+
+    /// Gives a state to the device that it names. What is to be done in software asks for nothing any more.
+    pub(super) fn attach_state(
+        &mut self,
+        config: &mut SaConfig,
+    ) -> Result<Option<Attachment>, Error> {
+        let Some(offload) = &config.offload else { return Ok(None) };
+        let refused = |refusal: DeviceRefusal| match offload.kind {
+            OffloadKind::Packet if refusal.text.is_empty() => {
+                Error::PacketOffload(offload.device.clone())
+            }
+            OffloadKind::Packet | OffloadKind::Crypto => Error::Device(refusal),
+        };
+        let place = self.offloads.devices.attach_state(config).map_err(refused)?;
+        if place.is_none() {
+            config.offload = None;
+        }
+        Ok(place)
+    }
+
+    pub(super) fn detach_state(&mut self, place: Option<Attachment>) {
+        if let Some(Attachment { device, handle, .. }) = place {
+            self.offloads.devices.detach_state(device, handle);
+        }
+    }
+
+    /// Gives a policy to the device that it names, if it names one.
+    pub(super) fn attach_policy(&mut self, policy: &Policy) -> Result<Seat, Error> {
+        if policy.offload.is_none() {
+            return Ok(None);
+        }
+        crate::spd::validate::verify(policy)?;
+        self.offloads.devices.attach_policy(policy).map(Some).map_err(Error::Device)
+    }
+
+    pub(super) fn detach_policy(&mut self, seat: Seat) {
+        if let Some((device, handle)) = seat {
+            self.offloads.devices.detach_policy(device, handle);
+        }
+    }
+
+    /// From now on a policy has this place; the one that had its number before loses its own.
+    pub(super) fn seat(&mut self, index: PolicyIndex, seat: Seat) {
+        let old = match seat {
+            Some(seat) => self.offloads.policies.insert(index, seat),
+            None => self.offloads.policies.remove(&index),
+        };
+        self.detach_policy(old);
+    }
+
+    /// A policy goes.
+    pub(super) fn unseat(&mut self, entry: &PolicyEntry) {
+        if entry.device().is_some() {
+            self.seat(entry.index(), None);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Time limits of states and policies, which take effect when they are due, and keepalives.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Database;
+use super::rebuild::QUIET;
+use super::timers::Woken;
+use crate::{
+    Action, Direction, Event, Keepalive, Lifecycle, Moment, PolicyEntry, Sa,
+    sa::keepalive::{self, Turn},
+};
+
+/// A policy past its soft limit is announced again after this (`XFRM_KM_TIMEOUT`).
+const POLICY_REMINDER: Duration = Duration::from_secs(30);
+/// How soon a device's counts are held against a state's limits if the device says nothing: its events may get lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Database {
+    /// When [`Database::handle_timeout`] must be called at the latest, and what for.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<(Moment, &'static str)> {
+        self.timers.first()
+    }
+
+    /// Lets time limits take effect: announces soft ones, announces hard ones and removes what reached them. Makes the keepalives that
+    /// are due.
+    pub fn handle_timeout(&mut self, now: Moment, events: &mut Vec<Event>) {
+        let mut removed = false;
+        while let Some(woken) = self.timers.take_due(now) {
+            removed |= match woken {
+                Woken::Sa(sa) => self.age_sa(&sa, now, events),
+                Woken::Limits(sa) => self.next.sad.holds(&sa) && self.look_at_limits(&sa, events),
+                Woken::Nat(sa) => {
+                    self.keep_alive(&sa, now);
+                    false
+                }
+                Woken::Policy(entry) => self.age_policy(&entry, now, events),
+                Woken::Gone => {
+                    self.let_go(now);
+                    false
+                }
+                Woken::Revision => {
+                    if self.revising.wake(self.next.spd.len()) {
+                        self.timers.wake_revision(now.plus(QUIET));
+                    }
+                    false
+                }
+            };
+        }
+        if removed {
+            self.advance();
+            self.let_go_soon(now);
+        }
+    }
+
+    /// The keepalives that are due, to be sent; each once.
+    pub fn take_keepalives(&mut self) -> impl Iterator<Item = Keepalive> {
+        self.keepalives.drain(..)
+    }
+
+    /// To be called with every event of a worker, before it is passed on: states past their hard limit are removed.
+    pub fn observe(&mut self, event: &Event) {
+        let Event::SaHardLimit(id) = event else { return };
+        let expired = |sa: &&Arc<Sa>| sa.lifecycle() == Lifecycle::Expired;
+        let all: Vec<_> = self.next.sad.with_id(*id).filter(expired).cloned().collect();
+        if all.is_empty() {
+            return;
+        }
+        all.iter().for_each(|sa| self.remove_sa(sa));
+        self.advance();
+        self.let_go_of_states();
+    }
+
+    /// Begins or goes on keeping the NAT in front of a state open. One that was replaced ends here: the next generation has its own turn.
+    pub(super) fn keep_alive(&mut self, sa: &Arc<Sa>, now: Moment) {
+        if !self.next.sad.holds(sa) {
+            return;
+        }
+        let again = match keepalive::turn(sa, now) {
+            None => return,
+            Some(Turn::Wait(again)) => again,
+            Some(Turn::Send(keepalive, again)) => {
+                self.keepalives.push(keepalive);
+                again
+            }
+        };
+        self.timers.wake_nat(again, sa);
+    }
+
+    /// True when the state is removed.
+    fn age_sa(&mut self, sa: &Arc<Sa>, now: Moment, events: &mut Vec<Event>) -> bool {
+        if !self.next.sad.holds(sa) {
+            return false;
+        }
+        if sa.counts_elsewhere() && self.look_elsewhere(sa, events) {
+            return true;
+        }
+        let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
+        if age.hard {
+            // A worker may have been first, and then announces it.
+            if sa.advance(Lifecycle::Expired) {
+                events.push(Event::SaHardLimit(sa.id()));
+            }
+            self.remove_sa(sa);
+            return true;
+        }
+        if age.soft && sa.advance(Lifecycle::Dying) {
+            events.push(Event::SaSoftLimit(sa.id()));
+        }
+        let look = sa.looks_elsewhere().then(|| now.plus(LOOK_AGAIN));
+        if let Some(next) = age.next.into_iter().chain(look).min() {
+            self.timers.wake_sa(next, sa);
+        }
+        false
+    }
+
+    /// True when the policy is removed. Its use limits run from its *last* use, and its soft limit is announced again and
+    /// again, as in `net/xfrm/xfrm_policy.c: xfrm_policy_timer`.
+    fn age_policy(
+        &mut self,
+        entry: &Arc<PolicyEntry>,
+        now: Moment,
+        events: &mut Vec<Event>,
+    ) -> bool {
+        if !self.ledger.holds(entry) {
+            return false;
+        }
+        let age = entry.limits().age(entry.added(), last_use(entry), now);
+        if age.hard {
+            events.push(Event::PolicyHardLimit(Arc::clone(entry)));
+            self.remove_policy(entry);
+            return true;
+        }
+        if age.soft {
+            events.push(Event::PolicySoftLimit(Arc::clone(entry)));
+        }
+        let reminder = age.soft.then(|| now.plus(POLICY_REMINDER));
+        if let Some(next) = age.next.into_iter().chain(reminder).min() {
+            self.timers.wake_policy(next, entry);
+        }
+        false
+    }
+
+    pub(super) fn wake_for(&mut self, sa: &Arc<Sa>, now: Moment) {
+        let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
+        // An update may set a limit that is past already.
+        let at = if age.hard || age.soft { Some(now) } else { age.next };
+        let look = sa.looks_elsewhere().then(|| now.plus(LOOK_AGAIN));
+        let at = at.into_iter().chain(look).min();
+        if let Some(at) = at {
+            self.timers.wake_sa(at, sa);
+        }
+    }
+
+    pub(super) fn wake_for_policy(&mut self, entry: &Arc<PolicyEntry>, now: Moment) {
+        if let Some(at) = entry.limits().age(now, None, now).next {
+            self.timers.wake_policy(at, entry);
+        }
+    }
+}
+
+/// What a policy's use limits run from: its last use, and before the first one its coming, as in `net/xfrm/xfrm_policy.c:
+/// xfrm_policy_timer`. Only policies that protect or block what leaves are told of each use: plain packets that come in meet the host's packet
+/// filter, and one that is hit all the time must not go for want of a use. So others wait for the first.
+fn last_use(entry: &PolicyEntry) -> Option<Moment> {
+    let protects_or_blocks = entry.action() == Action::Block || entry.templates().len() > 0;
+    let is_told = entry.direction() == Direction::Out && protects_or_blocks;
+    entry.last_used().or_else(|| is_told.then(|| entry.added()))
+}

@@ -1,0 +1,67 @@
+//! What ports know of packets beside their bytes. What is asked of packets that no port can tell, or done to them that no port can do,
+//! would be kept and never come true: a policy with a mark would let its traffic leave plain. So it is refused.
+
+use crate::Error;
+use crate::{Direction, IfId, Mark, Policy, SaConfig};
+
+/// What those who bring packets to workers tell of them, and do with what workers say, beside their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Senses {
+    /// Marks and interfaces as well.
+    #[default]
+    All,
+    /// Nothing, but plain packets that come in meet the host's packet filter too, which knows both: host mode. A TUN tells neither a packet's mark
+    /// nor the interface that it would leave by, and takes no mark with a packet.
+    Filtered,
+    /// Nothing: inline mode.
+    BytesOnly,
+}
+
+impl Senses {
+    /// # Errors
+    /// [`Error::InterfaceId`], [`Error::PolicyMark`], [`Error::PolicyInterface`]
+    pub(super) fn check_policy(self, policy: &Policy) -> Result<(), Error> {
+        self.check_interface_id(policy.if_id)?;
+        let which = match self {
+            Self::Filtered if policy.direction == Direction::Out => "outbound policies",
+            Self::BytesOnly => "policies of inline gateways",
+            Self::Filtered | Self::All => return Ok(()),
+        };
+        if policy.mark.mask != 0 {
+            return Err(Error::PolicyMark(which));
+        }
+        if policy.selector.ifindex != 0 {
+            return Err(Error::PolicyInterface(which));
+        }
+        Ok(())
+    }
+
+    /// A mark that packets without one fit is well.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceId`], [`Error::StateMark`], [`Error::StateInterface`], [`Error::OutputMark`]
+    pub(super) fn check_state(self, config: &SaConfig) -> Result<(), Error> {
+        self.check_interface_id(config.if_id)?;
+        match self {
+            Self::All => return Ok(()),
+            Self::Filtered | Self::BytesOnly => {}
+        }
+        if !config.mark.fits(0) {
+            return Err(Error::StateMark);
+        }
+        if config.output_mark != Mark::default() {
+            return Err(Error::OutputMark);
+        }
+        match config.selector {
+            Some(selector) if selector.ifindex != 0 => Err(Error::StateInterface),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_interface_id(self, if_id: IfId) -> Result<(), Error> {
+        match self {
+            Self::Filtered | Self::BytesOnly if if_id != IfId(0) => Err(Error::InterfaceId),
+            Self::All | Self::Filtered | Self::BytesOnly => Ok(()),
+        }
+    }
+}

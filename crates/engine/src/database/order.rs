@@ -1,0 +1,129 @@
+//! States in the order in which they came: the list that `net/xfrm/xfrm_state.c: xfrm_state_walk` goes along.
+
+use std::sync::Arc;
+
+use crate::Sa;
+use crate::insertion_order::Turns;
+
+/// How far somebody has looked through all states, from the youngest on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateCursor(Option<u64>);
+
+/// States by their turn.
+#[derive(Debug, Default)]
+pub(super) struct Ages(Turns<Arc<Sa>>);
+
+impl StateCursor {
+    /// Behind this state: older ones are next.
+    #[must_use]
+    pub fn behind(sa: &Sa) -> Self {
+        Self(Some(sa.turn()))
+    }
+}
+
+impl Ages {
+    /// Puts in a state that came after all others.
+    pub(super) fn push(&mut self, sa: &Arc<Sa>) {
+        self.0.insert(sa.turn(), Arc::clone(sa), turn_of);
+    }
+
+    /// Takes a state out, whichever generation of it is in; one that is not in is no error.
+    pub(super) fn remove(&mut self, sa: &Sa) {
+        self.0.remove(sa.turn(), |run| place(run, sa));
+    }
+
+    /// Puts `new` in the place of an older generation of itself.
+    pub(super) fn replace(&mut self, new: &Arc<Sa>) {
+        if let Some(held) = self.0.of_mut(new.turn(), |run| place(run, new)) {
+            *held = Arc::clone(new);
+        }
+    }
+
+    /// Those that a cursor has not passed, the youngest first.
+    pub(super) fn from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
+        self.0.before(cursor.0.unwrap_or(u64::MAX), turn_of)
+    }
+}
+
+/// Where a state stands in a run, whichever generation of it.
+fn place(run: &[Arc<Sa>], sa: &Sa) -> Option<usize> {
+    let at = run.binary_search_by_key(&sa.turn(), turn_of).ok()?;
+    run[at].is_same(sa).then_some(at)
+}
+
+fn turn_of(sa: &Arc<Sa>) -> u64 {
+    sa.turn()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use uxfrm_crypto::Backend;
+
+    use super::*;
+    use crate::{Moment, SaWords, sa::sample};
+
+    fn sa(turn: u64) -> Arc<Sa> {
+        let config = sample("10.0.0.2", 1);
+        let sa = Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0));
+        sa.set_turn(turn);
+        sa
+    }
+
+    proptest! {
+        /// Against a list; somebody looks on all the time.
+        #[test]
+        fn who_looks_bit_by_bit_sees_each_that_stays_once(
+            steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..600),
+            before in 0_u64..300,
+        ) {
+            let (mut ages, mut model): (Ages, Vec<Arc<Sa>>) = Default::default();
+            let mut turns = 0;
+            for _ in 0..before {
+                turns += 1;
+                model.push(sa(turns));
+                ages.push(&model[model.len() - 1]);
+            }
+            let turns_of = |all: &[Arc<Sa>]| all.iter().map(|sa| sa.turn()).collect::<Vec<_>>();
+            let (mut cursor, mut shown, mut expected) = (StateCursor::default(), vec![], vec![]);
+            for (choice, which) in steps {
+                match choice {
+                    0 => {
+                        turns += 1;
+                        model.push(sa(turns));
+                        ages.push(&model[model.len() - 1]);
+                    }
+                    1 if !model.is_empty() => {
+                        let gone = model.remove(which.index(model.len()));
+                        ages.remove(&gone);
+                        let is_passed = cursor.0.is_some_and(|turn| gone.turn() >= turn);
+                        expected.retain(|turn| is_passed || *turn != gone.turn());
+                    }
+                    2 if !model.is_empty() => {
+                        let at = which.index(model.len());
+                        let new = model[at].renewed(Arc::new(model[at].config().clone()));
+                        ages.replace(&new);
+                        model[at] = new;
+                    }
+                    _ => {
+                        let next: Vec<_> = ages.from(cursor).take(3).cloned().collect();
+                        if cursor == StateCursor::default() {
+                            expected = turns_of(&model);
+                        }
+                        cursor = next.last().map_or(cursor, |sa| StateCursor::behind(sa));
+                        shown.extend(turns_of(&next));
+                    }
+                }
+                ages.remove(&sa(turns / 2));
+                let all: Vec<_> = ages.from(StateCursor::default()).map(Arc::as_ptr).collect();
+                let known: Vec<_> = model.iter().rev().map(Arc::as_ptr).collect();
+                prop_assert_eq!(all, known);
+            }
+            if cursor != StateCursor::default() {
+                shown.extend(ages.from(cursor).map(|sa| sa.turn()));
+                expected.reverse();
+                prop_assert_eq!(shown, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! When policies are planned anew that came and went one by one.
+//!
+//! Not while many come: a set that is being loaded has outgrown each plan as soon as it is made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::PolicyEntry;
+use crate::spd::classifier::Moved;
+
+/// How far a revision is.
+#[derive(Debug, Default)]
+pub(super) enum Revising {
+    /// None is needed, as far as anybody knows.
+    #[default]
+    Idle,
+    /// One is needed; so many policies came and went since a timer was set.
+    Awaited { moved: usize },
+    /// It may be taken.
+    Due,
+    /// Somebody plans; that many have moved meanwhile.
+    Taken { moved: Vec<Moved> },
+    /// Somebody plans, and too much has moved for the plan to be of use.
+    Stale,
+}
+
+/// So long few policies must have come and gone.
+pub(super) const QUIET: Duration = Duration::from_secs(1);
+/// Few: no more than one in so many.
+const FEW: usize = 64;
+/// With more there is more to make up for than to plan again.
+const MOST: usize = 4096;
+
+impl Revising {
+    /// A policy came that look-ups are about to find.
+    pub(super) fn came(&mut self, entry: &Arc<PolicyEntry>) {
+        self.note(|| Moved::Came(Arc::clone(entry)));
+    }
+
+    /// A policy went that look-ups no longer find.
+    pub(super) fn went(&mut self, entry: &Arc<PolicyEntry>) {
+        self.note(|| Moved::Went(Arc::clone(entry)));
+    }
+
+    /// Of so many policies some are to be planned anew. Whether a timer is to be set.
+    pub(super) fn wish(&mut self) -> bool {
+        let is_first = matches!(self, Self::Idle);
+        if is_first {
+            *self = Self::Awaited { moved: 0 };
+        }
+        is_first
+    }
+
+    /// Somebody asks for it: there is nothing to wait for, unless it is made already.
+    pub(super) fn demand(&mut self) {
+        if matches!(self, Self::Idle | Self::Awaited { .. }) {
+            *self = Self::Due;
+        }
+    }
+
+    /// The timer went off, beside so many policies. Whether it is to be set again.
+    pub(super) fn wake(&mut self, policies: usize) -> bool {
+        let Self::Awaited { moved } = self else { return false };
+        if *moved * FEW > policies {
+            *moved = 0;
+            return true;
+        }
+        *self = Self::Due;
+        false
+    }
+
+    /// Whether somebody may plan; who asks does.
+    pub(super) fn take(&mut self) -> bool {
+        let is_due = matches!(self, Self::Due);
+        if is_due {
+            *self = Self::Taken { moved: Vec::new() };
+        }
+        is_due
+    }
+
+    /// A plan is made: what has moved meanwhile, if it is of use.
+    pub(super) fn end(&mut self) -> Option<Vec<Moved>> {
+        match std::mem::take(self) {
+            Self::Taken { moved } => Some(moved),
+            Self::Idle | Self::Awaited { .. } | Self::Due | Self::Stale => None,
+        }
+    }
+
+    fn note(&mut self, moved: impl FnOnce() -> Moved) {
+        match self {
+            Self::Idle | Self::Due | Self::Stale => {}
+            Self::Awaited { moved } => *moved += 1,
+            Self::Taken { moved: all } if all.len() == MOST => *self = Self::Stale,
+            Self::Taken { moved: all } => all.push(moved()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use uxfrm_crypto::Backend;
+
+    use super::{MOST, QUIET};
+    use crate::database::double_buffer::tests::{check, net, together};
+    use crate::{Database, Footprint, Moment, PolicyEntry, Revision};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn apart(numbers: std::ops::Range<u16>) -> (Database, Vec<Arc<PolicyEntry>>) {
+        let mut database = Database::new(Backend::Portable, 1);
+        let model = numbers.map(|number| add(&mut database, number, Moment(0))).collect();
+        (database, model)
+    }
+
+    fn add(database: &mut Database, number: u16, now: Moment) -> Arc<PolicyEntry> {
+        database.apply(now, |change| change.add_policy(net(number))).unwrap()
+    }
+
+    /// Lets all timers go off that are due; whether policies are to be planned then.
+    fn taken_at(database: &mut Database, seconds: u64) -> Option<Revision> {
+        database.handle_timeout(Moment(seconds * SECOND), &mut Vec::new());
+        database.take_revision()
+    }
+
+    fn footprint(database: &Database) -> Footprint {
+        database.snapshot().spd.footprint()
+    }
+
+    #[test]
+    fn what_came_one_by_one_is_planned_as_if_it_had_come_together() {
+        let (mut database, model) = apart(0..1500);
+        let generation = database.snapshot().spd.generation();
+        let due = database.poll_timeout().unwrap();
+        assert_eq!(due.0, Moment(0).plus(QUIET));
+        assert!(taken_at(&mut database, 1).is_none(), "many have come in this second");
+        let revised = taken_at(&mut database, 2).map(Revision::plan);
+        assert!(revised.is_some() && database.take_revision().is_none(), "once");
+        database.adopt(revised, Moment(2 * SECOND));
+        assert_eq!(footprint(&database), together(1500).spd.footprint());
+        assert_eq!(database.snapshot().spd.generation(), generation, "answers stay what they are");
+        check(&database.snapshot(), &model);
+        assert!(taken_at(&mut database, 9).is_none() && database.poll_timeout().is_none());
+    }
+
+    #[test]
+    fn what_came_together_is_not_planned_again_until_an_eighth_of_it_moves() {
+        let mut database = Database::new(Backend::Portable, 1);
+        database.apply(Moment(0), |change| {
+            (0..800).for_each(|number| drop(change.add_policy(net(number)).unwrap()));
+        });
+        let mut number = 800;
+        while database.poll_timeout().is_none() {
+            add(&mut database, number, Moment(0));
+            number += 1;
+        }
+        // Of those without interface id, which are ten of eleven.
+        assert!((900..=930).contains(&number), "{number}");
+    }
+
+    /// Not a second later, and also what had come together, which nobody else would plan again.
+    #[test]
+    fn who_asks_for_a_plan_has_it_at_once_and_once() {
+        let (mut database, model) = apart(0..700);
+        database.demand_revision();
+        let revision = database.take_revision().unwrap();
+        database.demand_revision();
+        assert!(database.take_revision().is_none(), "somebody plans");
+        database.adopt(Some(revision.plan()), Moment(1));
+        assert_eq!(footprint(&database), together(700).spd.footprint());
+        check(&database.snapshot(), &model);
+        assert!(taken_at(&mut database, 9).is_none(), "what it was awaited for is done");
+        database.demand_revision();
+        assert!(database.take_revision().is_some());
+    }
+
+    #[test]
+    fn policies_that_move_meanwhile_are_made_up_for() {
+        let (mut database, mut model) = apart(0..700);
+        assert!(taken_at(&mut database, 1).is_none());
+        let revision = taken_at(&mut database, 2).unwrap();
+        model.extend((700..760).map(|number| add(&mut database, number, Moment(SECOND))));
+        for at in [3, 7, 700, 300] {
+            let gone = model.remove(at);
+            database.apply(Moment(SECOND), |change| change.delete_policy(&gone.key())).unwrap();
+        }
+        check(&database.snapshot(), &model);
+        database.adopt(Some(revision.plan()), Moment(SECOND));
+        check(&database.snapshot(), &model);
+        assert!(footprint(&database).depth <= together(760).spd.footprint().depth + 1);
+    }
+
+    #[test]
+    fn nothing_is_planned_while_many_come() {
+        let (mut database, _) = apart(0..600);
+        for second in 1..4 {
+            let first = 600 + u16::try_from(second).unwrap() * 20;
+            for number in first..first + 20 {
+                add(&mut database, number, Moment(second * SECOND - 1));
+            }
+            assert!(taken_at(&mut database, second).is_none(), "{second}");
+        }
+        add(&mut database, 999, Moment(3 * SECOND + 1));
+        assert!(taken_at(&mut database, 4).is_some(), "one in a second is not many");
+    }
+
+    #[test]
+    fn a_plan_of_what_is_long_another_is_left_and_one_is_made_again() {
+        let (mut database, mut model) = apart(0..200);
+        assert!(taken_at(&mut database, 1).is_none());
+        let revised = taken_at(&mut database, 2).map(Revision::plan);
+        for number in 0..u16::try_from(MOST).unwrap() / 2 + 1 {
+            let gone = model.pop().unwrap();
+            database.apply(Moment(SECOND), |change| change.delete_policy(&gone.key())).unwrap();
+            model.push(add(&mut database, 1000 + number, Moment(SECOND)));
+        }
+        let before = footprint(&database);
+        database.adopt(revised, Moment(SECOND));
+        assert_eq!(footprint(&database), before);
+        check(&database.snapshot(), &model);
+        let again = taken_at(&mut database, 3).map(Revision::plan);
+        assert!(again.is_some());
+        database.adopt(again, Moment(3 * SECOND));
+        check(&database.snapshot(), &model);
+    }
+
+    #[test]
+    fn a_plan_that_failed_is_made_again() {
+        let (mut database, _) = apart(0..100);
+        let taken = [1, 2].map(|second| taken_at(&mut database, second).is_some());
+        assert_eq!(taken, [false, true]);
+        database.adopt(None, Moment(2 * SECOND));
+        assert!(database.take_revision().is_none());
+        assert!(taken_at(&mut database, 3).is_some());
+    }
+}

@@ -1,0 +1,6 @@
+//! The path of a batch of packets, outbound and inbound.
+
+pub(crate) mod back_off;
+pub(crate) mod context;
+pub(crate) mod inbound;
+pub(crate) mod outbound;

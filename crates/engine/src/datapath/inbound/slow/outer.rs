@@ -1,0 +1,438 @@
+//! What stands around ESP: IP and perhaps UDP, or the note of a UDP socket.
+
+use std::net::{IpAddr, SocketAddr};
+
+use uxfrm_packet::esp::{self, Esp};
+use uxfrm_packet::ipv4::{self, Ipv4, Ipv4Header};
+use uxfrm_packet::ipv6::{self, Ipv6};
+use uxfrm_packet::udp::{self, Udp};
+use uxfrm_packet::{IpPacket, PacketBuf, Protocol, UdpPath, Version};
+use zerocopy::FromBytes as _;
+
+use crate::esp::decap::Shell;
+use crate::{Direction, DropReason, FlowKey, Settings, UdpEncapKind};
+
+/// What a packet is to the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Peeled {
+    /// Not ESP: to be checked and passed on, for this host (`in`) or through it (`fwd`).
+    Plain(IpPacket, Direction),
+    /// A piece of a packet for this host.
+    Fragment(IpPacket),
+    /// ESP.
+    Esp(Envelope),
+}
+
+/// An ESP packet, and what of its surroundings is needed later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
+    /// Where ESP begins in the packet, and its bytes.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) spi: u32,
+    pub(crate) sequence: u32,
+    /// What kind of UDP is around it; [`source`] says from where that came.
+    pub(crate) encap: Option<UdpEncapKind>,
+    pub(crate) destination: IpAddr,
+    pub(crate) tos: u8,
+    /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
+    pub(crate) shell: Option<Shell>,
+}
+
+/// Bits of IPv4's flags and offset that make a packet a fragment.
+const FRAGMENT: u16 = 0x3fff;
+
+/// What a whole packet is that is IPv4 without options or IPv6 without extension headers; nearly all are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Usual {
+    /// ESP, alone or in UDP.
+    Esp(Envelope),
+    /// As [`Peeled::Plain`], of the header that it begins with.
+    Plain(Direction),
+    /// None of these: [`packet`] looks at it, and says what is wrong if something is.
+    Unclear,
+}
+
+/// Looks at what nearly all packets are.
+#[inline(always)]
+pub(crate) fn usual(bytes: &[u8], settings: &Settings) -> Usual {
+    match usual_v4(bytes, settings) {
+        Usual::Unclear => usual_v6(bytes, settings),
+        clear @ (Usual::Esp(_) | Usual::Plain(_)) => clear,
+    }
+}
+
+/// SPI and sequence number, where nearly all ESP packets have them; what else it is may be anything.
+#[inline(always)]
+pub(crate) fn header_at_a_glance(packet: &PacketBuf) -> Option<(u32, u32)> {
+    let bytes = packet.bytes();
+    let (header_len, protocol) = match *bytes.first()? {
+        _ if packet.udp.is_some() => (0, Protocol::ESP.0),
+        ipv4::WITHOUT_OPTIONS => (ipv4::HEADER_LEN, *bytes.get(9)?),
+        _ => (ipv6::HEADER_LEN, *bytes.get(6)?),
+    };
+    let between = if protocol == Protocol::UDP.0 { udp::HEADER_LEN } else { 0 };
+    let [a, b, c, d, sequence @ ..] =
+        *bytes.get(header_len + between..)?.first_chunk::<{ esp::HEADER_LEN }>()?;
+    Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(sequence)))
+}
+
+/// Looks at what nearly all packets of IPv4 are.
+#[inline(always)]
+pub(crate) fn usual_v4(bytes: &[u8], settings: &Settings) -> Usual {
+    let Ok((header, rest)) = Ipv4Header::ref_from_prefix(bytes) else { return Usual::Unclear };
+    let is_usual = header.version_ihl == ipv4::WITHOUT_OPTIONS
+        && header.flags_fragment.get() & FRAGMENT == 0
+        && header.checksum_is_right();
+    // By branches, as they are foretold rightly.
+    if !is_usual {
+        return Usual::Unclear;
+    }
+    let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN);
+    let Some(upper) = len.and_then(|len| rest.get(..len)) else { return Usual::Unclear };
+    let outside = Outside {
+        destination: header.destination().into(),
+        tos: header.tos,
+        shell: Shell { version: Version::V4, len: 20, next_header_at: 9 },
+    };
+    outside.around(header.protocol, upper, settings)
+}
+
+/// As [`usual_v4`], of IPv6.
+#[inline(always)]
+pub(crate) fn usual_v6(bytes: &[u8], settings: &Settings) -> Usual {
+    let Some(ip) = IpPacket::parse_fixed_v6(bytes) else { return Usual::Unclear };
+    let outside = Outside {
+        destination: ip.destination,
+        tos: ip.tos,
+        shell: Shell { version: Version::V6, len: 40, next_header_at: 6 },
+    };
+    outside.around(ip.protocol, ip.upper(bytes), settings)
+}
+
+/// Looks at a whole IP packet.
+#[inline]
+pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropReason> {
+    let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
+    if ip.version == Version::V4 && !checksum_is_right(bytes) {
+        return Err(DropReason::InMalformed);
+    }
+    let direction = direction(ip.destination, settings);
+    let is_own = direction == Direction::In;
+    if ip.is_fragment() {
+        return Ok(if is_own { Peeled::Fragment(ip) } else { Peeled::Plain(ip, direction) });
+    }
+    match ip.protocol {
+        Protocol::ESP => esp_packet(bytes, &ip),
+        Protocol::UDP if is_own => udp_packet(bytes, ip, settings),
+        Protocol(_) => Ok(Peeled::Plain(ip, direction)),
+    }
+}
+
+/// By which policies a plain packet to there is judged.
+#[inline(always)]
+pub(crate) fn direction(destination: IpAddr, settings: &Settings) -> Direction {
+    if settings.addresses.holds(destination) { Direction::In } else { Direction::Forward }
+}
+
+#[inline(always)]
+pub(crate) fn checksum_is_right(bytes: &[u8]) -> bool {
+    Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
+}
+
+/// Whether a packet that was in a tunnel, on its way in or through, has to be [looked at](packet) for more ESP.
+#[inline(always)]
+pub(crate) fn may_hold_esp(
+    ip: &IpPacket,
+    flow: &FlowKey,
+    direction: Direction,
+    settings: &Settings,
+) -> bool {
+    match ip.protocol {
+        Protocol::ESP => !ip.is_fragment(),
+        Protocol::UDP => {
+            direction == Direction::In && settings.encap_ports.contains(&flow.destination_port)
+        }
+        Protocol(_) => false,
+    }
+}
+
+#[inline(always)]
+fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<Peeled, DropReason> {
+    let shell = shell(bytes, ip)?;
+    let esp = Esp::parse(ip.upper(bytes)).map_err(|_| DropReason::InRunt)?;
+    Ok(Peeled::Esp(Envelope {
+        at: ip.header_len,
+        len: ip.total_len - ip.header_len,
+        spi: esp.header.spi.get(),
+        sequence: esp.header.sequence.get(),
+        encap: None,
+        destination: ip.destination,
+        tos: ip.tos,
+        shell: Some(shell),
+    }))
+}
+
+/// A UDP packet for this host: ESP when it is at a port for that and does not say otherwise.
+fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled, DropReason> {
+    let Ok(datagram) = Udp::parse(ip.upper(bytes)) else {
+        return Ok(Peeled::Plain(ip, Direction::In));
+    };
+    if !settings.encap_ports.contains(&datagram.header.destination.get()) {
+        return Ok(Peeled::Plain(ip, Direction::In));
+    }
+    match payload(datagram.payload) {
+        Err(DropReason::InIkeUnclaimed) => Ok(Peeled::Plain(ip, Direction::In)),
+        Err(reason) => Err(reason),
+        Ok(inside) => Ok(Peeled::Esp(Envelope {
+            at: ip.header_len + udp::HEADER_LEN + inside.marker,
+            len: datagram.payload.len() - inside.marker,
+            spi: inside.spi,
+            sequence: inside.sequence,
+            encap: Some(inside.kind),
+            destination: ip.destination,
+            tos: ip.tos,
+            shell: Some(shell(bytes, &ip)?),
+        })),
+    }
+}
+
+/// Looks at what came from a UDP socket.
+#[inline(always)]
+pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReason> {
+    let inside = payload(bytes)?;
+    Ok(Envelope {
+        at: inside.marker,
+        len: bytes.len() - inside.marker,
+        spi: inside.spi,
+        sequence: inside.sequence,
+        encap: Some(inside.kind),
+        destination: path.local.ip(),
+        tos: path.tos,
+        shell: None,
+    })
+}
+
+/// From where a whole packet with ESP in UDP came, whose own header is known; `None` only for what is no such packet.
+#[inline]
+pub(crate) fn source(bytes: &[u8], shell: &Shell) -> Option<SocketAddr> {
+    let address = match shell.version {
+        Version::V4 => IpAddr::from(*bytes.get(12..16)?.first_chunk::<4>()?),
+        Version::V6 => IpAddr::from(*bytes.get(8..24)?.first_chunk::<16>()?),
+    };
+    let port = bytes.get(shell.len.into()..)?.first_chunk().copied().map(u16::from_be_bytes)?;
+    Some(SocketAddr::new(address, port))
+}
+
+/// What of a fixed header is needed later.
+struct Outside {
+    destination: IpAddr,
+    tos: u8,
+    shell: Shell,
+}
+
+impl Outside {
+    /// What a packet is that has this header around `upper`.
+    #[inline(always)]
+    fn around(self, protocol: Protocol, upper: &[u8], settings: &Settings) -> Usual {
+        let direction = || direction(self.destination, settings);
+        let (lead, encap, inside) = match protocol {
+            Protocol::ESP => (0, None, Inside::esp(upper)),
+            Protocol::UDP => {
+                let Ok(Udp { header: ports, payload: bytes, trailing }) = Udp::parse(upper) else {
+                    return Usual::Unclear;
+                };
+                let direction = direction();
+                let is_own = direction == Direction::In;
+                if !is_own || !settings.encap_ports.contains(&ports.destination.get()) {
+                    return Usual::Plain(direction);
+                }
+                if !trailing.is_empty() {
+                    return Usual::Unclear;
+                }
+                let inside = payload(bytes);
+                (udp::HEADER_LEN, inside.as_ref().ok().map(|inside| inside.kind), inside)
+            }
+            Protocol(_) => return Usual::Plain(direction()),
+        };
+        let Ok(inside) = inside else { return Usual::Unclear };
+        let lead = lead + inside.marker;
+        Usual::Esp(Envelope {
+            at: usize::from(self.shell.len) + lead,
+            len: upper.len() - lead,
+            spi: inside.spi,
+            sequence: inside.sequence,
+            encap,
+            destination: self.destination,
+            tos: self.tos,
+            shell: Some(self.shell),
+        })
+    }
+}
+
+struct Inside {
+    kind: UdpEncapKind,
+    marker: usize,
+    spi: u32,
+    sequence: u32,
+}
+
+/// Tells ESP from IKE and keep-alives (RFC 3948 §2; `net/ipv4/xfrm4_input.c: __xfrm4_udp_encap_rcv`). Eight zero bytes before ESP are the
+/// older drafts' form; an IKE message behind four zero bytes never begins with four more, as its initiator SPI is not 0.
+#[inline(always)]
+fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
+    let (kind, marker) = match bytes {
+        [0xff] => return Err(DropReason::InKeepalive),
+        [0, 0, 0, 0, 0, 0, 0, 0, rest @ ..] if rest.len() > esp::HEADER_LEN => {
+            (UdpEncapKind::NonIke, 8)
+        }
+        [0, 0, 0, 0, ..] => return Err(DropReason::InIkeUnclaimed),
+        _ => (UdpEncapKind::Esp, 0),
+    };
+    Ok(Inside { kind, marker, ..Inside::esp(&bytes[marker..])? })
+}
+
+impl Inside {
+    #[inline(always)]
+    fn esp(bytes: &[u8]) -> Result<Self, DropReason> {
+        let header = Esp::parse(bytes).map_err(|_| DropReason::InRunt)?.header;
+        let (spi, sequence) = (header.spi.get(), header.sequence.get());
+        Ok(Self { kind: UdpEncapKind::Esp, marker: 0, spi, sequence })
+    }
+}
+
+#[inline(always)]
+fn shell(bytes: &[u8], ip: &IpPacket) -> Result<Shell, DropReason> {
+    let next_header_at = match ip.version {
+        Version::V4 => 9,
+        Version::V6 if ip.has_options => {
+            let chain = Ipv6::parse(bytes).and_then(|packet| packet.chain());
+            chain.map_err(|_| DropReason::InMalformed)?.upper_place.next_header_at
+        }
+        Version::V6 => 6,
+    };
+    let narrow = |offset: usize| u16::try_from(offset).map_err(|_| DropReason::InMalformed);
+    let (len, next_header_at) = (narrow(ip.header_len)?, narrow(next_header_at)?);
+    Ok(Shell { version: ip.version, len, next_header_at })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::prelude::*;
+    use uxfrm_packet::ipv6::Ipv6Header;
+
+    use super::*;
+
+    const OWN: [u8; 4] = [192, 0, 2, 2];
+    const OWN_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+
+    fn packet(protocol: Protocol, to: [u8; 4], upper: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(ipv4::HEADER_LEN + upper.len()).unwrap();
+        let mut header = Ipv4Header::new(Ipv4Addr::LOCALHOST, to.into(), protocol, len);
+        header.fill_checksum();
+        [zerocopy::IntoBytes::as_bytes(&header), upper].concat()
+    }
+
+    fn packet_v6(next_header: Protocol, to: Ipv6Addr, upper: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(upper.len()).unwrap();
+        let header = Ipv6Header::new(Ipv6Addr::LOCALHOST, to, next_header, len);
+        [zerocopy::IntoBytes::as_bytes(&header), upper].concat()
+    }
+
+    /// UDP around `payload`, with `more` bytes behind it.
+    fn datagram(port: u16, payload: &[u8], more: usize) -> Vec<u8> {
+        let len = u16::try_from(udp::HEADER_LEN + payload.len()).unwrap();
+        let head = [[0x12, 0x34], port.to_be_bytes(), len.to_be_bytes(), [0, 0]].concat();
+        [head, payload.to_vec(), vec![0; more]].concat()
+    }
+
+    fn settings() -> Settings {
+        let addresses = [IpAddr::from(OWN), IpAddr::from(OWN_V6)].into_iter().collect();
+        Settings { addresses, ..Settings::default() }
+    }
+
+    /// What both say, side by side; `None` where the short look leaves it to the long one.
+    fn looks(bytes: &[u8]) -> Option<(Usual, Usual)> {
+        let settings = settings();
+        let short = match usual(bytes, &settings) {
+            Usual::Unclear => return None,
+            short @ (Usual::Esp(_) | Usual::Plain(_)) => short,
+        };
+        match super::packet(bytes, &settings) {
+            Ok(Peeled::Esp(long)) => Some((short, Usual::Esp(long))),
+            Ok(Peeled::Plain(_, own)) => Some((short, Usual::Plain(own))),
+            other => panic!("{short:?}, and then {other:?} of {bytes:?}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_look_sees_what_the_long_one_does(
+            around in prop::sample::select(&[Protocol::UDP, Protocol::ESP, Protocol::TCP, Protocol::DSTOPTS, Protocol::FRAGMENT]),
+            v6: bool,
+            own: bool,
+            port in prop_oneof![Just(4500), Just(4501)],
+            mut payload in prop::collection::vec(any::<u8>(), 0..40),
+            zeros in 0..12_usize,
+            more in 0..3_usize,
+            behind in -3..3_isize,
+            broken in prop::option::of((0..60_usize, any::<u8>())),
+            summed: bool,
+        ) {
+            payload.splice(..0, vec![0; zeros]);
+            let to = if own { OWN } else { [198, 51, 100, 1] };
+            let to_v6 = if own { OWN_V6 } else { Ipv6Addr::LOCALHOST };
+            let upper = if around == Protocol::UDP { datagram(port, &payload, more) } else { payload };
+            let mut bytes = if v6 { packet_v6(around, to_v6, &upper) } else { packet(around, to, &upper) };
+            // More bytes than the packet has, or fewer.
+            bytes.resize(bytes.len().saturating_add_signed(behind), 7);
+            if let Some((at, byte)) = broken {
+                bytes.get_mut(at).into_iter().for_each(|old| *old = byte);
+            }
+            if summed && !v6 {
+                let _no_header = ipv4::fill_checksum(&mut bytes);
+            }
+            if let Some((short, long)) = looks(&bytes) {
+                prop_assert_eq!(format!("{short:?}"), format!("{long:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_plain_needs_no_long_look() {
+        let foreign = [198, 51, 100, 1];
+        let query = datagram(53, b"query", 0);
+        let encap = datagram(4500, b"not for us", 0);
+        for (bytes, direction) in [
+            (packet(Protocol::TCP, OWN, b"segment"), Direction::In),
+            (packet(Protocol::TCP, foreign, b"segment"), Direction::Forward),
+            (packet(Protocol::UDP, OWN, &query), Direction::In),
+            (packet(Protocol::UDP, foreign, &encap), Direction::Forward),
+        ] {
+            let looks = looks(&bytes);
+            assert!(
+                matches!(looks, Some((Usual::Plain(short), Usual::Plain(long))) if (short, long) == (direction, direction)),
+                "{looks:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn plain_esp_and_esp_in_udp_need_no_long_look() {
+        let esp = [&[0, 0, 0x12, 0x34, 0, 0, 0, 7][..], &[1; 32]].concat();
+        let alone = packet(Protocol::ESP, [198, 51, 100, 1], &esp);
+        let in_udp = packet(Protocol::UDP, OWN, &datagram(4500, &esp, 0));
+        let alone_v6 = packet_v6(Protocol::ESP, Ipv6Addr::LOCALHOST, &esp);
+        let in_udp_v6 = packet_v6(Protocol::UDP, OWN_V6, &datagram(4500, &esp, 0));
+        let udp = Some(UdpEncapKind::Esp);
+        for (bytes, at, encap) in
+            [(alone, 20, None), (in_udp, 28, udp), (alone_v6, 40, None), (in_udp_v6, 48, udp)]
+        {
+            let (Usual::Esp(short), _long) = looks(&bytes).unwrap() else { panic!("it is ESP") };
+            assert_eq!((short.at, short.len, short.encap), (at, 40, encap));
+            assert_eq!((short.spi, short.sequence), (0x1234, 7));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What passes between the engine and a device that does IPsec: the contract of both halves.
+//!
+//! # Outbound
+//! Packets of states that a device has leave the engine by [`Output::handed`](crate::Output::handed), never by
+//! [`Output::wire`](crate::Output::wire): whoever knows nothing of devices can send nothing plain by mistake. They are in order of
+//! arrival; what the device puts on the wire must be in that order for each flow.
+//!
+//! - [`Task::Protect`] (kind *packet*): a plain IP packet, or a super-packet if the device said that it [segments](Segmentation::Device).
+//!   It is not too big for the state, no fragment, has neither IPv4 options nor IPv6 extension headers, and its transport checksum is
+//!   complete (a super-packet's segments get theirs when they are cut). The device numbers, wraps, encrypts, counts, and keeps the limits.
+//! - [`Task::Encrypt`] (kind *crypto*): one ESP packet or a [train](uxfrm_packet::Segments::Train) of them, all of one state, whole IP packets
+//!   with right lengths and header checksums: outer headers, ESP header, *room* for the IV, the text with padding and trailer, *room* for the ICV. The
+//!   device writes IV, cipher text and ICV. The engine has charged, numbered and counted them.
+//! - [`Task::Segment`] (kind *crypto*, of a device that [segments](Segmentation::Device)): a plain super-packet, as [`Task::Protect`] has it, that the engine has
+//!   charged, numbered and counted. The device cuts it, puts the state's headers around each segment, and encrypts.
+//!
+//! A device makes its IVs of the state's [`IvPrefix`](crate::IvPrefix), which it is [told](crate::Devices::set_iv_prefix), and the packet's sequence number, in both kinds: so
+//! engine and device never meet in one IV, not even when the engine encrypts some packets of a crypto-kind state itself (those with IP options).
+//!
+//! # Inbound
+//! What a device received goes to [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), all of it in order, each packet with the
+//! [`DeviceMark`] that the device gave it or without. A packet that is not marked is not protected, whatever port it came by.
+//!
+//! - Kind *packet*: the plain IP packet, as if it had come through the state: headers, padding and ICV are off, ECN and DSCP are passed on,
+//!   the sequence number is checked, the state is charged.
+//! - Kind *crypto*: the ESP packet as it came from the network but for its text, which is plain. IV and ICV are where they were and nobody looks
+//!   at them. The engine checks the number, charges, strips; one that was opened as another number than the window thinks it has is as good as forged.
+//!
+//! Mirrors `struct xfrm_offload` of `include/net/xfrm.h`, which rides beside a packet too.
+
+use uxfrm_packet::PacketBuf;
+
+use crate::ids::{Attachment, DeviceId, Handle};
+use crate::{DropReason, OffloadKind};
+
+/// What an outbound packet carries beside it to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// Which device must send it; another must not.
+    pub device: DeviceId,
+    /// The state that protects it. A device that has it no more drops the packet.
+    pub handle: Handle,
+    /// What is left to do.
+    pub task: Task,
+}
+
+/// What is left to do with a packet that is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Kind *crypto*: write IV, cipher text and ICV.
+    Encrypt {
+        /// The first packet's sequence number, all 64 bits; those behind it in a train have the next ones.
+        sequence: u64,
+    },
+    /// Kind *crypto*, a super-packet: cut it, wrap each segment, and do as with [`Task::Encrypt`].
+    Segment {
+        /// The first segment's sequence number, all 64 bits; the others have the next ones.
+        sequence: u64,
+        /// How many segments are to be sent; what is behind them was refused.
+        count: u32,
+    },
+    /// Kind *packet*: everything.
+    Protect,
+}
+
+/// A packet for a device.
+#[derive(Debug)]
+pub struct Handed {
+    /// The packet.
+    pub packet: PacketBuf,
+    /// Who is to do what with it.
+    pub handover: Handover,
+}
+
+/// What a device says of a packet that it received and decrypted, or tried to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMark {
+    /// Which device.
+    pub device: DeviceId,
+    /// The state that it was decrypted with; `None` from devices that don't tell (82599). Then a crypto-kind packet is held to the
+    /// state of its SPI, and a packet-kind one is dropped, since nobody knows by whose key it came.
+    pub handle: Option<Handle>,
+    /// How much of the work is done.
+    pub kind: OffloadKind,
+    /// How it went.
+    pub status: DeviceStatus,
+    /// Kind *crypto*, extended numbers: the upper half of the number that it was opened with, else 0. It is authentic as that number only: the
+    /// engine may think of another one, where the device knows less, or the packet is older than the window.
+    pub high: u32,
+}
+
+/// How a device's work on a received packet went (`CRYPTO_*` of `include/net/xfrm.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceStatus {
+    /// `CRYPTO_SUCCESS`: authentic.
+    Success,
+    /// `CRYPTO_GENERIC_ERROR`: the device could not do it.
+    GenericError,
+    /// `CRYPTO_TRANSPORT_ESP_AUTH_FAILED`, `CRYPTO_TUNNEL_ESP_AUTH_FAILED`: forged.
+    AuthFailed,
+    /// `CRYPTO_INVALID_PACKET_SYNTAX`
+    InvalidSyntax,
+    /// `CRYPTO_INVALID_PROTOCOL`: not what the state is for.
+    InvalidProtocol,
+}
+
+/// A packet from a device.
+#[derive(Debug)]
+pub struct Received {
+    /// The packet.
+    pub packet: PacketBuf,
+    /// What the device says of it; `None` for what it passed on as it came.
+    pub mark: Option<DeviceMark>,
+}
+
+impl DeviceStatus {
+    /// Why a packet of this status goes no further; `None` for success (`net/xfrm/xfrm_input.c: xfrm_input`).
+    #[must_use]
+    pub const fn refusal(self) -> Option<DropReason> {
+        match self {
+            Self::Success => None,
+            Self::AuthFailed => Some(DropReason::InForged),
+            Self::InvalidProtocol => Some(DropReason::InDeviceProtocol),
+            Self::GenericError | Self::InvalidSyntax => Some(DropReason::InDeviceError),
+        }
+    }
+}
+
+impl Task {
+    /// The kind of offload that this is.
+    #[must_use]
+    pub const fn kind(self) -> OffloadKind {
+        match self {
+            Self::Encrypt { .. } | Self::Segment { .. } => OffloadKind::Crypto,
+            Self::Protect => OffloadKind::Packet,
+        }
+    }
+}
+
+impl From<PacketBuf> for Received {
+    fn from(packet: PacketBuf) -> Self {
+        Self { packet, mark: None }
+    }
+}
+
+impl Attachment {
+    /// What is left to do, for the device and by the state's name there.
+    pub(crate) const fn over(self, task: Task) -> Handover {
+        Handover { device: self.device, handle: self.handle, task }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::XfrmCounter;
+
+    #[test]
+    fn what_a_device_could_not_do_is_counted_where_linux_counts_it() {
+        for (status, counter) in [
+            (DeviceStatus::Success, None),
+            (DeviceStatus::GenericError, Some(XfrmCounter::InBufferError)),
+            (DeviceStatus::InvalidSyntax, Some(XfrmCounter::InBufferError)),
+            (DeviceStatus::AuthFailed, Some(XfrmCounter::InStateProtoError)),
+            (DeviceStatus::InvalidProtocol, Some(XfrmCounter::InStateProtoError)),
+        ] {
+            assert_eq!(status.refusal().and_then(DropReason::counter), counter, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn what_rides_beside_a_packet_is_small() {
+        assert!(size_of::<Handed>() <= 32, "{}", size_of::<Handed>());
+        assert!(size_of::<Received>() <= 32, "{}", size_of::<Received>());
+        assert!(size_of::<Option<Attachment>>() <= 12);
+    }
+}

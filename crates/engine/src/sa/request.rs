@@ -1,0 +1,28 @@
+//! The state that a template asks key managers for.
+
+use std::net::IpAddr;
+
+use crate::{Cpu, IfId, Mark, Mode, Reqid, SaProtocol, Spi};
+
+/// The state that a template wants for a packet: what a larval state is made from (`xfrm_init_tempstate`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Wanted {
+    /// Source of the outer header; unspecified when neither template nor host has one.
+    pub source: IpAddr,
+    /// Destination of the outer header.
+    pub destination: IpAddr,
+    /// The template's protocol.
+    pub protocol: SaProtocol,
+    /// The template's SPI, mostly 0.
+    pub spi: Spi,
+    /// The template's mode.
+    pub mode: Mode,
+    /// The template's reqid.
+    pub reqid: Reqid,
+    /// The policy's mark.
+    pub mark: Mark,
+    /// The policy's XFRM interface id.
+    pub if_id: IfId,
+    /// For this processor alone: others have a state, and the policy has `flag cpu-acquire`.
+    pub pcpu: Option<Cpu>,
+}

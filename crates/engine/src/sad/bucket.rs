@@ -1,0 +1,153 @@
+//! A few states side by side, with what tells them apart: what a look-up reads before the state itself.
+
+use std::sync::Arc;
+
+use uxfrm_packet::prefetch_far;
+
+use crate::Sa;
+
+/// States with eight bits of their hash each. As long as a cache line, but not aligned to one: that would leave a sixth of the memory unused.
+#[derive(Clone, Debug, Default)]
+#[repr(C)]
+pub(super) struct Bucket {
+    /// Of the states, and in the last byte what else there is to know.
+    tags: [u8; 8],
+    states: [Option<Arc<Sa>>; WIDTH],
+}
+
+/// What a look-up has to look at besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    /// A state that belongs here stands in the next bucket.
+    Spilled = 1,
+    /// Many with one hash stand apart.
+    Crowded = 2,
+}
+
+pub(super) const WIDTH: usize = 7;
+const NOTES: usize = 7;
+
+impl Bucket {
+    /// Its states with a tag, and some others perhaps.
+    #[inline]
+    pub(super) fn tagged(&self, tag: u8) -> impl Iterator<Item = &Arc<Sa>> {
+        self.places(tag).filter_map(|at| self.states[at].as_ref())
+    }
+
+    /// Asks for what [`Bucket::tagged`] reads.
+    #[inline]
+    pub(super) fn prepare(&self) {
+        prefetch_far(&self.tags);
+        prefetch_far(&self.states[WIDTH - 1]);
+    }
+
+    /// All states.
+    pub(super) fn states(&self) -> &[Option<Arc<Sa>>] {
+        &self.states
+    }
+
+    pub(super) fn states_mut(&mut self) -> impl Iterator<Item = &mut Arc<Sa>> {
+        self.states.iter_mut().flatten()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.states.iter().flatten().count()
+    }
+
+    /// Puts a state in, if there is room.
+    pub(super) fn push(&mut self, tag: u8, sa: Arc<Sa>) -> Result<(), Arc<Sa>> {
+        let Some(at) = self.states.iter().position(Option::is_none) else { return Err(sa) };
+        (self.tags[at], self.states[at]) = (tag, Some(sa));
+        Ok(())
+    }
+
+    /// Takes out the first state with a tag that is meant.
+    pub(super) fn take(&mut self, tag: u8, is_meant: &dyn Fn(&Sa) -> bool) -> Option<Arc<Sa>> {
+        let is_it = |at: &usize| self.states[*at].as_ref().is_some_and(|sa| is_meant(sa));
+        let at = self.places(tag).find(is_it)?;
+        self.states[at].take()
+    }
+
+    /// Whether a look-up has to look anywhere besides.
+    #[inline]
+    pub(super) const fn has_any(&self) -> bool {
+        self.tags[NOTES] != 0
+    }
+
+    #[inline]
+    pub(super) const fn has(&self, note: Elsewhere) -> bool {
+        self.tags[NOTES] & note as u8 != 0
+    }
+
+    pub(super) fn note(&mut self, note: Elsewhere) {
+        self.tags[NOTES] |= note as u8;
+    }
+
+    pub(super) fn unnote(&mut self, note: Elsewhere) {
+        self.tags[NOTES] &= !(note as u8);
+    }
+
+    /// Places with a tag: a byte of the difference that is 0 borrows from the one above it, which may then be one too many.
+    #[inline]
+    fn places(&self, tag: u8) -> impl Iterator<Item = usize> + use<> {
+        const EACH: u64 = 0x0001_0101_0101_0101;
+        let differences = u64::from_le_bytes(self.tags) ^ (EACH * u64::from(tag));
+        let mut left = differences.wrapping_sub(EACH) & !differences & (EACH << 7);
+        std::iter::from_fn(move || {
+            let at = left.trailing_zeros() as usize / 8;
+            let found = (left != 0).then_some(at);
+            left &= left.wrapping_sub(1);
+            found
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Moment;
+    use crate::sa::sample;
+    use crate::sad::tests::words;
+
+    #[test]
+    fn states_are_found_by_their_tags_and_notes_are_no_tags() {
+        assert_eq!(size_of::<Bucket>(), 64);
+        let all: Vec<_> = (1..=u32::try_from(WIDTH).unwrap() + 1)
+            .map(|spi| {
+                Sa::new(&sample("10.0.0.2", spi), words(&sample("10.0.0.2", spi)), Moment(0))
+            })
+            .collect();
+        for tags in [
+            [0, 0, 1, 1, 2, 255, 254],
+            [255; 7],
+            [0; 7],
+            [1, 0, 1, 0, 1, 0, 1],
+            [3, 2, 1, 0, 3, 2, 1],
+        ] {
+            let mut bucket = Bucket::default();
+            for note in [Elsewhere::Spilled, Elsewhere::Crowded] {
+                bucket.note(note);
+            }
+            for (tag, sa) in tags.into_iter().zip(&all) {
+                bucket.push(tag, Arc::clone(sa)).unwrap();
+            }
+            assert!(bucket.push(9, Arc::clone(&all[WIDTH])).is_err(), "full");
+            for tag in 0..=255 {
+                let found: Vec<_> = bucket.tagged(tag).map(Arc::as_ptr).collect();
+                for (other, sa) in tags.into_iter().zip(&all) {
+                    assert!(other != tag || found.contains(&Arc::as_ptr(sa)), "{tag} of {tags:?}");
+                }
+            }
+            assert!(bucket.take(tags[3], &|sa| std::ptr::eq(sa, &*all[3])).is_some());
+            assert_eq!(
+                (bucket.len(), bucket.tagged(tags[3]).any(|sa| Arc::ptr_eq(sa, &all[3]))),
+                (6, false)
+            );
+            bucket.unnote(Elsewhere::Spilled);
+            assert!(!bucket.has(Elsewhere::Spilled) && bucket.has(Elsewhere::Crowded));
+            assert!(bucket.has_any());
+            bucket.unnote(Elsewhere::Crowded);
+            assert!(!bucket.has_any());
+        }
+    }
+}

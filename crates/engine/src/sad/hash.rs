@@ -1,0 +1,96 @@
+//! How keys are spread over an index: by products with what nobody can foresee.
+
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+
+use crate::Family;
+use crate::sa::address::Address;
+
+/// What makes an index's hashes its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seed([u64; 2]);
+
+impl Default for Seed {
+    fn default() -> Self {
+        let random = RandomState::default();
+        Self([random.hash_one(0), random.hash_one(1)])
+    }
+}
+
+impl Seed {
+    /// The hash of two words.
+    #[inline]
+    pub(super) const fn spread(self, first: u64, second: u64) -> u64 {
+        // Twice: one product alone clumps words in a row, with one seed in a hundred.
+        fold(self.mix(first, second), GOLDEN)
+    }
+
+    #[inline]
+    const fn mix(self, first: u64, second: u64) -> u64 {
+        fold(first ^ self.0[0], second ^ self.0[1])
+    }
+
+    /// The hash of an address and what else a key has.
+    #[inline]
+    pub(super) fn spread_address(self, address: Address, beside: u32, more: u64) -> u64 {
+        let [low, high] = halves(address.bits);
+        let first = match address.family {
+            Family::V4 => low << 32 | u64::from(beside),
+            Family::V6 => self.mix(high, low) ^ u64::from(beside),
+        };
+        self.spread(first, more)
+    }
+}
+
+/// 2^64 over the golden ratio.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+#[inline]
+const fn fold(one: u64, other: u64) -> u64 {
+    let [low, high] = halves(one as u128 * other as u128);
+    low ^ high
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "each half is taken apart")]
+const fn halves(bits: u128) -> [u64; 2] {
+    [bits as u64, (bits >> 64) as u64]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    /// Keys that differ little fill the places of a directory about as evenly as chance does, whichever bits of the hash say where.
+    #[test]
+    fn keys_in_a_row_are_spread_over_all_bits_of_a_hash() {
+        const PLACES: usize = 4096;
+        let v4 = |at: u32| Address::from(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)));
+        let v6 = |at: u32| Address::from(IpAddr::V6(Ipv6Addr::from_bits(at.into())));
+        let seed = Seed::default();
+        let kinds: [&dyn Fn(u32) -> u64; 7] = [
+            &|at| seed.spread_address(v4(at), 0x1000 + at, 1),
+            &|at| seed.spread_address(v4(at), 1, 0x0100),
+            &|at| seed.spread_address(v4(at << 8), 1, 0x0100),
+            &|at| seed.spread_address(v4(at % 64), at / 64, 0x0100),
+            &|at| seed.spread_address(v6(at), at, 1),
+            &|at| seed.spread_address(v4(7), at, 1),
+            &|at| seed.spread_address(v4(7), 1, u64::from(at) << 32 | 0x0100),
+        ];
+        for (kind, hash) in kinds.iter().enumerate() {
+            for from in [0, 12, 52] {
+                let places = (0..4096).map(|at| hash(at) >> from & 0xfff).collect::<HashSet<_>>();
+                // By chance 1 - 1/e of all: 2589.
+                assert!(
+                    places.len() > PLACES * 3 / 5,
+                    "{} of kind {kind}, bit {from}",
+                    places.len()
+                );
+            }
+        }
+    }
+}

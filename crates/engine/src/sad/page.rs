@@ -1,0 +1,327 @@
+//! A handful of states whose hashes begin alike: what a change copies.
+
+use std::{slice, sync::Arc};
+
+use super::bucket::{Bucket, Elsewhere, WIDTH};
+use super::page_tree::Tree;
+use crate::Sa;
+
+/// States in buckets by other bits of their hashes. Where a bucket is full, the next one takes in what is too much. Many with *one*
+/// hash, as all that go to one peer have in the outbound index, stand in a tree of their own, so no change costs more because others are like it.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    buckets: [Bucket; BUCKETS],
+    #[expect(clippy::box_collection, reason = "a word in every page for what few have")]
+    crowds: Option<Box<Vec<Crowd>>>,
+}
+
+/// More than [`ALIKE`] states with one hash, by their turn.
+#[derive(Clone, Debug)]
+struct Crowd {
+    hash: u64,
+    len: usize,
+    tree: Tree,
+}
+
+/// All states of a page.
+#[derive(Debug)]
+pub(super) struct States<'a> {
+    bucket: slice::Iter<'a, Option<Arc<Sa>>>,
+    buckets: slice::Iter<'a, Bucket>,
+}
+
+/// By what a tree spreads states.
+pub(super) trait Spread {
+    /// A state's hash.
+    fn hash(&self, sa: &Sa) -> u64;
+}
+
+/// By their turn: no two have the same.
+struct Turns;
+
+const BUCKETS: usize = 4;
+/// So many states with one hash still stand in buckets.
+const ALIKE: usize = 4;
+
+impl Page {
+    /// How many items two pages have when they join: fewer than two buckets take.
+    pub(super) const FEW: usize = 10;
+
+    /// Whether there is room for one more state with a hash.
+    pub(super) fn has_room(&self, hash: u64) -> bool {
+        let home = home(hash);
+        [home, next(home)].iter().any(|at| self.buckets[*at].len() < WIDTH)
+    }
+
+    /// How many items there are; a crowd counts as one.
+    pub(super) fn len(&self) -> usize {
+        self.buckets.iter().map(Bucket::len).sum::<usize>() + self.all_crowds().len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its states, crowds aside.
+    pub(super) fn states(&self) -> States<'_> {
+        States { bucket: [].iter(), buckets: self.buckets.iter() }
+    }
+
+    /// Its crowds.
+    pub(super) fn crowds(&self) -> impl Iterator<Item = &Tree> {
+        self.all_crowds().iter().map(|crowd| &crowd.tree)
+    }
+
+    /// Its states, also those in crowds.
+    pub(super) fn all_states(&self) -> impl Iterator<Item = &Arc<Sa>> {
+        self.states().chain(self.crowds().flat_map(Tree::states))
+    }
+
+    /// Goes through the states with a hash, and some others perhaps.
+    #[inline]
+    pub(super) fn fold<'a, A>(
+        &'a self,
+        hash: u64,
+        from: A,
+        step: impl Fn(A, &'a Arc<Sa>) -> A,
+    ) -> A {
+        let home = &self.buckets[home(hash)];
+        let so_far = home.tagged(tag(hash)).fold(from, &step);
+        if home.has_any() { self.fold_elsewhere(hash, so_far, &step) } else { so_far }
+    }
+
+    /// Goes through those of them that stand in buckets: of crowds, of which each may be of any size, it leaves all out.
+    #[inline]
+    pub(super) fn for_each_in_buckets<'a>(&'a self, hash: u64, step: impl Fn(&'a Arc<Sa>)) {
+        let home = &self.buckets[home(hash)];
+        home.tagged(tag(hash)).for_each(&step);
+        if home.has(Elsewhere::Spilled) {
+            self.buckets[next_of(hash)].tagged(tag(hash)).for_each(&step);
+        }
+    }
+
+    /// Asks for what [`Page::fold`] reads before any state.
+    #[inline]
+    pub(super) fn prepare(&self, hash: u64) {
+        self.buckets[home(hash)].prepare();
+    }
+
+    /// Puts in a state.
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
+        if let Some(crowd) = self.crowd(hash) {
+            return crowd.add(sa);
+        }
+        let alike = |sa: &Arc<Sa>| spread.hash(sa) == hash;
+        let count = self.fold(hash, 0, |count, sa| count + usize::from(alike(sa)));
+        if count < ALIKE && self.push(hash, Arc::clone(sa)).is_ok() {
+            return;
+        }
+        let mut crowd = Crowd { hash, len: 0, tree: Tree::default() };
+        while let Some(sa) = self.take(hash, spread, &|sa| spread.hash(sa) == hash) {
+            crowd.add(&sa);
+        }
+        crowd.add(sa);
+        self.receive(crowd);
+    }
+
+    /// Takes out the state with a hash and a turn, if it is here.
+    pub(super) fn remove(&mut self, hash: u64, turn: u64, spread: &dyn Spread) {
+        if self.take(hash, spread, &|sa| sa.turn() == turn).is_some() {
+            return;
+        }
+        let Some(crowds) = &mut self.crowds else { return };
+        let Some(at) = crowds.iter().position(|crowd| crowd.hash == hash) else { return };
+        crowds[at].remove(turn);
+        // Half of what makes a crowd, so that changes at the border stay cheap.
+        if crowds[at].len > ALIKE / 2 {
+            return;
+        }
+        let crowd = crowds.swap_remove(at);
+        if crowds.is_empty() {
+            self.crowds = None;
+        }
+        self.mark_crowds();
+        for sa in crowd.tree.states() {
+            if self.push(hash, Arc::clone(sa)).is_err() {
+                // No room: all of it stays a crowd.
+                while self.take(hash, spread, &|sa| spread.hash(sa) == hash).is_some() {}
+                return self.receive(crowd);
+            }
+        }
+    }
+
+    /// Puts another generation in the place of the state with a hash and its turn.
+    pub(super) fn replace(&mut self, hash: u64, new: &Arc<Sa>) {
+        let turn = new.turn();
+        let both = [home(hash), next_of(hash)];
+        for at in both {
+            if let Some(sa) = self.buckets[at].states_mut().find(|sa| sa.turn() == turn) {
+                *sa = Arc::clone(new);
+                return;
+            }
+        }
+        if let Some(crowd) = self.crowd(hash) {
+            let hash = Turns.hash(new);
+            crowd.tree.change(hash, &Turns, &mut |page| page.replace(hash, new));
+        }
+    }
+
+    /// What has not, and what has this bit in its hash.
+    pub(super) fn split(&self, bit: u32, spread: &dyn Spread) -> (Self, Self) {
+        let (mut low, mut high) = (Self::default(), Self::default());
+        for sa in self.states() {
+            let hash = spread.hash(sa);
+            let half = if is_high(hash, bit) { &mut high } else { &mut low };
+            half.add(hash, sa, spread);
+        }
+        for crowd in self.all_crowds() {
+            let half = if is_high(crowd.hash, bit) { &mut high } else { &mut low };
+            half.receive(crowd.clone());
+        }
+        (low, high)
+    }
+
+    /// Takes over all that another has.
+    pub(super) fn join(&mut self, other: &Self, spread: &dyn Spread) {
+        other.states().for_each(|sa| self.add(spread.hash(sa), sa, spread));
+        other.all_crowds().iter().for_each(|crowd| self.receive(crowd.clone()));
+    }
+
+    #[inline(never)]
+    fn fold_elsewhere<'a, A>(
+        &'a self,
+        hash: u64,
+        from: A,
+        step: &impl Fn(A, &'a Arc<Sa>) -> A,
+    ) -> A {
+        let home = &self.buckets[home(hash)];
+        let mut so_far = from;
+        if home.has(Elsewhere::Spilled) {
+            so_far = self.buckets[next_of(hash)].tagged(tag(hash)).fold(so_far, step);
+        }
+        if home.has(Elsewhere::Crowded) {
+            let same = self.all_crowds().iter().filter(|crowd| crowd.hash == hash);
+            so_far = same.flat_map(|crowd| crowd.tree.states()).fold(so_far, step);
+        }
+        so_far
+    }
+
+    fn all_crowds(&self) -> &[Crowd] {
+        self.crowds.as_ref().map_or(&[], |crowds| crowds)
+    }
+
+    fn crowd(&mut self, hash: u64) -> Option<&mut Crowd> {
+        self.crowds.as_mut()?.iter_mut().find(|crowd| crowd.hash == hash)
+    }
+
+    fn receive(&mut self, crowd: Crowd) {
+        self.buckets[home(crowd.hash)].note(Elsewhere::Crowded);
+        self.crowds.get_or_insert_default().push(crowd);
+    }
+
+    /// Lets the buckets know which crowds are left.
+    fn mark_crowds(&mut self) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.unnote(Elsewhere::Crowded));
+        let Self { buckets, crowds } = self;
+        for crowd in crowds.iter().flat_map(|crowds| crowds.iter()) {
+            buckets[home(crowd.hash)].note(Elsewhere::Crowded);
+        }
+    }
+
+    fn push(&mut self, hash: u64, sa: Arc<Sa>) -> Result<(), Arc<Sa>> {
+        let home = home(hash);
+        self.buckets[home].push(tag(hash), sa).or_else(|sa| {
+            self.buckets[next(home)].push(tag(hash), sa)?;
+            self.buckets[home].note(Elsewhere::Spilled);
+            Ok(())
+        })
+    }
+
+    fn take(
+        &mut self,
+        hash: u64,
+        spread: &dyn Spread,
+        is_meant: &dyn Fn(&Sa) -> bool,
+    ) -> Option<Arc<Sa>> {
+        let (home, next) = (home(hash), next_of(hash));
+        if let Some(sa) = self.buckets[home].take(tag(hash), is_meant) {
+            return Some(sa);
+        }
+        let taken = self.buckets[next].take(tag(hash), is_meant)?;
+        let is_ours = |sa: &Arc<Sa>| self::home(spread.hash(sa)) == home;
+        if !self.buckets[next].states().iter().flatten().any(is_ours) {
+            self.buckets[home].unnote(Elsewhere::Spilled);
+        }
+        Some(taken)
+    }
+}
+
+impl<'a> Iterator for States<'a> {
+    type Item = &'a Arc<Sa>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(sa) = self.bucket.by_ref().flatten().next() {
+                return Some(sa);
+            }
+            self.bucket = self.buckets.next()?.states().iter();
+        }
+    }
+}
+
+/// Counting a reference writes to the state, which may be anywhere: all are fetched before the first is counted.
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        self.states().for_each(|sa| sa.fetch());
+        Self { buckets: self.buckets.clone(), crowds: self.crowds.clone() }
+    }
+}
+
+impl Crowd {
+    fn add(&mut self, sa: &Arc<Sa>) {
+        self.tree.add(Turns.hash(sa), sa, &Turns);
+        self.len += 1;
+    }
+
+    /// Takes out the state with that turn, which is here.
+    fn remove(&mut self, turn: u64) {
+        let hash = spread_turn(turn);
+        self.tree.change(hash, &Turns, &mut |page| page.remove(hash, turn, &Turns));
+        self.len -= 1;
+    }
+}
+
+impl Spread for Turns {
+    fn hash(&self, sa: &Sa) -> u64 {
+        spread_turn(sa.turn())
+    }
+}
+
+/// An odd number times each turn is another number.
+const fn spread_turn(turn: u64) -> u64 {
+    turn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[inline]
+const fn tag(hash: u64) -> u8 {
+    hash.to_le_bytes()[7]
+}
+
+#[inline]
+fn home(hash: u64) -> usize {
+    usize::from(hash.to_le_bytes()[6]) * BUCKETS / 256
+}
+
+#[inline]
+fn next_of(hash: u64) -> usize {
+    next(home(hash))
+}
+
+#[inline]
+const fn next(bucket: usize) -> usize {
+    (bucket + 1) % BUCKETS
+}
+
+fn is_high(hash: u64, bit: u32) -> bool {
+    hash >> bit & 1 == 1
+}

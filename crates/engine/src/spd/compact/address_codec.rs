@@ -1,0 +1,195 @@
+//! Words of policies as bytes, and few of them: an address of IPv6 is told by the bytes in which it differs from another, as most have zeros in them, and
+//! a peer is often near what is behind it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use arrayvec::ArrayVec;
+
+use crate::{Family, Reqid};
+
+/// The words of one policy.
+#[derive(Debug, Default)]
+pub(crate) struct Bytes(ArrayVec<u8, MOST>);
+
+/// Bytes that are yet to be read.
+pub(crate) struct Words<'a>(pub(crate) &'a [u8]);
+
+/// What a tunnel's ends differ from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Like {
+    /// Zeros.
+    Nothing,
+    /// The addresses of the traffic, each that of its side.
+    Traffic,
+}
+
+/// Lengths and protocol, ports, four addresses, what a tunnel's ends are like, a request id.
+const MOST: usize = 3 + 4 + 4 * (2 + 16) + 1 + 4;
+/// Beside how many bytes the request id has.
+const TRAFFIC: u8 = 0x10;
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Bytes {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.0.extend(bytes.iter().copied());
+    }
+
+    pub(crate) fn address(&mut self, address: IpAddr, like: [u8; 16]) {
+        match address {
+            IpAddr::V4(v4) => self.put(&v4.octets()),
+            IpAddr::V6(v6) => {
+                self.put(&differing(v6, like).to_ne_bytes());
+                let octets = v6.octets().into_iter().zip(like);
+                self.0.extend(octets.filter(|(own, like)| own != like).map(|(own, _)| own));
+            }
+        }
+    }
+
+    /// Some ends of a tunnel, of one family, each with the address of the traffic on its side; and its request id.
+    pub(crate) fn tunnel(&mut self, ends: &[(IpAddr, IpAddr)], reqid: Reqid) {
+        let number = reqid.0.to_le_bytes();
+        let (mut like, mut len) = (Like::Nothing, number.len());
+        if ends.iter().all(|(end, _)| end.is_ipv6()) {
+            like = Like::least(ends);
+            len -= (reqid.0.leading_zeros() / u8::BITS) as usize;
+            self.put(&[len.to_le_bytes()[0] | if like == Like::Traffic { TRAFFIC } else { 0 }]);
+        }
+        ends.iter().for_each(|(end, traffic)| self.address(*end, like.octets(*traffic)));
+        self.put(&number[..len]);
+    }
+}
+
+impl Words<'_> {
+    /// The next ones; a policy's form says how many there are.
+    pub(crate) fn take<const N: usize>(&mut self) -> [u8; N] {
+        let Some((next, others)) = self.0.split_first_chunk() else { return [0; N] };
+        self.0 = others;
+        *next
+    }
+
+    pub(crate) fn address(&mut self, family: Family, like: [u8; 16]) -> IpAddr {
+        match family {
+            Family::V4 => Ipv4Addr::from(self.take::<4>()).into(),
+            Family::V6 => {
+                let (mut octets, mut differing) = (like, u16::from_ne_bytes(self.take()));
+                while differing != 0 {
+                    [octets[differing.trailing_zeros() as usize % 16]] = self.take();
+                    differing &= differing - 1;
+                }
+                Ipv6Addr::from(octets).into()
+            }
+        }
+    }
+
+    /// What the ends of a tunnel are like, and how many bytes its request id has.
+    pub(crate) fn tunnel(&mut self, family: Family) -> (Like, usize) {
+        match family {
+            Family::V4 => (Like::Nothing, size_of::<Reqid>()),
+            Family::V6 => {
+                let [told] = self.take();
+                let like = if told & TRAFFIC == 0 { Like::Nothing } else { Like::Traffic };
+                (like, (told & !TRAFFIC).into())
+            }
+        }
+    }
+
+    /// A request id of so many bytes.
+    pub(crate) fn reqid(&mut self, len: usize) -> Reqid {
+        let mut number = [0; 4];
+        number.iter_mut().take(len).for_each(|byte| [*byte] = self.take());
+        Reqid(u32::from_le_bytes(number))
+    }
+}
+
+impl Like {
+    /// That from which a tunnel's ends differ in fewer bytes.
+    fn least(ends: &[(IpAddr, IpAddr)]) -> Self {
+        let bytes = |like: &Self| {
+            let bytes = |(end, traffic): &(IpAddr, IpAddr)| match end {
+                IpAddr::V4(_) => 0,
+                IpAddr::V6(v6) => differing(*v6, like.octets(*traffic)).count_ones(),
+            };
+            ends.iter().map(bytes).sum::<u32>()
+        };
+        [Self::Nothing, Self::Traffic].into_iter().min_by_key(bytes).unwrap_or(Self::Nothing)
+    }
+
+    /// Those that an end differs from, where the traffic on its side has that address.
+    pub(crate) fn octets(self, traffic: IpAddr) -> [u8; 16] {
+        match (self, traffic) {
+            (Self::Traffic, IpAddr::V6(v6)) => v6.octets(),
+            (Self::Traffic, IpAddr::V4(_)) | (Self::Nothing, _) => [0; 16],
+        }
+    }
+}
+
+/// The bytes in which an address differs from another, as bits.
+fn differing(address: Ipv6Addr, like: [u8; 16]) -> u16 {
+    let octets = address.octets().into_iter().zip(like).enumerate();
+    octets.fold(0, |bits, (at, (own, like))| bits | u16::from(own != like) << at)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Few values in few bytes, so that many are like each other.
+    fn address(family: Family) -> impl Strategy<Value = IpAddr> {
+        let bits = (any::<u128>(), any::<u128>(), any::<bool>());
+        bits.prop_map(move |(bits, other, any)| match family {
+            Family::V4 => Ipv4Addr::from_bits(u32::try_from(bits >> 96).unwrap()).into(),
+            Family::V6 if any => Ipv6Addr::from_bits(bits).into(),
+            Family::V6 => Ipv6Addr::from_bits(bits & other & 0xff << (other % 120)).into(),
+        })
+    }
+
+    fn any_family() -> impl Strategy<Value = Family> {
+        prop_oneof![Just(Family::V4), Just(Family::V6)]
+    }
+
+    proptest! {
+        #[test]
+        fn tunnels_are_read_as_they_were_put(
+            (family, ends) in any_family().prop_flat_map(|family| {
+                let traffic = any_family().prop_flat_map(address);
+                (Just(family), prop::collection::vec((address(family), traffic), 1..3))
+            }),
+            reqid in prop_oneof![0_u32..300, any::<u32>()],
+        ) {
+            let mut bytes = Bytes::default();
+            bytes.tunnel(&ends, Reqid(reqid));
+            let mut words = Words(&bytes);
+            let (like, len) = words.tunnel(family);
+            for (end, traffic) in &ends {
+                prop_assert_eq!(words.address(family, like.octets(*traffic)), *end);
+            }
+            prop_assert_eq!(words.reqid(len), Reqid(reqid));
+            prop_assert!(words.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_like_another_takes_few_bytes() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (traffic, far) = (address("2001:db8:7:1700::"), address("fd00:a:b:c:d:e:f:1234"));
+        for (peer, traffic, reqid, len) in [
+            ("2001:db8:7:1700::1", traffic, 7, 1 + 2 + 1 + 1),
+            ("2001:db8:7:1700::1", far, 7, 1 + 2 + 7 + 1),
+            ("2001:db8:7:1700::1", far, 0, 1 + 2 + 7),
+            ("198.51.100.7", far, 7, 4 + 4),
+        ] {
+            let mut bytes = Bytes::default();
+            bytes.tunnel(&[(address(peer), traffic)], Reqid(reqid));
+            assert_eq!(bytes.len(), len, "{peer} {traffic} {reqid}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Which words a policy has for itself, so that its other words are the same as many others' and kept once for all of them.
+
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+
+use super::address_codec::{Bytes, Words};
+use crate::{Direction, Family, Policy, PortMask, Prefix, Reqid, Selector, Template};
+
+/// What each of some policies says for itself. All else is in their terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Form {
+    pub(crate) direction: Direction,
+    pub(crate) family: Family,
+    ports: Ports,
+    /// Of the addresses of its traffic. Protocol and lengths of prefixes are where this side's is.
+    pub(crate) traffic: Ends,
+    /// Of its first template, with the request id.
+    tunnel: Option<(Family, Ends)>,
+}
+
+/// Whether any port is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Ports {
+    Any,
+    Some,
+}
+
+/// Which addresses. A gateway has few of its own, and many peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ends {
+    /// That of the other side; this side's is in the terms.
+    Far,
+    /// Those of both sides.
+    Both,
+}
+
+/// What a policy says of its traffic.
+struct Said {
+    lens: [u8; 2],
+    protocol: u8,
+    ports: [u16; 2],
+    traffic: [IpAddr; 2],
+}
+
+/// What a selector says beside ports and the other side's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Traffic {
+    near: IpAddr,
+    /// Of the prefixes of source and destination.
+    lens: [u8; 2],
+    protocol: u8,
+}
+
+/// No other address.
+const UNLIKE: [u8; 16] = [0; 16];
+
+/// From the one that leaves most to the terms on.
+type Forms = ArrayVec<Form, 6>;
+
+impl Form {
+    /// That which leaves as little to the terms as there is for a policy.
+    pub(crate) fn least(policy: &Policy) -> Self {
+        let tunnel = tunnel_family(policy).map(|family| (family, Ends::Both));
+        Self { tunnel, ..Self::plain(policy, Ends::Both) }
+    }
+
+    /// Those that leave more, the most first. What takes no less memory for that, as words have `room`, is left out, unless packets are compared with
+    /// less memory for it.
+    pub(crate) fn sharing(policy: &Policy, room: usize) -> Forms {
+        let mut forms = Forms::new();
+        let far = Self::plain(policy, Ends::Far);
+        let fits = || Self::least(policy).bytes(policy).len() <= room;
+        if far.is_lean() || far.family == Family::V6 && !fits() {
+            forms.extend(far.with_tunnels(policy, room));
+        }
+        forms.extend(Self::plain(policy, Ends::Both).with_tunnels(policy, room));
+        forms.pop();
+        forms
+    }
+
+    /// It, and the same with more of the first template. Of those whose words have room there is only the last.
+    fn with_tunnels(self, policy: &Policy, room: usize) -> ArrayVec<Self, 3> {
+        let mut forms: ArrayVec<_, 3> = [self].into_iter().collect();
+        if let Some(family) = tunnel_family(policy) {
+            let tunnel = |ends| Self { tunnel: Some((family, ends)), ..self };
+            forms.extend([Ends::Far, Ends::Both].map(tunnel));
+        }
+        let fitting = forms.iter().take_while(|form| form.bytes(policy).len() <= room).count();
+        forms.drain(..fitting.saturating_sub(1));
+        forms
+    }
+
+    fn plain(policy: &Policy, traffic: Ends) -> Self {
+        let Selector { source_port, destination_port, .. } = policy.selector;
+        let any = PortMask::default();
+        let ports =
+            if [source_port, destination_port] == [any; 2] { Ports::Any } else { Ports::Some };
+        let (direction, family) = (policy.direction, policy.selector.family());
+        Self { direction, family, ports, traffic, tunnel: None }
+    }
+
+    /// Whether its policies ask the same of packets but for the bits of the other side's address, which pays with IPv6.
+    pub(crate) fn is_lean(self) -> bool {
+        (self.family, self.ports, self.traffic) == (Family::V6, Ports::Any, Ends::Far)
+    }
+
+    /// A policy's own words.
+    pub(crate) fn bytes(self, policy: &Policy) -> Bytes {
+        let mut bytes = Bytes::default();
+        let selector = &policy.selector;
+        if self.traffic == Ends::Both {
+            let lens = [selector.source, selector.destination].map(Prefix::prefix_len);
+            bytes.put(&[lens[0], lens[1], selector.protocol]);
+        }
+        if self.ports == Ports::Some {
+            let ports = [selector.source_port.value, selector.destination_port.value];
+            ports.iter().for_each(|port| bytes.put(&port.to_ne_bytes()));
+        }
+        let traffic = [selector.source.address(), selector.destination.address()];
+        for end in self.ends(self.traffic) {
+            bytes.address(traffic[*end], UNLIKE);
+        }
+        if let (Some((_, ends)), Some(template)) = (self.tunnel, policy.templates.first()) {
+            let addresses = [template.source, template.destination];
+            let ends = self.ends(ends).iter().map(|end| (addresses[*end], traffic[*end]));
+            bytes.tunnel(&ends.collect::<ArrayVec<_, 2>>(), template.reqid);
+        }
+        bytes
+    }
+
+    /// What a policy leaves to its terms of what is [own](Ends::Both) otherwise.
+    pub(crate) fn left(self, selector: &Selector) -> Traffic {
+        match self.traffic {
+            Ends::Both => Traffic { near: self.family.unspecified(), lens: [0; 2], protocol: 0 },
+            Ends::Far => Traffic {
+                near: [selector.source, selector.destination][near(self.direction)].address(),
+                lens: [selector.source, selector.destination].map(Prefix::prefix_len),
+                protocol: selector.protocol,
+            },
+        }
+    }
+
+    /// The selector of a policy with these words, the ports' masks of which are `masks`; what else its terms have `left` them.
+    pub(crate) fn selector(self, bytes: &[u8], left: &Traffic, masks: [u16; 2]) -> Selector {
+        let (_, said) = self.said(bytes, left);
+        let Said { lens, protocol, ports, traffic } = said;
+        let port = |end: usize| PortMask { value: ports[end], mask: masks[end] };
+        Selector {
+            source: prefix(traffic[0], lens[0]),
+            destination: prefix(traffic[1], lens[1]),
+            protocol,
+            source_port: port(0),
+            destination_port: port(1),
+            ..Selector::any(self.family)
+        }
+    }
+
+    /// A policy's first template, of which its terms say the rest.
+    pub(crate) fn template(self, bytes: &[u8], left: &Traffic, rest: &Template) -> Template {
+        let Some((family, ends)) = self.tunnel else { return *rest };
+        let (mut words, Said { traffic, .. }) = self.said(bytes, left);
+        let (like, len) = words.tunnel(family);
+        let mut addresses = [rest.source, rest.destination];
+        for end in self.ends(ends) {
+            addresses[*end] = words.address(family, like.octets(traffic[*end]));
+        }
+        let ([source, destination], reqid) = (addresses, words.reqid(len));
+        Template { source, destination, reqid, ..*rest }
+    }
+
+    /// A policy's first template without what the policy has for itself.
+    pub(crate) fn rest(self, template: &Template) -> Template {
+        let Some((family, ends)) = self.tunnel else { return *template };
+        let mut addresses = [template.source, template.destination];
+        for end in self.ends(ends) {
+            addresses[*end] = family.unspecified();
+        }
+        let [source, destination] = addresses;
+        Template { source, destination, reqid: Reqid(0), ..*template }
+    }
+
+    /// What is said of the traffic, and the words behind that.
+    fn said<'a>(self, bytes: &'a [u8], left: &Traffic) -> (Words<'a>, Said) {
+        let mut words = Words(bytes);
+        let Traffic { near, mut lens, mut protocol } = *left;
+        if self.traffic == Ends::Both {
+            [lens[0], lens[1], protocol] = words.take();
+        }
+        let ports = match self.ports {
+            Ports::Any => [0; 2],
+            Ports::Some => [0; 2].map(|_| u16::from_ne_bytes(words.take())),
+        };
+        let mut traffic = [near; 2];
+        for end in self.ends(self.traffic) {
+            traffic[*end] = words.address(self.family, UNLIKE);
+        }
+        (words, Said { lens, protocol, ports, traffic })
+    }
+
+    /// Which of source and destination are meant.
+    const fn ends(self, ends: Ends) -> &'static [usize] {
+        match (ends, near(self.direction)) {
+            (Ends::Both, _) => &[0, 1],
+            (Ends::Far, 0) => &[1],
+            (Ends::Far, _) => &[0],
+        }
+    }
+}
+
+/// The length came from a prefix of the same family.
+fn prefix(address: IpAddr, len: u8) -> Prefix {
+    Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address))
+}
+
+/// Which of source and destination is this side's.
+const fn near(direction: Direction) -> usize {
+    match direction {
+        Direction::Out => 0,
+        Direction::In | Direction::Forward => 1,
+    }
+}
+
+/// The family of a policy's first template, if both of its addresses have the same.
+fn tunnel_family(policy: &Policy) -> Option<Family> {
+    let template = policy.templates.first()?;
+    let families = [template.source, template.destination].map(Family::of);
+    (families[0] == families[1]).then_some(families[0])
+}

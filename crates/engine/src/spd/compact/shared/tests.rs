@@ -1,0 +1,259 @@
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::spd::compact::inline::Own;
+use crate::spd::compact::layout::Ends;
+use crate::spd::store::Ledger;
+use crate::{
+    Action, Direction, Family, Level, Mode, Moment, PolicyIndex, PortMask, Prefix, Priority, Reqid,
+    SaProtocol, Selector, Spi,
+};
+
+/// Few addresses, so that some are shared and some are not.
+fn address(family: Family) -> impl Strategy<Value = IpAddr> {
+    (prop_oneof![0_u128..3, 0_u128..1 << 100]).prop_map(move |bits| match family {
+        Family::V4 => Ipv4Addr::from_bits(u32::try_from(bits & 0xffff_ffff).unwrap()).into(),
+        Family::V6 => Ipv6Addr::from_bits(bits).into(),
+    })
+}
+
+fn family() -> impl Strategy<Value = Family> {
+    prop_oneof![Just(Family::V4), Just(Family::V6)]
+}
+
+fn selector() -> impl Strategy<Value = Selector> {
+    let ends =
+        family().prop_flat_map(|family| [0, 1].map(|_| (address(family), 0..=family.bits())));
+    let port = prop_oneof![
+        Just(PortMask::default()),
+        (0_u16..3, prop_oneof![Just(0xffff), Just(0xf0)])
+            .prop_map(|(value, mask)| PortMask { value, mask }),
+    ];
+    (ends, [port.clone(), port], 0_u8..2).prop_map(|(ends, ports, protocol)| {
+        let [source, destination] = ends.map(|(address, len)| Prefix::new(address, len).unwrap());
+        let [source_port, destination_port] = ports;
+        let any = Selector::any(source.family());
+        Selector { source, destination, protocol, source_port, destination_port, ..any }
+    })
+}
+
+fn template() -> impl Strategy<Value = Template> {
+    let ends = [0, 1].map(|_| family().prop_flat_map(address));
+    (ends, 0_u32..3, 0_u32..2, any::<bool>()).prop_map(|(ends, reqid, spi, optional)| Template {
+        source: ends[0],
+        destination: ends[1],
+        protocol: SaProtocol::Esp,
+        spi: Spi(spi),
+        mode: Mode::Tunnel,
+        reqid: Reqid(reqid),
+        level: if optional { Level::Use } else { Level::Required },
+    })
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let direction =
+        prop_oneof![Just(Direction::In), Just(Direction::Out), Just(Direction::Forward)];
+    let templates = prop_oneof![
+        1 => prop::collection::vec(template(), 0..1),
+        4 => prop::collection::vec(template(), 1..2),
+        1 => prop::collection::vec(template(), 2..4),
+    ];
+    let words = (0_u32..5, prop_oneof![9 => Just(Action::Allow), 1 => Just(Action::Block)]);
+    let kind = prop_oneof![9 => Just(PolicyKind::Main), 1 => Just(PolicyKind::Sub)];
+    (direction, kind, selector(), templates, words).prop_map(
+        |(direction, kind, selector, templates, (priority, action))| Policy {
+            direction,
+            kind,
+            index: PolicyIndex(0),
+            selector,
+            priority: Priority(priority),
+            action,
+            templates,
+            mark: Mark::default(),
+            if_id: IfId(0),
+            flags: PolicyFlags::empty(),
+            limits: Limits::default(),
+            offload: None,
+        },
+    )
+}
+
+proptest! {
+    /// Whichever form each takes, and whoever else has its words.
+    #[test]
+    fn policies_say_what_they_were_told(policies in prop::collection::vec(policy(), 1..300)) {
+        let (mut ledger, mut model) = (Ledger::default(), Vec::new());
+        for policy in policies {
+            if let Ok(entry) = ledger.add(&policy, None, Moment(0)) {
+                model.push((Policy { index: entry.index(), ..policy }, entry));
+            }
+        }
+        for (policy, entry) in &model {
+            prop_assert_eq!(&entry.policy(), policy);
+            let template = |at| entry.templates().nth(at);
+            prop_assert!((0..4).all(|at| template(at).as_ref() == policy.templates.get(at)));
+        }
+        for (gone, (_, entry)) in model.iter().enumerate() {
+            ledger.remove(entry);
+            prop_assert!(model[gone..].iter().all(|(policy, entry)| entry.policy() == *policy));
+        }
+    }
+
+    /// But for what packets are compared with.
+    #[test]
+    fn what_takes_no_memory_is_a_policys_own(policy in policy()) {
+        let words = |form: Form| form.bytes(&policy).len();
+        let least = Form::least(&policy);
+        let sharing = Form::sharing(&policy, ROOM);
+        let (far, both): (Vec<_>, Vec<_>) = sharing.into_iter().partition(|form| form.traffic == Ends::Far);
+        prop_assert!(words(least) > ROOM || both.is_empty());
+        prop_assert!(words(least) > ROOM || far.iter().all(|form| form.is_lean()));
+        for forms in [far, both] {
+            prop_assert!(forms.iter().skip(1).all(|form| words(*form) > ROOM));
+            prop_assert!(forms.iter().all(|form| words(*form) < words(least)));
+        }
+    }
+}
+
+const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+
+/// Tunnels between ends that none has twice, from one network to many.
+fn own_tunnel(serial: u32, family: Family) -> Policy {
+    let end = |high: u32| match family {
+        Family::V4 => IpAddr::from(Ipv4Addr::from_bits(high << 24 | serial)),
+        // No two are like each other in many bytes.
+        Family::V6 => {
+            Ipv6Addr::from_bits(u128::from(high << 24 | serial).wrapping_mul(SPREAD)).into()
+        }
+    };
+    let mut policy = crate::spd::table::tests::policy(Direction::Out, serial);
+    policy.selector = Selector::any(family);
+    policy.selector.source = Prefix::any(family);
+    policy.selector.destination = Prefix::host(end(2));
+    policy.templates = vec![Template {
+        source: end(3),
+        destination: end(4),
+        protocol: SaProtocol::Esp,
+        spi: Spi(0),
+        mode: Mode::Tunnel,
+        reqid: Reqid(serial),
+        level: Level::Required,
+    }];
+    policy
+}
+
+#[test]
+fn policies_with_tunnels_of_their_own_have_few_terms() {
+    let tried = FREE + 10_000 / SHARERS;
+    for (family, one_gateway, most, words) in [
+        (Family::V4, false, 1, 23),
+        (Family::V6, false, 2 * tried + 2, 54),
+        (Family::V6, true, tried + 2, 36),
+    ] {
+        let mut all = AllTerms::default();
+        for serial in 1..=10_000 {
+            let mut policy = own_tunnel(serial, family);
+            if one_gateway {
+                policy.templates[0].source = own_tunnel(1, family).templates[0].source;
+            }
+            let terms = all.share(&policy, None, serial.into());
+            let own = terms.form.bytes(&policy).len();
+            assert!(serial < 10_000 || own == words, "{own} bytes of words");
+        }
+        assert!(all.len() <= most, "{} terms", all.len());
+    }
+}
+
+#[test]
+fn templates_of_many_policies_are_kept_once() {
+    let mut all = AllTerms::default();
+    for serial in 1..=10_000 {
+        let mut policy = own_tunnel(serial, Family::V6);
+        policy.templates = own_tunnel(serial % 8, Family::V6).templates;
+        let terms = all.share(&policy, None, serial.into());
+        assert!(matches!(Own::of(&terms.form.bytes(&policy)), Own::Here(_)));
+    }
+    // Those that came first have no shape yet.
+    assert_eq!((all.len(), all.shapes()), (2 * 8, 1));
+}
+
+/// Networks of some lengths behind one gateway's own, so many sites.
+fn site(serial: u32, lens: u8) -> Policy {
+    let mut policy = own_tunnel(serial, Family::V6);
+    let address = policy.selector.destination.address();
+    let len = 128 - u8::try_from(serial % u32::from(lens)).unwrap();
+    policy.selector.destination = Prefix::new(address, len).unwrap();
+    policy.templates.clear();
+    policy
+}
+
+#[test]
+fn many_policies_have_few_shapes_which_go_with_the_last() {
+    let (mut all, mut shared) = (AllTerms::default(), Vec::new());
+    for serial in 1..=10_000 {
+        shared.push(all.share(&site(serial, 4), None, serial.into()));
+    }
+    let shaped = |terms: &&Arc<Terms>| terms.shape.is_some();
+    assert!(shared.iter().take(MANY - 1).filter(shaped).count() == 0, "too few for that");
+    assert_eq!((shared.iter().filter(shaped).count(), all.shapes()), (10_000 - MANY + 1, 4));
+    shared.iter().for_each(|terms| all.release(terms));
+    assert_eq!((all.len(), all.shapes()), (0, 0));
+}
+
+/// Ports are asked for apart, and so is what has a network of its own on this side.
+#[test]
+fn policies_that_have_little_alike_have_no_shape() {
+    let kinds: [fn(&mut Policy, u32); 2] = [
+        |policy, serial| {
+            policy.selector.source_port = PortMask::exactly(u16::try_from(serial).unwrap())
+        },
+        |policy, serial| {
+            policy.selector.source = Prefix::host(Ipv6Addr::from_bits(serial.into()).into())
+        },
+    ];
+    for change in kinds {
+        let mut all = AllTerms::default();
+        for serial in 1..=10_000 {
+            let mut policy = site(serial, 1);
+            change(&mut policy, serial);
+            all.share(&policy, None, serial.into());
+        }
+        assert!(all.shapes() <= 2 * (FREE + 10_000 / SHARERS), "{}", all.shapes());
+    }
+}
+
+#[test]
+fn ages_go_on_behind_the_lower_half() {
+    let (mut all, policy) = (AllTerms::default(), own_tunnel(1, Family::V4));
+    let last = u64::from(u32::MAX);
+    let epochs = [1, last, last + 1, 5 * last].map(|age| all.share(&policy, None, age).epoch);
+    assert_eq!((epochs, all.len()), ([0, 0, 1, 4], 3));
+}
+
+/// IPComp in a tunnel: the first template has its ends, the second the request id alone. Others ask for an SPI, or have a user or limits of their own.
+#[test]
+fn all_words_that_may_be_a_policys_alone_are_hashed() {
+    let kinds: [fn(&mut Policy, u32); 4] = [
+        |policy, serial| policy.templates[0].spi = Spi(serial),
+        |policy, serial| {
+            let second = Template { mode: Mode::Transport, ..policy.templates[0] };
+            policy.templates.push(Template { reqid: Reqid(serial), ..second });
+        },
+        |policy, serial| policy.selector.user = serial,
+        |policy, serial| policy.limits.bytes.soft = u64::from(serial),
+    ];
+    for (kind, change) in kinds.into_iter().enumerate() {
+        let mut all = AllTerms::default();
+        for serial in 1..=1000 {
+            let mut policy = own_tunnel(serial, Family::V4);
+            change(&mut policy, serial);
+            all.share(&policy, None, serial.into());
+        }
+        let hashes: HashSet<_> =
+            all.table.iter().map(|used| used.terms.hash(&all.hasher)).collect();
+        assert_eq!((all.len(), hashes.len()), (1000, 1000), "{kind}");
+    }
+}

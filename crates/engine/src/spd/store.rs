@@ -1,0 +1,251 @@
+//! The writer's side of the SPD: policies by name, and in the order in which they came.
+
+mod id_index;
+mod order;
+
+use std::{hash::BuildHasher, sync::Arc};
+
+use foldhash::fast::RandomState;
+
+use super::compact::shared::AllTerms;
+use super::entry::Admission;
+use super::validate;
+use crate::{
+    DeviceId, Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey,
+    PolicyKind, PolicyName, Selector,
+};
+use id_index::Directory;
+pub use order::PolicyCursor;
+use order::Roll;
+
+/// All policies.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// By their slots.
+    entries: Entries,
+    free_slots: Vec<u32>,
+    /// By the hashes of their names.
+    by_name: Directory,
+    /// By [`number`].
+    by_index: Directory,
+    roll: Roll,
+    hasher: RandomState,
+    terms: AllTerms,
+    age: u64,
+    serial: u32,
+}
+
+type Entries = Vec<Option<Arc<PolicyEntry>>>;
+
+/// Where a policy is to stand: by name, among its equals, and among those that came.
+struct Standing {
+    index: PolicyIndex,
+    age: u64,
+    turn: u64,
+}
+
+/// What two policies must not share.
+type Name = (Direction, PolicyKind, Selector, Mark, IfId);
+
+impl Ledger {
+    /// Adds a policy whose name is new.
+    pub(crate) fn add(
+        &mut self,
+        policy: &Policy,
+        device: Option<DeviceId>,
+        now: Moment,
+    ) -> Result<Arc<PolicyEntry>, Error> {
+        validate::verify(policy)?;
+        if self.named(&name(policy)).is_some() {
+            return Err(Error::Exists);
+        }
+        let (index, age) = (self.index(policy), self.next_age());
+        Ok(self.insert(policy, device, Standing { index, age, turn: age }, now))
+    }
+
+    /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
+    pub(crate) fn restore(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
+        let policy = entry.policy();
+        if self.named(&name(&policy)).is_some() {
+            return Err(Error::Exists);
+        }
+        let (index, age) = (self.index(&policy), entry.place().age());
+        let standing = Standing { index, age, turn: age };
+        let restored = self.insert(&policy, entry.device(), standing, entry.added());
+        restored.set_counts(entry.packets(), entry.bytes(), entry.last_used());
+        Ok(restored)
+    }
+
+    /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another
+    /// behind its equals, as a new one does (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). Among those that came it is the last
+    /// in any case. It, and the one that went.
+    pub(crate) fn update(
+        &mut self,
+        policy: &Policy,
+        device: Option<DeviceId>,
+        now: Moment,
+    ) -> Result<(Arc<PolicyEntry>, Option<Arc<PolicyEntry>>), Error> {
+        validate::verify(policy)?;
+        let old = self.named(&name(policy)).cloned();
+        let index = old.as_ref().map_or_else(|| self.index(policy), |old| old.index());
+        if let Some(old) = &old {
+            self.remove(old);
+        }
+        let place = old.as_ref().map(|old| old.place()).filter(|old| old.suits(policy));
+        let turn = self.next_age();
+        let standing = Standing { index, age: place.map_or(turn, |old| old.age()), turn };
+        Ok((self.insert(policy, device, standing, now), old))
+    }
+
+    /// The policy of that name.
+    pub(crate) fn find(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
+        let PolicyKey { direction, kind, mark, if_id, name } = key;
+        match name {
+            PolicyName::Selector(selector) => {
+                self.named(&(*direction, *kind, *selector, *mark, *if_id))
+            }
+            PolicyName::Index(index) => self.indexed(*index).filter(|entry| {
+                (entry.direction(), entry.kind(), entry.mark(), entry.if_id())
+                    == (*direction, *kind, *mark, *if_id)
+            }),
+        }
+    }
+
+    /// All policies, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
+        self.entries.iter().flatten()
+    }
+
+    /// Those that a cursor has not passed, the youngest first, each with the cursor that has just passed it.
+    pub(crate) fn from(
+        &self,
+        cursor: PolicyCursor,
+    ) -> impl Iterator<Item = (PolicyCursor, &Arc<PolicyEntry>)> {
+        let slots = self.roll.from(cursor, |slot| age_in(&self.entries, slot));
+        slots.filter_map(|(cursor, slot)| self.held(slot).map(|entry| (cursor, entry)))
+    }
+
+    /// Whether this very entry is in.
+    pub(crate) fn holds(&self, entry: &Arc<PolicyEntry>) -> bool {
+        let held = self.entries.get(entry.slot() as usize);
+        held.and_then(Option::as_ref).is_some_and(|held| Arc::ptr_eq(held, entry))
+    }
+
+    /// Takes a policy out that is in.
+    pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
+        let slot = entry.slot();
+        self.by_name.remove(self.hash(&name_of(entry)), slot);
+        self.by_index.remove(number(entry.index()), slot);
+        self.terms.release(entry.terms());
+        self.roll.remove(slot, |slot| age_in(&self.entries, slot));
+        self.entries[slot as usize] = None;
+        self.free_slots.push(slot);
+    }
+
+    fn insert(
+        &mut self,
+        policy: &Policy,
+        device: Option<DeviceId>,
+        standing: Standing,
+        now: Moment,
+    ) -> Arc<PolicyEntry> {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
+        });
+        let Standing { index, age, turn } = standing;
+        let terms = self.terms.share(policy, device, age);
+        let admission = Admission { index, slot, age, added: now, terms };
+        let entry = Arc::new(PolicyEntry::new(policy, admission));
+        let Self { entries, hasher, .. } = self;
+        entries[slot as usize] = Some(Arc::clone(&entry));
+        let held = |slot: u32| entries[slot as usize].as_ref();
+        let name_hash = |slot| held(slot).map_or(0, |entry| hasher.hash_one(name_of(entry)));
+        self.by_name.insert(slot, name_hash);
+        self.by_index.insert(slot, |slot| held(slot).map_or(0, |entry| number(entry.index())));
+        self.roll.insert(turn, slot, |slot| age_in(entries, slot));
+        entry
+    }
+
+    /// A number above all so far.
+    const fn next_age(&mut self) -> u64 {
+        self.age += 1;
+        self.age
+    }
+
+    /// The index asked for if it is free, else the next free one.
+    fn index(&mut self, policy: &Policy) -> PolicyIndex {
+        let mut index = policy.index;
+        while index.0 == 0 || self.indexed(index).is_some() {
+            index = validate::index(self.serial, policy.direction);
+            self.serial = self.serial.wrapping_add(1);
+        }
+        index
+    }
+
+    fn named(&self, name: &Name) -> Option<&Arc<PolicyEntry>> {
+        let is_it = |slot| self.held(slot).is_some_and(|entry| name_of(entry) == *name);
+        self.by_name.find(self.hash(name), is_it).and_then(|slot| self.held(slot))
+    }
+
+    fn indexed(&self, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
+        let is_it = |slot| self.held(slot).is_some_and(|entry| entry.index() == index);
+        self.by_index.find(number(index), is_it).and_then(|slot| self.held(slot))
+    }
+
+    fn held(&self, slot: u32) -> Option<&Arc<PolicyEntry>> {
+        self.entries.get(slot as usize)?.as_ref()
+    }
+
+    fn hash(&self, of: &impl std::hash::Hash) -> u64 {
+        self.hasher.hash_one(of)
+    }
+}
+
+/// What tells where a policy of that index is: its serial number, and only then its direction, which most have alike.
+fn number(index: PolicyIndex) -> u64 {
+    /// Bits that say the direction.
+    const DIRECTION: u32 = 3;
+    index.0.rotate_right(DIRECTION).into()
+}
+
+/// How old the policy of a slot is: the older, the lower.
+fn age_in(entries: &Entries, slot: u32) -> u64 {
+    let entry = entries.get(slot as usize).and_then(Option::as_ref);
+    entry.map_or(0, |entry| entry.place().age())
+}
+
+fn name(policy: &Policy) -> Name {
+    (policy.direction, policy.kind, policy.selector, policy.mark, policy.if_id)
+}
+
+fn name_of(entry: &PolicyEntry) -> Name {
+    (entry.direction(), entry.kind(), entry.selector(), entry.mark(), entry.if_id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spd::table::tests::policy;
+
+    fn add(ledger: &mut Ledger, port: u16, mark: u32) -> Arc<PolicyEntry> {
+        let mut policy = policy(Direction::Out, 1);
+        policy.selector.source_port = crate::PortMask::exactly(port);
+        policy.mark = Mark { value: mark, mask: 1 };
+        ledger.add(&policy, None, Moment(0)).unwrap()
+    }
+
+    #[test]
+    fn terms_are_kept_once_and_go_with_the_last_policy_that_has_them() {
+        let mut ledger = Ledger::default();
+        let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, port, 0)).collect();
+        let other = add(&mut ledger, 1, 1);
+        assert_eq!(ledger.terms.len(), 2);
+        ledger.remove(&other);
+        assert_eq!(ledger.terms.len(), 1);
+        entries.iter().for_each(|entry| ledger.remove(entry));
+        assert_eq!((ledger.terms.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
+        assert_eq!((ledger.iter().count(), ledger.from(PolicyCursor::default()).count()), (0, 0));
+        assert_eq!(add(&mut ledger, 7, 7).slot(), entries[99].slot(), "slots are used again");
+    }
+}

@@ -1,0 +1,163 @@
+//! Policies in the order in which they came: the list that `net/xfrm/xfrm_policy.c: xfrm_policy_walk` goes along. There one that takes
+//! another's place among its equals comes last nonetheless, so it has a turn of its own beside its age.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+use crate::insertion_order::Turns;
+
+/// How far somebody has looked through all policies, from the youngest on. It holds none of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyCursor(Option<u64>);
+
+/// Slots by the turns of their policies. Whoever asks tells how old the policy of a slot is.
+#[derive(Debug, Default)]
+pub(super) struct Roll {
+    slots: Turns<u32>,
+    /// Turns of those that took another's place. All others' are their ages, which nobody has to keep twice.
+    own: HashMap<u32, u64, RandomState>,
+}
+
+impl Roll {
+    /// Puts in a slot whose policy came at that turn. It is known to `age_of`, as are those of all others.
+    pub(super) fn insert(&mut self, came: u64, slot: u32, age_of: impl Fn(u32) -> u64) {
+        let Self { slots, own } = self;
+        if came != age_of(slot) {
+            own.insert(slot, came);
+        }
+        slots.insert(came, slot, |slot| turn(own, *slot, &age_of));
+    }
+
+    /// Takes out a slot whose policy is still known to `age_of`.
+    pub(super) fn remove(&mut self, slot: u32, age_of: impl Fn(u32) -> u64) {
+        let Self { slots, own } = self;
+        // Numbers side by side are quicker to look through than ages are to ask for.
+        slots.remove(turn(own, slot, age_of), |run| run.iter().position(|held| *held == slot));
+        own.remove(&slot);
+    }
+
+    /// Those that a cursor has not passed, the youngest first, each with the cursor that has just passed it.
+    pub(super) fn from(
+        &self,
+        cursor: PolicyCursor,
+        age_of: impl Fn(u32) -> u64 + Copy,
+    ) -> impl Iterator<Item = (PolicyCursor, u32)> {
+        let turn = move |slot: &u32| turn(&self.own, *slot, age_of);
+        let slots = self.slots.before(cursor.0.unwrap_or(u64::MAX), turn);
+        slots.map(move |slot| (PolicyCursor(Some(turn(slot))), *slot))
+    }
+}
+
+fn turn(own: &HashMap<u32, u64, RandomState>, slot: u32, age_of: impl Fn(u32) -> u64) -> u64 {
+    own.get(&slot).copied().unwrap_or_else(|| age_of(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::spd::store::Ledger;
+    use crate::{Direction, Moment, Policy, PolicyEntry, PortMask, spd::table::tests::policy};
+
+    /// The kernel's list, the youngest first, with the one who looks standing in it.
+    #[derive(Default)]
+    struct List {
+        policies: Vec<(u64, Arc<PolicyEntry>)>,
+        looked_at: Option<usize>,
+        /// When the last one that was looked at came.
+        last: u64,
+        came: u64,
+    }
+
+    impl List {
+        fn push(&mut self, entry: &Arc<PolicyEntry>) {
+            self.came += 1;
+            self.policies.insert(0, (self.came, Arc::clone(entry)));
+            self.looked_at = self.looked_at.map(|passed| passed + 1);
+        }
+
+        fn remove(&mut self, entry: &Arc<PolicyEntry>) {
+            let Some(at) = self.policies.iter().position(|(_, one)| Arc::ptr_eq(one, entry)) else {
+                return;
+            };
+            self.policies.remove(at);
+            self.looked_at = self.looked_at.map(|passed| passed - usize::from(at < passed));
+        }
+
+        /// It stands by its age.
+        fn restore(&mut self, entry: &Arc<PolicyEntry>) {
+            let age = entry.place().age();
+            let at = self.policies.partition_point(|(turn, _)| *turn > age);
+            self.policies.insert(at, (age, Arc::clone(entry)));
+            let is_passed = age >= self.last;
+            self.looked_at = self.looked_at.map(|passed| passed + usize::from(is_passed));
+        }
+
+        fn look(&mut self, many: usize) -> Vec<*const PolicyEntry> {
+            let passed = self.looked_at.unwrap_or(0);
+            let shown: Vec<_> = self.policies.iter().skip(passed).take(many).collect();
+            self.last = shown.last().map_or(self.last, |(turn, _)| *turn);
+            self.looked_at = (!shown.is_empty()).then_some(passed + shown.len());
+            shown.iter().map(|(_, entry)| Arc::as_ptr(entry)).collect()
+        }
+    }
+
+    /// Few names and priorities, so that they meet.
+    fn of(name: u16, priority: u32) -> Policy {
+        let mut policy = policy(Direction::Out, priority);
+        policy.selector.source_port = PortMask::exactly(name);
+        policy
+    }
+
+    proptest! {
+        #[test]
+        fn who_looks_bit_by_bit_sees_what_the_kernel_shows(
+            steps in prop::collection::vec((0_u8..20, 0_u16..250, 0_u32..3, any::<prop::sample::Index>()), 0..900),
+        ) {
+            let (mut ledger, mut list) = (Ledger::default(), List::default());
+            let (mut cursor, mut gone) = (PolicyCursor::default(), Vec::new());
+            for (choice, name, priority, which) in steps {
+                match choice {
+                    0..7 => if let Ok(entry) = ledger.add(&of(name, priority), None, Moment(0)) {
+                        list.push(&entry);
+                    }
+                    7..11 => {
+                        let (entry, old) = ledger.update(&of(name, priority), None, Moment(0)).unwrap();
+                        old.iter().for_each(|old| list.remove(old));
+                        list.push(&entry);
+                    }
+                    11..14 if !list.policies.is_empty() => {
+                        let (_, entry) = list.policies[which.index(list.policies.len())].clone();
+                        ledger.remove(&entry);
+                        list.remove(&entry);
+                        gone.push(entry);
+                    }
+                    14..16 => if let Some(Ok(entry)) = gone.pop().map(|entry| ledger.restore(&entry)) {
+                        list.restore(&entry);
+                    }
+                    16 if priority == 0 && name < 25 => {
+                        let all: Vec<_> = ledger.iter().cloned().collect();
+                        for entry in &all {
+                            ledger.remove(entry);
+                            list.remove(entry);
+                        }
+                    }
+                    _ => {
+                        let next: Vec<_> = ledger.from(cursor).take(usize::from(name / 8)).collect();
+                        let shown: Vec<_> = next.iter().map(|(_, entry)| Arc::as_ptr(entry)).collect();
+                        prop_assert_eq!(shown, list.look(usize::from(name / 8)));
+                        cursor = next.last().map_or_else(PolicyCursor::default, |(passed, _)| *passed);
+                    }
+                }
+                let all = ledger.from(PolicyCursor::default()).map(|(_, entry)| Arc::as_ptr(entry));
+                let known = list.policies.iter().map(|(_, entry)| Arc::as_ptr(entry));
+                prop_assert!(all.eq(known));
+                prop_assert!(ledger.roll.own.len() <= list.policies.len(), "nothing stays behind");
+            }
+        }
+    }
+}
