@@ -1,0 +1,315 @@
+//! The floor check: inside a crate a top module uses only modules of lower floors, its own children, and nothing beside it.
+//!
+//! `layers.rs` holds crates to their arrows; this holds modules. ARCHITECTURE.md draws the same floors.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
+use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, UseTree};
+
+/// A crate's folder and its floors, the lowest first.
+struct House {
+    folder: &'static str,
+    floors: &'static [&'static [&'static str]],
+}
+
+const HOUSES: &[House] = &[House {
+    folder: "crates/engine",
+    floors: &[
+        &[
+            "sync",
+            "time",
+            "ids",
+            "prefix",
+            "lifetime",
+            "drop_reason",
+            "insertion_order",
+            "stage_watch",
+        ],
+        &["selector", "flow_key", "stats", "settings"],
+        &["pmtu"],
+        &["error"],
+        &["sa"],
+        &["ecn", "fragments", "spd"],
+        &["device", "sad", "flow_cache"],
+        &["events", "snapshot", "esp"],
+        &["bundle"],
+        &["datapath"],
+        &["database", "worker"],
+    ],
+}];
+
+#[test]
+fn modules_use_only_lower_floors() {
+    let mut wrong = Vec::new();
+    for house in HOUSES {
+        wrong.extend(upward_uses(house));
+    }
+    assert!(wrong.is_empty(), "not in ARCHITECTURE.md's floors:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn every_top_module_has_a_floor() {
+    for house in HOUSES {
+        let listed: BTreeSet<_> = house
+            .floors
+            .iter()
+            .flat_map(|floor| floor.iter().map(|name| (*name).to_owned()))
+            .collect();
+        let declared: BTreeSet<_> = top_modules(&source_folder(house)).into_iter().collect();
+        assert_eq!(listed, declared, "{}", house.folder);
+    }
+}
+
+#[test]
+fn an_upward_use_is_seen_in_each_form() {
+    let exports = BTreeMap::from([("Worker".to_owned(), "worker".to_owned())]);
+    let modules = BTreeSet::from(["worker".to_owned(), "ids".to_owned()]);
+    let names = Names { modules: &modules, exports: &exports };
+    for (source, expected) in [
+        ("use crate::worker::Settings;", "worker"),
+        ("use crate::{ids::Spi, Worker};", "worker"),
+        ("use super::worker;", "worker"),
+        ("fn f() -> crate::Worker { todo!() }", "worker"),
+        ("fn f() { assert!(crate::worker::is_up()); }", "worker"),
+        ("mod inner { use super::super::worker::Worker; }", "worker"),
+    ] {
+        let used = uses_of(source, &["ids".to_owned()], &names);
+        assert!(used.contains(expected), "{source}: {used:?}");
+    }
+    let in_tests = "#[cfg(test)] mod tests { use crate::worker::Worker; }";
+    assert!(uses_of(in_tests, &["ids".to_owned()], &names).is_empty());
+}
+
+/// What a path's first segment may be.
+struct Names<'a> {
+    modules: &'a BTreeSet<String>,
+    /// Names that the crate's root re-exports, by the top module that they come from.
+    exports: &'a BTreeMap<String, String>,
+}
+
+fn upward_uses(house: &House) -> Vec<String> {
+    let folder = source_folder(house);
+    let modules: BTreeSet<_> = top_modules(&folder).into_iter().collect();
+    let exports = root_exports(&folder, &modules);
+    let names = Names { modules: &modules, exports: &exports };
+    let mut wrong = Vec::new();
+    for file in source_files(&folder) {
+        let path = module_path(&folder, &file);
+        let Some(top) = path.first().cloned() else { continue };
+        for used in uses_of(&read(&file), &path, &names) {
+            if used != top && floor(house, &used) >= floor(house, &top) {
+                wrong.push(format!("{}: `{top}` uses `{used}`", file.display()));
+            }
+        }
+    }
+    wrong
+}
+
+fn floor(house: &House, module: &str) -> usize {
+    let at = house.floors.iter().position(|floor| floor.contains(&module));
+    at.unwrap_or_else(|| panic!("{}: `{module}` has no floor", house.folder))
+}
+
+/// The top modules that a file of the module `path` uses outside its tests.
+fn uses_of(source: &str, path: &[String], names: &Names) -> BTreeSet<String> {
+    let file = syn::parse_file(source).expect("the source compiles");
+    let mut finder = Finder { path: path.to_vec(), names, found: BTreeSet::new() };
+    finder.visit_file(&file);
+    finder.found
+}
+
+struct Finder<'a> {
+    path: Vec<String>,
+    names: &'a Names<'a>,
+    found: BTreeSet<String>,
+}
+
+impl Finder<'_> {
+    /// Notes the top module that a path leads to, if it is one of this crate.
+    fn note(&mut self, segments: &[String]) {
+        let mut here = self.path.clone();
+        let mut rest = segments;
+        match rest.first().map(String::as_str) {
+            Some("crate") => {
+                here.clear();
+                rest = &rest[1..];
+            }
+            Some("self" | "super") => {
+                while let Some(step @ ("self" | "super")) = rest.first().map(String::as_str) {
+                    if step == "super" {
+                        here.pop();
+                    }
+                    rest = &rest[1..];
+                }
+            }
+            _ => return,
+        }
+        here.extend(rest.iter().cloned());
+        let Some(first) = here.first() else { return };
+        if self.names.modules.contains(first) {
+            self.found.insert(first.clone());
+        } else if let Some(module) = self.names.exports.get(first) {
+            self.found.insert(module.clone());
+        }
+    }
+
+    fn note_tree(&mut self, prefix: &[String], tree: &UseTree) {
+        let with = |name: &syn::Ident| [prefix, &[name.to_string()]].concat();
+        match tree {
+            UseTree::Path(path) => self.note_tree(&with(&path.ident), &path.tree),
+            UseTree::Name(name) => self.note(&with(&name.ident)),
+            UseTree::Rename(rename) => self.note(&with(&rename.ident)),
+            UseTree::Glob(_) => self.note(prefix),
+            UseTree::Group(group) => {
+                for item in &group.items {
+                    self.note_tree(prefix, item);
+                }
+            }
+        }
+    }
+
+    /// A macro's arguments are no syntax tree: paths in them are found by their tokens.
+    fn note_tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<String> = Vec::new();
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) => path.push(name.to_string()),
+                TokenTree::Punct(punct) if punct.as_char() == ':' => {}
+                TokenTree::Group(group) => {
+                    self.note(&std::mem::take(&mut path));
+                    self.note_tokens(group.stream());
+                }
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {
+                    self.note(&std::mem::take(&mut path))
+                }
+            }
+        }
+        self.note(&path);
+    }
+}
+
+impl<'ast> Visit<'ast> for Finder<'_> {
+    fn visit_item(&mut self, item: &'ast Item) {
+        if !is_test(attributes(item)) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast ItemMod) {
+        self.path.push(module.ident.to_string());
+        visit::visit_item_mod(self, module);
+        self.path.pop();
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.note_tree(&[], &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let segments: Vec<_> = path.segments.iter().map(|part| part.ident.to_string()).collect();
+        self.note(&segments);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        self.note_tokens(call.tokens.clone());
+    }
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Mod(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Const(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        Meta::List(list) => {
+            list.path.is_ident("cfg")
+                && list
+                    .tokens
+                    .to_string()
+                    .split(|c: char| !c.is_alphanumeric())
+                    .any(|word| word == "test")
+        }
+        Meta::Path(_) | Meta::NameValue(_) => false,
+    })
+}
+
+fn source_folder(house: &House) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(house.folder).join("src")
+}
+
+fn top_modules(folder: &Path) -> Vec<String> {
+    let root = syn::parse_file(&read(&folder.join("lib.rs"))).expect("the source compiles");
+    let modules = root.items.iter().filter_map(|item| match item {
+        Item::Mod(module) if !is_test(&module.attrs) => Some(module.ident.to_string()),
+        _ => None,
+    });
+    modules.collect()
+}
+
+fn root_exports(folder: &Path, modules: &BTreeSet<String>) -> BTreeMap<String, String> {
+    fn collect(module: Option<&str>, tree: &UseTree, found: &mut BTreeMap<String, String>) {
+        match tree {
+            UseTree::Path(path) => {
+                let first = path.ident.to_string();
+                collect(Some(module.unwrap_or(&first)), &path.tree, found);
+            }
+            UseTree::Name(name) => {
+                drop(found.insert(name.ident.to_string(), module.unwrap_or_default().to_owned()))
+            }
+            UseTree::Rename(rename) => {
+                drop(found.insert(rename.rename.to_string(), module.unwrap_or_default().to_owned()))
+            }
+            UseTree::Glob(_) => {}
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|item| collect(module, item, found))
+            }
+        }
+    }
+    let root = syn::parse_file(&read(&folder.join("lib.rs"))).expect("the source compiles");
+    let mut found = BTreeMap::new();
+    for item in &root.items {
+        if let Item::Use(item) = item {
+            collect(None, &item.tree, &mut found);
+        }
+    }
+    found.retain(|_, module| modules.contains(module));
+    found
+}
+
+fn source_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("a folder of sources").path();
+        let is_test = path.file_stem().is_some_and(|name| name == "tests" || name == "test_sa");
+        if path.is_dir() && !is_test {
+            files.extend(source_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !is_test {
+            files.push(path);
+        }
+    }
+    files
+}
+
+fn module_path(folder: &Path, file: &Path) -> Vec<String> {
+    let inside = file.strip_prefix(folder).expect("a file of the folder").with_extension("");
+    let mut path: Vec<_> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    path.retain(|part| part != "mod" && part != "lib");
+    path
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}

@@ -1,0 +1,152 @@
+//! The glossary check: one word has one meaning. Names that docs/glossary.tsv replaced are in no crate, and a public type's
+//! name is one crate's alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::{Attribute, Item, Meta, Visibility};
+
+/// Public type names that several crates may have, each with the reason.
+const SHARED: &[(&str, &str)] = &[("Error", "each library has one, and the path says whose")];
+
+#[test]
+fn replaced_names_are_gone() {
+    let replaced = replaced_names();
+    let mut left = Vec::new();
+    for found in workspace_names() {
+        if let Some(new) = replaced.get(&(found.kind, found.name.clone())) {
+            left.push(format!(
+                "{}: {} `{}` is `{new}` today",
+                found.file.display(),
+                found.kind,
+                found.name
+            ));
+        }
+    }
+    assert!(left.is_empty(), "docs/glossary.tsv:\n  {}", left.join("\n  "));
+}
+
+#[test]
+fn public_type_names_are_unique() {
+    let mut crates: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for found in workspace_names() {
+        if found.kind == "type" && found.is_public {
+            crates.entry(found.name).or_default().insert(found.file.display().to_string());
+        }
+    }
+    crates
+        .retain(|name, files| files.len() > 1 && !SHARED.iter().any(|(shared, _)| shared == name));
+    let several: Vec<_> = crates.iter().map(|(name, files)| format!("{name}: {files:?}")).collect();
+    assert!(several.is_empty(), "one word, several meanings:\n  {}", several.join("\n  "));
+}
+
+#[test]
+fn the_check_sees_types_and_modules_but_not_those_of_tests() {
+    let source = "pub struct A; enum B {} mod c { pub trait D {} }\n\
+                  #[cfg(test)] mod tests { struct E; }";
+    let mut found = Vec::new();
+    collect(&syn::parse_str::<syn::File>(source).unwrap().items, Path::new("x.rs"), &mut found);
+    let names: Vec<_> =
+        found.iter().map(|name| (name.kind, name.name.as_str(), name.is_public)).collect();
+    assert_eq!(
+        names,
+        [("type", "A", true), ("type", "B", false), ("mod", "c", false), ("type", "D", true)]
+    );
+}
+
+struct Named {
+    kind: &'static str,
+    name: String,
+    is_public: bool,
+    file: PathBuf,
+}
+
+/// By kind and old name: the new one. A line of the list is `kind`, `old`, `new`, separated by tabs.
+fn replaced_names() -> BTreeMap<(&'static str, String), String> {
+    let list = fs::read_to_string(root().join("docs/glossary.tsv")).expect("docs/glossary.tsv");
+    let mut names = BTreeMap::new();
+    for line in list.lines().filter(|line| !line.starts_with('#')) {
+        let [kind, old, new] = line.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("not three columns: {line}");
+        };
+        let kind = match kind {
+            "type" => "type",
+            "mod" => "mod",
+            _ => panic!("neither type nor mod: {line}"),
+        };
+        names.insert((kind, old.to_owned()), new.to_owned());
+    }
+    assert!(names.len() > 100, "the list was cut: {} names", names.len());
+    names
+}
+
+fn workspace_names() -> Vec<Named> {
+    let mut found = Vec::new();
+    for folder in ["crates", "bench", "testkit"] {
+        for file in source_files(&root().join(folder)) {
+            let source = fs::read_to_string(&file).expect("a source file");
+            let items = syn::parse_file(&source).expect("the source compiles").items;
+            let file = file.strip_prefix(root()).expect("below the root").to_owned();
+            collect(&items, &file, &mut found);
+        }
+    }
+    found
+}
+
+fn collect(items: &[Item], file: &Path, found: &mut Vec<Named>) {
+    for item in items {
+        let (kind, name, visibility, attributes) = match item {
+            Item::Struct(item) => ("type", &item.ident, &item.vis, &item.attrs),
+            Item::Enum(item) => ("type", &item.ident, &item.vis, &item.attrs),
+            Item::Union(item) => ("type", &item.ident, &item.vis, &item.attrs),
+            Item::Trait(item) => ("type", &item.ident, &item.vis, &item.attrs),
+            Item::Type(item) => ("type", &item.ident, &item.vis, &item.attrs),
+            Item::Mod(item) => ("mod", &item.ident, &item.vis, &item.attrs),
+            _ => continue,
+        };
+        if is_test(attributes) {
+            continue;
+        }
+        let is_public = matches!(visibility, Visibility::Public(_));
+        found.push(Named { kind, name: name.to_string(), is_public, file: file.to_owned() });
+        if let Item::Mod(module) = item
+            && let Some((_, items)) = &module.content
+        {
+            collect(items, file, found);
+        }
+    }
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        Meta::List(list) => {
+            let tokens = list.tokens.to_string();
+            list.path.is_ident("cfg")
+                && tokens.split(|c: char| !c.is_alphanumeric()).any(|word| word == "test")
+        }
+        Meta::Path(_) | Meta::NameValue(_) => false,
+    })
+}
+
+/// Sources of libraries and binaries: no tests, examples or generated code.
+fn source_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("a folder of sources").path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if ["tests", "examples", "target"].contains(&name.as_str()) {
+            continue;
+        }
+        if path.is_dir() {
+            files.extend(source_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
