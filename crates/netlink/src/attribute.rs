@@ -1,12 +1,10 @@
 //! Attributes (`struct nlattr`): how a run of bytes falls into them, and which lengths and values `NETLINK_XFRM` takes
 //! (`lib/nlattr.c: __nla_validate_parse`, `net/xfrm/xfrm_user.c: xfrma_policy`).
 
+use uxfrm_netlink_wire::RawAttributes;
 use zerocopy::{FromBytes, Immutable};
 
-use crate::{
-    message::aligned,
-    refusal::{Refusal, number},
-};
+use crate::refusal::{Refusal, number};
 
 macro_rules! attribute_types {
     ($($name:ident = $value:literal: $rule:expr,)*) => {
@@ -78,68 +76,6 @@ enum Rule {
     AtLeast(usize),
     /// So many bytes; and if there is a highest value, 1 to that.
     Strict { len: usize, highest: Option<u8> },
-}
-
-/// One attribute as it stands.
-#[derive(Clone, Copy)]
-pub struct RawAttribute<'a> {
-    /// Its type without the two flag bits.
-    pub kind: u16,
-    /// Its value.
-    pub value: &'a [u8],
-    /// Where it begins in the run.
-    pub offset: usize,
-}
-
-/// May be a key.
-impl std::fmt::Debug for RawAttribute<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "RawAttribute({}, {} bytes)", self.kind, self.value.len())
-    }
-}
-
-/// The attributes in a run of bytes; ends at the first that is not whole.
-#[derive(Clone)]
-pub struct RawAttributes<'a> {
-    bytes: &'a [u8],
-    offset: usize,
-}
-
-/// The two high bits of a type: nested, and network byte order.
-const TYPE_MASK: u16 = 0x3fff;
-const LEN: usize = 4;
-
-impl<'a> RawAttributes<'a> {
-    /// Of a run of bytes.
-    #[must_use]
-    pub const fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, offset: 0 }
-    }
-
-    /// Bytes that are no attribute, after the last one.
-    #[must_use]
-    pub fn leftover(&self) -> usize {
-        self.bytes.len().saturating_sub(self.offset)
-    }
-}
-
-impl std::fmt::Debug for RawAttributes<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "RawAttributes({} bytes)", self.leftover())
-    }
-}
-
-impl<'a> Iterator for RawAttributes<'a> {
-    type Item = RawAttribute<'a>;
-
-    fn next(&mut self) -> Option<RawAttribute<'a>> {
-        let rest = self.bytes.get(self.offset..)?;
-        let ([len, kind], _) = <[u16; 2]>::read_from_prefix(rest).ok()?;
-        let value = rest.get(LEN..usize::from(len))?;
-        let attribute = RawAttribute { kind: kind & TYPE_MASK, value, offset: self.offset };
-        self.offset = (self.offset + aligned(usize::from(len))).min(self.bytes.len());
-        Some(attribute)
-    }
 }
 
 /// The attributes of a request by type, each of a length that it may have. Of several of one type the last counts.
@@ -223,10 +159,8 @@ mod tests {
     use super::*;
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(4 + value.len()).unwrap().to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(aligned(bytes.len()), 0);
+        let mut bytes = Vec::new();
+        uxfrm_netlink_wire::AttributeWriter::new(&mut bytes).bytes(kind, value);
         bytes
     }
 

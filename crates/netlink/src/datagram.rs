@@ -2,13 +2,10 @@
 
 use std::fmt;
 
+use uxfrm_netlink_wire::{AttributeWriter, NetlinkHeader, aligned, set_message_len};
 use zerocopy::{Immutable, IntoBytes};
-use zeroize::Zeroizing;
 
-use crate::{
-    attribute::AttributeType,
-    message::{HEADER_LEN, Header, aligned},
-};
+use crate::{attribute::AttributeType, wiped::WipedBuffer};
 
 /// Most bytes of a datagram of a dump: what the kernel sends to a client of which it has seen no larger read
 /// (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
@@ -20,7 +17,7 @@ const USUAL_LEN: usize = 512;
 /// One datagram: whole messages, each aligned.
 #[derive(PartialEq, Eq)]
 pub struct Datagram {
-    bytes: Zeroizing<Vec<u8>>,
+    bytes: WipedBuffer,
     message: usize,
 }
 
@@ -36,7 +33,7 @@ impl Datagram {
     }
 
     fn with_capacity(len: usize) -> Self {
-        Self { bytes: Zeroizing::new(Vec::with_capacity(len)), message: 0 }
+        Self { bytes: WipedBuffer::with_capacity(len), message: 0 }
     }
 
     /// The bytes for the socket.
@@ -60,7 +57,7 @@ impl Datagram {
     /// Begins a message of type `kind`; its length is kept right from now on.
     pub(crate) fn begin(&mut self, kind: u16, flags: u16, seq: u32, pid: u32) -> &mut Self {
         self.message = self.bytes.len();
-        self.put(&Header { len: 0, kind, flags, seq, pid })
+        self.put_bytes(&NetlinkHeader { len: 0, kind, flags, seq, pid }.to_bytes())
     }
 
     /// Puts a fixed structure, padded.
@@ -70,9 +67,10 @@ impl Datagram {
 
     /// Puts bytes, padded.
     pub(crate) fn put_bytes(&mut self, part: &[u8]) -> &mut Self {
-        self.reserve(part.len());
-        self.bytes.extend_from_slice(part);
-        self.finish_part()
+        let bytes = self.bytes.reserve(aligned(part.len()));
+        bytes.extend_from_slice(part);
+        bytes.resize(aligned(bytes.len()), 0);
+        self.measure()
     }
 
     /// Puts an attribute.
@@ -86,39 +84,19 @@ impl Datagram {
 
     /// Puts an attribute by number, whose value is several parts one behind the other.
     pub(crate) fn raw_attribute(&mut self, kind: u16, parts: &[&[u8]]) -> &mut Self {
-        let len = 4 + parts.iter().map(|part| part.len()).sum::<usize>();
-        self.reserve(len);
-        // Our own attributes are far below 64 KiB: the longest holds a key.
-        self.bytes.extend_from_slice(&u16::try_from(len).unwrap_or(u16::MAX).to_ne_bytes());
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
-        self.finish_part()
+        let len = parts.iter().map(|part| part.len()).sum();
+        let bytes = self.bytes.reserve(AttributeWriter::room(len));
+        AttributeWriter::new(bytes).parts(kind, parts);
+        self.measure()
     }
 
     /// Takes the message begun last out again.
     pub(crate) fn cancel(&mut self) {
-        self.bytes.truncate(self.message);
+        self.bytes.reserve(0).truncate(self.message);
     }
 
-    /// Makes room without leaving a copy of keys behind.
-    fn reserve(&mut self, more: usize) {
-        let needed = self.bytes.len() + more + 4;
-        if needed > self.bytes.capacity() {
-            let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two()));
-            larger.extend_from_slice(&self.bytes);
-            // What is dropped here is wiped.
-            self.bytes = larger;
-        }
-    }
-
-    fn finish_part(&mut self) -> &mut Self {
-        let end = aligned(self.bytes.len());
-        self.bytes.resize(end, 0);
-        let len = u32::try_from(self.bytes.len() - self.message).unwrap_or(u32::MAX);
-        if let Some(field) = self.bytes.get_mut(self.message..self.message + 4) {
-            field.copy_from_slice(&len.to_ne_bytes());
-        }
-        debug_assert!(self.bytes.len() >= self.message + HEADER_LEN);
+    fn measure(&mut self) -> &mut Self {
+        set_message_len(&mut self.bytes.reserve(0)[self.message..]);
         self
     }
 }

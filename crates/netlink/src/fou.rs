@@ -13,16 +13,14 @@ mod family;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+pub use uxfrm_netlink_wire::fou::{FAMILY, FAMILY_ID};
+use uxfrm_netlink_wire::genl::{FAMILY_HEADER_LEN, GenlHeader};
+use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
+
 pub use self::family::{CONTROL, Question};
-use crate::attribute::RawAttributes;
 use crate::counts::Counts;
-use crate::message::aligned;
 use crate::refusal::{Refusal, number};
 
-/// The family's name.
-pub const FAMILY: &str = "fou";
-/// The family's number, a message's type: `OF` of `FOU`, above the kernel's.
-pub const FAMILY_ID: u16 = 0x4f46;
 /// The family's version.
 pub const VERSION: u8 = 1;
 
@@ -33,9 +31,6 @@ const HIGHEST: u32 = 11;
 pub const STATISTICS: u16 = 0x1000;
 /// Our own attribute, without value: of datagrams over IPv6 only those with a checksum are taken.
 pub const CHECKSUM6: u16 = 0x1001;
-
-/// Bytes of `struct genlmsghdr`: command, version, two reserved.
-const HEAD: usize = 4;
 
 /// What is to be done (`FOU_CMD_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +92,12 @@ impl PortAttributes {
     /// # Errors
     /// `EOPNOTSUPP` for a command that is not there, `EINVAL` for a body without one, `ERANGE` for an attribute that is too short, with its place.
     pub fn decode(body: &[u8]) -> Result<(Command, Self), Refusal> {
-        let Some((head, attributes)) = body.split_first_chunk::<HEAD>() else {
-            return Err(Refusal::bare(number::EINVAL));
-        };
-        let command = Command::of(head[0]).ok_or(Refusal::bare(number::EOPNOTSUPP))?;
+        let (header, attributes) = GenlHeader::split(body).ok_or(Refusal::bare(number::EINVAL))?;
+        let command = Command::of(header.command).ok_or(Refusal::bare(number::EOPNOTSUPP))?;
         let mut found = Self::default();
         for attribute in RawAttributes::of(attributes) {
             if found.take(attribute.kind, attribute.value).is_none() {
-                let place = u32::try_from(HEAD + attribute.offset).unwrap_or(u32::MAX);
+                let place = u32::try_from(FAMILY_HEADER_LEN + attribute.offset).unwrap_or(u32::MAX);
                 let text = "Attribute failed policy validation";
                 return Err(Refusal::at(number::ERANGE, text, place));
             }
@@ -114,11 +107,10 @@ impl PortAttributes {
 
     /// Appends a message's body, attributes in the order of their numbers.
     pub fn encode(&self, command: Command, out: &mut Vec<u8>) {
-        out.extend([command as u8, VERSION, 0, 0]);
-        let mut put = |kind: u16, value: Option<&[u8]>| {
-            if let Some(value) = value {
-                put(kind, value, out);
-            }
+        out.extend(GenlHeader { command: command as u8, version: VERSION }.to_bytes());
+        let mut out = AttributeWriter::new(out);
+        let mut put = |kind, value: Option<&[u8]>| {
+            value.into_iter().for_each(|value| out.bytes(kind, value));
         };
         put(1, self.port.map(u16::to_be_bytes).as_ref().map(<[u8; 2]>::as_slice));
         put(2, self.family.map(|family| [family]).as_ref().map(<[u8; 1]>::as_slice));
@@ -155,15 +147,6 @@ impl PortAttributes {
         }
         Some(())
     }
-}
-
-fn put(kind: u16, value: &[u8], out: &mut Vec<u8>) {
-    // The longest value is a few dozen counters.
-    let len = u16::try_from(HEAD + value.len()).unwrap_or(u16::MAX);
-    out.extend(len.to_ne_bytes());
-    out.extend(kind.to_ne_bytes());
-    out.extend(value);
-    out.resize(out.len() + aligned(value.len()) - value.len(), 0);
 }
 
 #[cfg(test)]
@@ -228,7 +211,7 @@ mod tests {
         assert_eq!(errno(&[1, 1]), 22);
         assert_eq!(errno(&[9, 1, 0, 0]), 95);
         let mut short = vec![1, 1, 0, 0];
-        put(7, &[0; 15], &mut short);
+        AttributeWriter::new(&mut short).bytes(7, &[0; 15]);
         assert_eq!(PortAttributes::decode(&short).unwrap_err().offset, Some(4));
         assert_eq!(errno(&short), 34);
     }

@@ -13,6 +13,7 @@ mod layout;
 mod message;
 mod refusal;
 mod server;
+mod wiped;
 
 pub mod client;
 pub mod fou;
@@ -20,10 +21,10 @@ pub mod fou;
 mod decode;
 mod encode;
 
-pub use attribute::{AttributeType, Attributes, RawAttribute, RawAttributes};
+pub use attribute::{AttributeType, Attributes};
 pub use counts::Counts;
 pub use datagram::Datagram;
-pub use message::{Flags, Header, Message, MessageType, Messages};
+pub use message::MessageType;
 pub use refusal::Refusal;
 pub use server::{
     Server, Settings,
@@ -32,3 +33,4 @@ pub use server::{
     outbox::{Delivery, Outbox},
     portrait::Restored,
 };
+pub use uxfrm_netlink_wire::{Flags, Message, Messages, RawAttribute, RawAttributes};

@@ -22,6 +22,7 @@ mod reply;
 mod state;
 
 use uxfrm_engine::{Acquires, Database, Event, KeyManagers, Moment, Snapshot};
+use uxfrm_netlink_wire::{Flags, Message, Messages, NLMSG_MIN_TYPE, NetlinkHeader, aligned};
 use zerocopy::{FromBytes, Immutable};
 
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
         RawAcquire, RawAevent, RawExpire, RawMapping, RawPolicy, RawPolicyExpire, RawPolicyId,
         RawSa, RawSaId, RawSpiRequest, RawStateMigration,
     },
-    message::{Flags, HEADER_LEN, LOWEST_TYPE, Message, MessageType, Messages, aligned},
+    message::MessageType,
     refusal::{Refusal, number},
 };
 use client::{ClientId, Clients, Groups, Options};
@@ -266,7 +267,7 @@ impl Server {
         now: Moment,
         out: &mut Outbox,
     ) -> Outcome {
-        if !message.flags().contains(Flags::REQUEST) || message.header.kind < LOWEST_TYPE {
+        if !message.flags().contains(Flags::REQUEST) || message.header.kind < NLMSG_MIN_TYPE {
             return Outcome::Answered(Ok(None));
         }
         let Some(kind) = MessageType::from_number(message.header.kind) else {
@@ -305,11 +306,11 @@ impl Server {
         }
         let tail = message.body().get(start..).unwrap_or_default();
         if kind == MessageType::NewSpdInfo {
-            let warning = self.thresholds.set(tail, HEADER_LEN + start)?;
+            let warning = self.thresholds.set(tail, NetlinkHeader::LEN + start)?;
             database.demand_revision();
             return Ok(warning);
         }
-        let attributes = Attributes::parse(tail, HEADER_LEN + start)?;
+        let attributes = Attributes::parse(tail, NetlinkHeader::LEN + start)?;
         let warning = attributes.has_leftover().then_some(LEFTOVER);
         reject_unused(kind, &attributes).map_err(|refusal| refusal.or_words(warning))?;
         let mut call = Call { client, message, attributes, database, now, out };

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use uxfrm_engine::{Cause, Lifecycle, Moment, Sa, Snapshot, Thresholds};
+use uxfrm_netlink_wire::Flags;
 
 use super::{
     Call, Server,
@@ -17,7 +18,6 @@ use crate::{
     decode::{replay, state as decode},
     encode::{common, state as encode},
     layout::RawAevent,
-    message::Flags,
 };
 
 /// `XFRM_AE_RTHR`, `XFRM_AE_ETHR`: the answer is to have the thresholds.

@@ -1,15 +1,13 @@
 //! Answers to requests of other protocols than `NETLINK_XFRM`, whose server is elsewhere: what comes around the answers is the same
 //! (`net/netlink/af_netlink.c: netlink_rcv_skb`).
 
+use uxfrm_netlink_wire::{Flags, Message, Messages, NLMSG_DONE, NLMSG_MIN_TYPE};
+
 use super::{
     client::{ClientId, Options},
     reply,
 };
-use crate::{
-    Datagram, Refusal,
-    datagram::DUMP_LEN,
-    message::{DONE, Flags, LOWEST_TYPE, Message, Messages},
-};
+use crate::{Datagram, Refusal, datagram::DUMP_LEN};
 
 /// What is sent to one client, in order.
 #[derive(Debug)]
@@ -39,7 +37,7 @@ impl Answers {
         let mut answers = Self { client, options, datagrams: Vec::new() };
         for message in Messages::of(datagram) {
             let is_request =
-                message.flags().contains(Flags::REQUEST) && message.header.kind >= LOWEST_TYPE;
+                message.flags().contains(Flags::REQUEST) && message.header.kind >= NLMSG_MIN_TYPE;
             let settled = if is_request { act(&message, &mut answers) } else { Ok(Settled::Done) };
             answers.settle(message, &settled);
         }
@@ -62,7 +60,7 @@ impl Answers {
         for body in bodies {
             self.more(request, kind).put_bytes(&body);
         }
-        self.more(request, DONE).put(&0_i32);
+        self.more(request, NLMSG_DONE).put(&0_i32);
         Settled::Dumped
     }
 
@@ -163,6 +161,6 @@ mod tests {
             .flat_map(|part| Messages::of(part))
             .map(|message| (message.header.kind, message.header.flags))
             .collect();
-        assert_eq!(kinds, [vec![(0x55, 2); 9], vec![(DONE, 2)]].concat());
+        assert_eq!(kinds, [vec![(0x55, 2); 9], vec![(NLMSG_DONE, 2)]].concat());
     }
 }

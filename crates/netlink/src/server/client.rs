@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use bitflags::bitflags;
+use uxfrm_netlink_wire::{Flags, Message};
 
 use super::dump::Dump;
-use crate::message::{Flags, Message};
 
 /// A client. A program that opens a socket per request has the same port each time, and the next may be there before the
 /// last has left: so connections are told apart by a number of their own.

@@ -5,6 +5,7 @@
 use std::{iter::Peekable, sync::Arc, vec};
 
 use uxfrm_engine::{Database, PolicyCursor, PolicyEntry, Sa, StateCursor};
+use uxfrm_netlink_wire::{Flags, Message, NLMSG_DONE, NetlinkHeader};
 
 use super::{Server, client::ClientId, larval::Larval, state::Found};
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
     decode::common::protocol_is_meant,
     encode::{common::Calendar, policy as encode},
     layout::RawAddressFilter,
-    message::{DONE, Flags, HEADER_LEN, Message},
     refusal::number,
 };
 
@@ -142,7 +142,7 @@ impl Dump {
                 Rest::States(_) | Rest::Policies(_) => 0,
                 Rest::Refused(errno) => errno,
             };
-            datagram.begin(DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-errno);
+            datagram.begin(NLMSG_DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-errno);
         }
         Part { datagram, is_last }
     }
@@ -200,7 +200,7 @@ impl Item {
 
 impl Filter {
     fn parse(message: Message<'_>) -> Result<Self, Refusal> {
-        let attributes = Attributes::parse(message.body(), HEADER_LEN)?;
+        let attributes = Attributes::parse(message.body(), NetlinkHeader::LEN)?;
         let addresses = attributes.read::<RawAddressFilter>(AttributeType::AddressFilter);
         if addresses.is_some_and(|filter| filter.source_len.max(filter.destination_len) > 128) {
             return Err(Refusal::bare(number::EINVAL));

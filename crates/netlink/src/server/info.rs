@@ -1,13 +1,13 @@
 //! Counts, hash thresholds and defaults: GETSADINFO, NEW- and GETSPDINFO, SET- and GETDEFAULT.
 
 use uxfrm_engine::{Action, Defaults, Direction};
+use uxfrm_netlink_wire::{Flags, RawAttributes};
 
 use super::{Call, LEFTOVER, Server, client::Groups};
 use crate::{
-    Datagram, MessageType, RawAttributes, Refusal,
+    Datagram, MessageType, Refusal,
     encode::policy::default_number,
     layout::{RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold},
-    message::Flags,
     refusal::number,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};

@@ -7,14 +7,14 @@ use uxfrm_engine::{
     Counters, Database, Defaults, Failures, History, Lifecycle, Moment, PolicyCursor, PolicyEntry,
     Sa, StateCursor,
 };
+use uxfrm_netlink_wire::{Flags, Message, Messages, NetlinkHeader, aligned};
 
 use super::{Server, info, larval::Larval, state::Found};
 use crate::{
-    AttributeType, Attributes, Datagram, MessageType, Messages, Refusal,
+    AttributeType, Attributes, Datagram, MessageType, Refusal,
     decode::{policy as decode_policy, replay, state as decode_state},
     encode::{policy as encode_policy, state as encode_state},
     layout::{RawDefaults, RawPolicy, RawSa, RawUsage},
-    message::{Flags, HEADER_LEN, Message, aligned},
     refusal::number,
 };
 
@@ -160,5 +160,5 @@ fn parts<T: zerocopy::FromBytes>(message: Message<'_>) -> Result<(T, Attributes<
     let (raw, _) = T::read_from_prefix(body).map_err(|_| Refusal::bare(number::EINVAL))?;
     let start = aligned(size_of::<T>());
     let tail = body.get(start..).unwrap_or_default();
-    Ok((raw, Attributes::parse(tail, HEADER_LEN + start)?))
+    Ok((raw, Attributes::parse(tail, NetlinkHeader::LEN + start)?))
 }
