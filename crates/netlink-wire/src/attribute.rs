@@ -85,25 +85,26 @@ impl<'a> AttributeTable<'a> {
     /// Keeps the first attribute of each type, as iproute2's `parse_rtattr` does.
     #[must_use]
     pub fn first_of_each(bytes: &'a [u8]) -> Self {
-        let mut table = Self([None; TABLE_LEN]);
-        for attribute in RawAttributes::of(bytes) {
-            if let Some(slot @ None) = table.0.get_mut(usize::from(attribute.kind)) {
-                *slot = Some(attribute.value);
-            }
-        }
-        table
+        Self::collect(bytes, |old, new| old.or(Some(new)))
     }
 
     /// Keeps the last attribute of each type, as the kernel's `nla_parse` does.
     #[must_use]
     pub fn last_of_each(bytes: &'a [u8]) -> Self {
-        let mut table = Self([None; TABLE_LEN]);
+        Self::collect(bytes, |_, new| Some(new))
+    }
+
+    fn collect(
+        bytes: &'a [u8],
+        keep: impl Fn(Option<&'a [u8]>, &'a [u8]) -> Option<&'a [u8]>,
+    ) -> Self {
+        let mut table = [None; TABLE_LEN];
         for attribute in RawAttributes::of(bytes) {
-            if let Some(slot) = table.0.get_mut(usize::from(attribute.kind)) {
-                *slot = Some(attribute.value);
+            if let Some(slot) = table.get_mut(usize::from(attribute.kind)) {
+                *slot = keep(*slot, attribute.value);
             }
         }
-        table
+        Self(table)
     }
 
     /// The value of an attribute.

@@ -27,13 +27,10 @@ pub struct GenlHeader {
 impl GenlHeader {
     /// Splits a message's body into this header and the attributes behind it.
     #[must_use]
-    pub const fn split(body: &[u8]) -> Option<(Self, &[u8])> {
-        match body.split_first_chunk::<FAMILY_HEADER_LEN>() {
-            Some((&[command, version, ..], attributes)) => {
-                Some((Self { command, version }, attributes))
-            }
-            None => None,
-        }
+    pub fn split(body: &[u8]) -> Option<(Self, &[u8])> {
+        let (&[command, version, ..], attributes) =
+            body.split_first_chunk::<FAMILY_HEADER_LEN>()?;
+        Some((Self { command, version }, attributes))
     }
 
     /// The header's bytes, reserved ones 0.

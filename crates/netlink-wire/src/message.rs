@@ -1,6 +1,6 @@
 //! Messages: `struct nlmsghdr` and how a datagram falls into messages.
 
-use std::fmt;
+use std::{array, fmt};
 
 use bitflags::bitflags;
 
@@ -66,24 +66,20 @@ impl NetlinkHeader {
     #[must_use]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = bytes.split_first_chunk::<{ Self::LEN }>()?;
-        let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
-        let word =
-            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let header =
-            Self { len: word(0), kind: half(4), flags: half(6), seq: word(8), pid: word(12) };
-        Some((header, rest))
+        let [len, [a, b, c, d], seq, pid] =
+            array::from_fn(|word| array::from_fn(|at| head[word * 4 + at]));
+        let [len, seq, pid] = [len, seq, pid].map(u32::from_ne_bytes);
+        let [kind, flags] = [[a, b], [c, d]].map(u16::from_ne_bytes);
+        Some((Self { len, kind, flags, seq, pid }, rest))
     }
 
     /// The header's bytes.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        bytes[..4].copy_from_slice(&self.len.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&self.kind.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&self.flags.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.seq.to_ne_bytes());
-        bytes[12..].copy_from_slice(&self.pid.to_ne_bytes());
-        bytes
+        let [len, seq, pid] = [self.len, self.seq, self.pid].map(u32::to_ne_bytes);
+        let [[a, b], [c, d]] = [self.kind, self.flags].map(u16::to_ne_bytes);
+        let words = [len, [a, b, c, d], seq, pid];
+        array::from_fn(|at| words[at / 4][at % 4])
     }
 }
 

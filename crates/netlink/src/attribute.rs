@@ -98,8 +98,7 @@ impl<'a> Attributes<'a> {
             else {
                 continue;
             };
-            let place = u32::try_from(start + attribute.offset).unwrap_or(u32::MAX);
-            rule.check(attribute.value, place)?;
+            rule.check(attribute.value, start + attribute.offset)?;
             found.values[usize::from(attribute.kind)] = Some(attribute.value);
         }
         found.has_leftover = attributes.leftover() != 0;
@@ -133,14 +132,10 @@ impl<'a> Attributes<'a> {
 }
 
 impl Rule {
-    fn check(self, value: &[u8], place: u32) -> Result<(), Refusal> {
+    fn check(self, value: &[u8], place: usize) -> Result<(), Refusal> {
         match self {
-            Self::AtLeast(len) if value.len() < len => {
-                Err(Refusal::at(number::ERANGE, "Attribute failed policy validation", place))
-            }
-            Self::Strict { len: 0, .. } if !value.is_empty() => {
-                Err(Refusal::at(number::ERANGE, "Attribute failed policy validation", place))
-            }
+            Self::AtLeast(len) if value.len() < len => Err(Refusal::too_short(place)),
+            Self::Strict { len: 0, .. } if !value.is_empty() => Err(Refusal::too_short(place)),
             Self::Strict { len, .. } if value.len() != len => {
                 Err(Refusal::at(number::EINVAL, "invalid attribute length", place))
             }

@@ -96,11 +96,9 @@ impl PortAttributes {
         let command = Command::of(header.command).ok_or(Refusal::bare(number::EOPNOTSUPP))?;
         let mut found = Self::default();
         for attribute in RawAttributes::of(attributes) {
-            if found.take(attribute.kind, attribute.value).is_none() {
-                let place = u32::try_from(FAMILY_HEADER_LEN + attribute.offset).unwrap_or(u32::MAX);
-                let text = "Attribute failed policy validation";
-                return Err(Refusal::at(number::ERANGE, text, place));
-            }
+            let place = FAMILY_HEADER_LEN + attribute.offset;
+            let taken = found.take(attribute.kind, attribute.value);
+            taken.ok_or_else(|| Refusal::too_short(place))?;
         }
         Ok((command, found))
     }

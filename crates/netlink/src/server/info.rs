@@ -8,7 +8,6 @@ use crate::{
     Datagram, MessageType, Refusal,
     encode::policy::default_number,
     layout::{RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold},
-    refusal::number,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -59,9 +58,7 @@ impl Thresholds {
                 continue;
             }
             let Ok((threshold, _)) = RawThreshold::read_from_prefix(attribute.value) else {
-                let place = u32::try_from(start + attribute.offset).unwrap_or(u32::MAX);
-                let text = "Attribute failed policy validation";
-                return Err(Refusal::at(number::ERANGE, text, place));
+                return Err(Refusal::too_short(start + attribute.offset));
             };
             given = true;
             let highest = threshold.local.max(threshold.remote);
