@@ -11,7 +11,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
-    &["uxfrm-packet", "uxfrm-control", NETLINK_WIRE, "uxfrm-words"],
+    &["uxfrm-packet", "uxfrm-control", NETLINK_WIRE, "uxfrm-cli-grammar"],
     &["uxfrm-crypto"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],

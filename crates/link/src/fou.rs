@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use uxfrm_cli_grammar::{self as words, Cursor, is_abbreviation};
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_tunnel::{PortRequest, ports::ZeroChecksum6};
-use uxfrm_words::{self as words, Cursor, is_abbreviation};
 
 use crate::Error;
 use crate::values::{Values as _, is_v6};

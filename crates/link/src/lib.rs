@@ -25,8 +25,8 @@ pub mod json;
 pub mod text;
 pub mod wire;
 
+use uxfrm_cli_grammar::{Cursor, is_abbreviation};
 use uxfrm_packet::Version;
-use uxfrm_words::{Cursor, is_abbreviation};
 
 pub use error::Error;
 pub use fou::{Fou, FouPort};

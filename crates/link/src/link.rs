@@ -1,7 +1,7 @@
 //! `ip link add|change|del|show` of tunnels (`ip/iplink.c: iplink_parse`).
 
+use uxfrm_cli_grammar::{self as words, Cursor, is_abbreviation};
 use uxfrm_tunnel::{Config, Kind};
-use uxfrm_words::{self as words, Cursor, is_abbreviation};
 
 use crate::{Error, tunnel};
 

@@ -3,13 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
+use uxfrm_cli_grammar::{self as words, Cursor};
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
     Carries, Field, FlowLabel, Framing, InnerDf, PathMtuDiscovery, RemoteOffload, SourcePort,
     UdpChecksum, UdpEncap,
 };
 use uxfrm_tunnel::{Config, Kind, SixRd};
-use uxfrm_words::{self as words, Cursor};
 
 use crate::Error;
 use crate::values::Values as _;

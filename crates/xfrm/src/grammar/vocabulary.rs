@@ -1,7 +1,7 @@
 //! The keyword tables as lists of words: which may stand where. Help, completion and the manual are made from it, so that
 //! a word that the parser takes can't be missing there.
 
-use uxfrm_words::Phrase;
+use uxfrm_cli_grammar::Phrase;
 
 use super::keyword::{
     ACTIONS, AEADS, AUTHS, CIPHERS, DEFAULT_ACTIONS, DEVICE, DIRECTION, ENCAPS, FAMILIES,

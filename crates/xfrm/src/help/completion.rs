@@ -1,6 +1,6 @@
 //! What may come next on a command line.
 
-use uxfrm_words::{Phrase, completion, takes_value};
+use uxfrm_cli_grammar::{Phrase, completion, takes_value};
 
 use crate::grammar::vocabulary;
 
