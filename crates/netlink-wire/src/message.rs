@@ -65,12 +65,18 @@ impl NetlinkHeader {
     /// Splits a header off; `len` is not checked.
     #[must_use]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, rest) = bytes.split_first_chunk::<{ Self::LEN }>()?;
+        let (head, rest) = bytes.split_first_chunk()?;
+        Some((Self::from_bytes(*head), rest))
+    }
+
+    /// Reads a header; `len` is not checked.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let [len, [a, b, c, d], seq, pid] =
-            array::from_fn(|word| array::from_fn(|at| head[word * 4 + at]));
+            array::from_fn(|word| array::from_fn(|at| bytes[word * 4 + at]));
         let [len, seq, pid] = [len, seq, pid].map(u32::from_ne_bytes);
         let [kind, flags] = [[a, b], [c, d]].map(u16::from_ne_bytes);
-        Some((Self { len, kind, flags, seq, pid }, rest))
+        Self { len, kind, flags, seq, pid }
     }
 
     /// The header's bytes.

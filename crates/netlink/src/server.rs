@@ -12,7 +12,7 @@ mod changes;
 mod dump;
 mod info;
 mod larval;
-mod larvals;
+mod larval_table;
 mod migrate;
 mod notify;
 mod policy;
@@ -37,7 +37,7 @@ use crate::{
 };
 use client::{ClientId, Clients, Groups, Options};
 use info::Thresholds;
-use larvals::Larvals;
+use larval_table::LarvalTable;
 use outbox::Outbox;
 
 /// What the server is told once.
@@ -57,7 +57,7 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Server {
     clients: Clients,
-    larvals: Larvals,
+    larvals: LarvalTable,
     thresholds: Thresholds,
     calendar: Calendar,
     cpus: u32,
@@ -81,7 +81,7 @@ impl Server {
     pub fn new(settings: Settings) -> Self {
         Self {
             clients: Clients::default(),
-            larvals: Larvals::new(settings.seed, settings.acquire_expires),
+            larvals: LarvalTable::new(settings.seed, settings.acquire_expires),
             thresholds: Thresholds::default(),
             calendar: Calendar { start: settings.epoch },
             cpus: settings.cpus,
@@ -136,21 +136,21 @@ impl Server {
     ) {
         for message in Messages::of(bytes) {
             let options = self.clients.options(client);
-            if self.clients.are_past(client, message) {
+            if self.clients.is_chain_broken(client, message) {
                 if message.flags().contains(Flags::ACK) {
                     let refusal = Refusal::CHAIN_BROKEN;
                     out.answer(client, reply::refuse(client, options, message, &refusal));
                 }
                 continue;
             }
-            let (told, larvals) = (out.len(), self.larvals.mark());
+            let (told, larvals) = (out.len(), self.larvals.checkpoint());
             let mut answer = self.carry_out(client, message, database, now, out);
             if let Outcome::Answered(Ok(warning)) = &mut answer {
                 match attend(database) {
                     Ok(another) => *warning = another.or(*warning),
                     Err(refusal) => {
                         out.truncate(told);
-                        self.larvals.undo_to(larvals);
+                        self.larvals.roll_back_to(larvals);
                         answer = Outcome::Answered(Err(refusal));
                     }
                 }
@@ -162,7 +162,7 @@ impl Server {
                     }
                 }
                 Outcome::Answered(Err(refusal)) => {
-                    self.clients.note_refused(client, message);
+                    self.clients.record_refusal(client, message);
                     out.answer(client, reply::refuse(client, options, message, &refusal));
                 }
                 Outcome::Dumping => {}
@@ -177,7 +177,7 @@ impl Server {
 
     /// Undoes what was done to larval states since [`Server::let_stand`], for an owner of the databases who undoes what was done there.
     pub fn undo(&mut self) {
-        self.larvals.undo_to(0);
+        self.larvals.roll_back_to(0);
     }
 
     /// Refuses all requests of a datagram but dumps, which are answered later: they were carried out, and the owner of the databases has undone what
@@ -246,13 +246,13 @@ impl Server {
             Some(_) => KeyManagers::Listening,
             None => KeyManagers::Absent,
         };
-        database.take_lost().into_iter().for_each(|device| self.larvals.lose(device));
+        database.take_lost().into_iter().for_each(|device| self.larvals.remove_on_device(device));
         self.let_stand();
-        for (device, handle) in self.larvals.take_left() {
+        for (device, handle) in self.larvals.take_released_handles() {
             database.detach_larval(device, handle);
         }
         let known = database.current();
-        if self.larvals.take_news() || known.acquires.key_managers != key_managers {
+        if self.larvals.take_changed() || known.acquires.key_managers != key_managers {
             let (lifetime, pending) = (self.larvals.lifetime(), self.larvals.pending());
             let refused = self.larvals.refused();
             database.set_acquires(Acquires { key_managers, lifetime, pending, refused });

@@ -2,10 +2,10 @@
 
 use uxfrm_control::greeting::Greeting;
 
-use crate::awaited::Awaited;
 use crate::calls::bytes;
 use crate::ends::{Ends, LENGTH};
 use crate::exchange;
+use crate::pending_answer::PendingAnswer;
 
 /// The first byte chooses what the rest is: what a netlink socket sent and was answered, a message behind its ends, what a socket of generic
 /// netlink sends, what the program's socket is to do.
@@ -25,7 +25,7 @@ pub fn decode(input: &[u8]) {
 /// A request's header, and answers of 16 bytes behind it.
 fn netlink(input: &[u8]) {
     let Some((request, answers)) = input.split_first_chunk() else { return };
-    let awaited = Awaited::nothing();
+    let awaited = PendingAnswer::nothing();
     awaited.begin(*request);
     let number = exchange::request(*request, input.len());
     assert!(number.is_none() || exchange::is_answered(*request));

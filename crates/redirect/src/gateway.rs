@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_char, c_int, sockaddr_un, socklen_t};
 
 use crate::errno;
+use crate::fallback_socket;
 use crate::next;
-use crate::quiet;
-use crate::stand_in;
 use crate::table::{self, Socket};
+use crate::wakeup_socket;
 use uxfrm_control::{
     greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways},
     place::{Directory, is_appointed, is_believed},
@@ -60,7 +60,7 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
     if socket.port() == 0 {
         socket.set_port(port_of(socket));
     }
-    if socket.told() == Some(socket.identity()) {
+    if socket.gateway_identity() == Some(socket.identity()) {
         socket.set_greeted();
         return Ok(()); // as the last one that had the connection
     }
@@ -70,7 +70,7 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
     } else {
         send(descriptor, greeting(Kind::Hello, socket))?;
     }
-    socket.set_told(socket.identity());
+    socket.set_gateway_identity(socket.identity());
     socket.set_greeted();
     Ok(())
 }
@@ -79,7 +79,7 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
 pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.is_greeted() {
         send(descriptor, greeting(Kind::Hello, socket))?;
-        socket.set_told(socket.identity());
+        socket.set_gateway_identity(socket.identity());
         return Ok(());
     }
     if socket.groups() != 0 { introduce(descriptor, socket) } else { Ok(()) }
@@ -89,7 +89,7 @@ pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
 /// descriptor stays: its flags, port, groups and options, and that an `epoll` waits for it.
 pub(crate) fn reconnect(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     replace(connect()?, descriptor, socket)?;
-    socket.set_strange();
+    socket.set_ungreeted();
     introduce(descriptor, socket)
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn rouse() {
 /// Puts a socket that nothing comes from until a gateway has started in the place of a connection whose gateway is gone, so that who polls it waits
 /// and does not go round in circles: a connection stays readable at its end. Whatever is sent there fails with `ENOTCONN`.
 pub(crate) fn silence(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
-    let silent = quiet::open(descriptor)?;
+    let silent = wakeup_socket::open(descriptor)?;
     socket.set_quiet();
     replace(silent, descriptor, socket)
 }
@@ -179,7 +179,7 @@ fn ask(descriptor: c_int, question: Greeting) -> Result<Greeting, c_int> {
 fn reach(descriptor: c_int) -> Result<(), c_int> {
     let (place, name) = configured();
     if place == Place::Default
-        && let Some((address, length)) = stand_in::address(NAME)
+        && let Some((address, length)) = fallback_socket::address(NAME)
         && approach(descriptor, &address, length).is_ok()
     {
         return trust(descriptor);
@@ -199,7 +199,7 @@ fn own() -> libc::uid_t {
 }
 
 fn look(directory: &[u8]) -> Option<Directory> {
-    let found = stand_in::about(directory)?;
+    let found = fallback_socket::about(directory)?;
     Some(Directory { owner: found.st_uid, mode: found.st_mode })
 }
 
@@ -302,7 +302,8 @@ pub(crate) fn wait(descriptor: c_int, events: i16) -> Result<(), c_int> {
 
 /// The port of the last socket that had the connection, or another one that is free.
 fn port_of(socket: &Socket) -> u32 {
-    let before = socket.told().map(|told| told.port).filter(|port| !table::has_port(*port));
+    let before =
+        socket.gateway_identity().map(|told| told.port).filter(|port| !table::has_port(*port));
     before.unwrap_or_else(free_port)
 }
 

@@ -5,7 +5,7 @@
 //! | `socket(AF_NETLINK, …, NETLINK_XFRM)` | a Unix seqpacket connection to the gateway of the current network namespace |
 //! | `bind`, `getsockname`, netlink options | kept here, told to the gateway in a [`greeting`](uxfrm_control::greeting) |
 //! | `send…`, `recv…` | the same messages byte for byte, with netlink's addresses made up |
-//! | `close` | where that makes no difference, the connection is kept for the program's next socket (`parking.rs`); who opens many shares a page with the gateway (`mailbox.rs`) |
+//! | `close` | where that makes no difference, the connection is kept for the program's next socket (`connection_reuse.rs`); who opens many shares a page with the gateway (`mailbox.rs`) |
 //! | `IP_XFRM_POLICY`, `IPV6_XFRM_POLICY` on any socket | lets pass what leaves: `SO_MARK` with the gateway's mark, the socket's traffic passes it by; protects or blocks: refused |
 //! | `UDP_ENCAP` for ESP on any socket | nothing, and success: the kernel must not take the ESP |
 //! | `bind` of a UDP socket to port 4500, or another of the gateway's | a Unix socket on which the gateway hands IKE on |
@@ -26,19 +26,19 @@
     expect(dead_code, reason = "in tests the functions must not stand before the C library's")
 )]
 
-mod awaited;
+mod busy_poll;
 mod calls;
+mod connection_reuse;
 pub mod ends;
 mod errno;
 mod exchange;
+mod fallback_socket;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod gateway;
 mod mailbox;
 mod next;
-mod parking;
-mod patience;
+mod pending_answer;
 mod process;
-mod quiet;
-mod stand_in;
 mod table;
+mod wakeup_socket;

@@ -14,9 +14,9 @@ use libc::{c_int, cmsghdr, iovec, msghdr, ssize_t};
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
 use uxfrm_control::mailbox::{Found, LAYOUT, Mailbox, Page, ROOM};
 
-use crate::parking::Parked;
+use crate::connection_reuse::ReusableConnection;
 use crate::table::Socket;
-use crate::{gateway, next, parking, patience};
+use crate::{busy_poll, connection_reuse, gateway, next};
 
 /// The page of the connection whose socket says that it has one.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(null_mut());
@@ -35,13 +35,13 @@ const SHORT: usize = 64;
 const MOST_PAGES: u32 = 8;
 
 /// Another socket uses the parked connection: the page comes with it, or is asked for.
-pub(crate) fn follow(parked: &Parked, socket: &Socket) {
+pub(crate) fn follow(parked: &ReusableConnection, socket: &Socket) {
     if parked.is_paged {
         return socket.set_paged();
     }
     let uses = USES.fetch_add(1, Ordering::Relaxed) + 1;
     if uses.is_multiple_of(MANY)
-        && patience::are_several_processors()
+        && busy_poll::has_several_processors()
         && PAGES.fetch_add(1, Ordering::Relaxed) < MOST_PAGES
         && let Some(page) = ask_for_page(parked.descriptor, socket)
     {
@@ -77,9 +77,9 @@ pub(crate) fn receive(
         let waits = flags & libc::MSG_DONTWAIT == 0;
         let collect = || mailbox.collect();
         let found = if waits {
-            patience::until(collect, Found::Nothing)
+            busy_poll::until(collect, Found::Nothing)
         } else {
-            patience::once(collect, Found::Nothing)
+            busy_poll::once(collect, Found::Nothing)
         };
         found.filter(|found| *found == Found::Answer)?;
         COLLECTED.store(true, Ordering::Relaxed);
@@ -98,7 +98,7 @@ pub(crate) fn receive(
 
 /// The page of a socket that has it, in the process that opened it.
 fn of(socket: &Socket) -> Option<Mailbox<'static>> {
-    let own = socket.is_paged() && socket.forks() == parking::forks();
+    let own = socket.is_paged() && socket.forks() == connection_reuse::forks();
     own.then(page).flatten()
 }
 
@@ -145,7 +145,7 @@ pub(crate) unsafe fn scatter(bytes: &[u8], vectors: &[iovec]) -> usize {
 
 /// Asks the gateway for a page, and maps it.
 fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
-    let told = socket.told()?;
+    let told = socket.gateway_identity()?;
     let question = Greeting {
         kind: Kind::Share,
         port: told.port,

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{c_int, epoll_event};
 
-use crate::awaited::Awaited;
 use crate::ends::{End, Family};
-use crate::{parking, process};
+use crate::pending_answer::PendingAnswer;
+use crate::{connection_reuse, process};
 
 /// Descriptors from here on cannot be redirected; `socket` fails with `EMFILE` there.
 const DESCRIPTORS: usize = 1 << 16;
@@ -47,7 +47,7 @@ pub(crate) struct Socket {
     port: AtomicU32,
     /// Of netlink: multicast groups.
     groups: AtomicU32,
-    /// Of netlink: what is switched on; of UDP: [`Wish`]es.
+    /// Of netlink: what is switched on; of UDP: [`RecvOption`]es.
     options: AtomicU32,
     /// Of UDP: 4 or 6.
     family: AtomicU32,
@@ -64,7 +64,7 @@ pub(crate) struct Socket {
     /// Of netlink: the number of the last request.
     sequence: AtomicU32,
     /// Of netlink: what is to come after it.
-    awaited: Awaited,
+    awaited: PendingAnswer,
     /// Of netlink: how often the process had forked when it was opened.
     forks: AtomicU32,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Datagram(&'static Socket);
 
 /// What a program asked for with the datagrams that it receives, and that it may ask for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum RecvOption {
     /// `IP_PKTINFO`, `IPV6_RECVPKTINFO`.
     Address = 1,
     /// `IP_RECVTOS`, `IPV6_RECVTCLASS`.
@@ -129,7 +129,7 @@ impl Socket {
             },
             told: [const { AtomicU32::new(0) }; 3],
             sequence: AtomicU32::new(0),
-            awaited: Awaited::nothing(),
+            awaited: PendingAnswer::nothing(),
             forks: AtomicU32::new(0),
         }
     }
@@ -216,7 +216,7 @@ impl Socket {
     }
 
     /// The gateway is another one, which knows nothing yet.
-    pub(crate) fn set_strange(&self) {
+    pub(crate) fn set_ungreeted(&self) {
         self.spoil();
         self.told[0].store(0, Ordering::Relaxed);
         self.state.fetch_and(!(GREETED | QUIET | PAGED), Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl Socket {
     /// Whether its connection is as good as a new one: nothing is to come on it, it has no copy, and it is as it was made.
     pub(crate) fn is_as_new(&self) -> bool {
         self.state.load(Ordering::Acquire) & (SPOILT | BUSY | QUIET | GREETED) == GREETED
-            && self.forks() == parking::forks()
+            && self.forks() == connection_reuse::forks()
     }
 
     /// Notes a request that is about to be sent: its number, if it has one answer.
@@ -255,7 +255,7 @@ impl Socket {
     }
 
     /// What is to come after the last request.
-    pub(crate) fn awaited(&self) -> &Awaited {
+    pub(crate) fn awaited(&self) -> &PendingAnswer {
         &self.awaited
     }
 
@@ -286,13 +286,13 @@ impl Socket {
     }
 
     /// Who the gateway takes the connection for, if it knows.
-    pub(crate) fn told(&self) -> Option<Identity> {
+    pub(crate) fn gateway_identity(&self) -> Option<Identity> {
         let [port, groups, options] =
             [0, 1, 2].map(|word: usize| self.told[word].load(Ordering::Relaxed));
         (port != 0).then_some(Identity { port, groups, options })
     }
 
-    pub(crate) fn set_told(&self, Identity { port, groups, options }: Identity) {
+    pub(crate) fn set_gateway_identity(&self, Identity { port, groups, options }: Identity) {
         for (word, value) in self.told.iter().zip([port, groups, options]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -340,7 +340,7 @@ impl Socket {
         self.set_watch(None);
         self.told[0].store(0, Ordering::Relaxed);
         self.awaited.end();
-        self.forks.store(parking::forks(), Ordering::Relaxed);
+        self.forks.store(connection_reuse::forks(), Ordering::Relaxed);
         self.state.store(OPEN | state, Ordering::Release);
     }
 }
@@ -374,11 +374,11 @@ impl Datagram {
         self.0.tos.store(tos.into(), Ordering::Relaxed);
     }
 
-    pub(crate) fn wishes(self, wish: Wish) -> bool {
+    pub(crate) fn wants(self, wish: RecvOption) -> bool {
         self.0.options() & wish as u32 != 0
     }
 
-    pub(crate) fn set_wish(self, wish: Wish, value: c_int) {
+    pub(crate) fn set_wanted(self, wish: RecvOption, value: c_int) {
         let (options, bit) = (self.0.options(), wish as u32);
         self.0.set_options(if value != 0 { options | bit } else { options & !bit });
     }
@@ -548,14 +548,14 @@ mod tests {
         let local = End { address: [7; 16], port: 4500 };
         let socket = insert_datagram(63_900, Family::V6, local).unwrap();
         socket.set_tos(0x88);
-        socket.set_wish(Wish::Address, 1);
+        socket.set_wanted(RecvOption::Address, 1);
         assert!(find(63_900).is_none() && is_ours(63_900));
         assert!(duplicate(63_900, 63_901));
         remove(63_900);
         assert!(datagram(63_900).is_none() && !is_ours(63_900));
         let copy = datagram(63_901).unwrap();
         assert_eq!((copy.family(), copy.local(), copy.tos()), (Family::V6, local, 0x88));
-        assert!(copy.wishes(Wish::Address) && !copy.wishes(Wish::Tos));
+        assert!(copy.wants(RecvOption::Address) && !copy.wants(RecvOption::Tos));
         assert!(insert(63_901, libc::SOCK_RAW) && datagram(63_901).is_none());
         assert_eq!(find(63_901).unwrap().options(), 0);
         remove(63_901);

@@ -86,14 +86,14 @@ impl Clients {
     }
 
     /// Whether a request is not to be carried out.
-    pub(crate) fn are_past(&self, id: ClientId, message: Message<'_>) -> bool {
+    pub(crate) fn is_chain_broken(&self, id: ClientId, message: Message<'_>) -> bool {
         self.known(id).is_some_and(|client| {
             client.chain == Chain::Broken && client.is_chained(message.flags())
         })
     }
 
     /// A request was refused.
-    pub(crate) fn note_refused(&mut self, id: ClientId, message: Message<'_>) {
+    pub(crate) fn record_refusal(&mut self, id: ClientId, message: Message<'_>) {
         if let Some(client) = self.0.get_mut(&id)
             && client.is_chained(message.flags())
         {

@@ -70,12 +70,12 @@ impl Server {
             let policy = uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy() };
             change.update_policy(policy).map(|_| ()).map_err(Refusal::from)
         })?;
-        self.tell_of_migration(&id, kind, &raw, call);
+        self.notify_migration(&id, kind, &raw, call);
         Ok(())
     }
 
     /// `build_migrate`, as it was asked for.
-    fn tell_of_migration(
+    fn notify_migration(
         &self,
         id: &RawPolicyId,
         kind: PolicyKind,

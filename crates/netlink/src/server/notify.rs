@@ -138,7 +138,7 @@ fn acquire(
     if server.clients.listeners(Groups::ACQUIRE).next().is_none() {
         return;
     }
-    if !server.larvals.lacks(wanted, now) {
+    if !server.larvals.needs_acquire(wanted, now) {
         return;
     }
     let attach = |device| database.attach_larval(device, wanted).map(|handle| (device, handle));

@@ -8,7 +8,7 @@ use libc::{c_int, iovec, msghdr};
 use super::own_policy::OwnPolicy;
 use super::{control, datagram, ethtool, generic, vectors};
 use crate::ends::Ends;
-use crate::table::{self, Wish};
+use crate::table::{self, RecvOption};
 
 /// What stands behind a buffer that a program lends.
 const FENCE: u8 = 0xa5;
@@ -16,7 +16,7 @@ const FENCE: u8 = 0xa5;
 /// What a socket of generic netlink sends, in one buffer and in two.
 pub(crate) fn generic(input: &[u8]) {
     let whole = generic::is_for_gateway(input);
-    if let Some(told) = generic::told(input) {
+    if let Some(told) = generic::greeting_result(input) {
         assert!(told.is_ok() || !whole);
     }
     let (first, second) = input.split_at(input.len() / 3);
@@ -44,8 +44,8 @@ pub(crate) fn told(ends: &Ends, room: &[u8]) {
     let descriptor = std::io::stdin().as_raw_fd();
     table::remove(descriptor);
     let Some(socket) = table::insert_datagram(descriptor, ends.family, ends.local) else { return };
-    socket.set_wish(Wish::Address, c_int::from(wishes & 1));
-    socket.set_wish(Wish::Tos, c_int::from(wishes & 2));
+    socket.set_wanted(RecvOption::Address, c_int::from(wishes & 1));
+    socket.set_wanted(RecvOption::Tos, c_int::from(wishes & 2));
     let (mut address, mut messages) = ([FENCE; 256 + 8], [u64::from_ne_bytes([FENCE; 8]); 33]);
     // SAFETY: all bytes zero is a valid `msghdr`.
     let mut message: msghdr = unsafe { zeroed() };

@@ -5,7 +5,7 @@ use std::mem::{MaybeUninit, size_of};
 use libc::{c_int, cmsghdr, msghdr};
 
 use crate::ends::{Ends, Family};
-use crate::table::{Datagram, Wish};
+use crate::table::{Datagram, RecvOption};
 
 /// Room for credentials.
 const ROOM: usize = 64;
@@ -117,7 +117,7 @@ pub(super) unsafe fn read(message: &msghdr, ends: &mut Ends) {
 pub(super) unsafe fn write(message: &mut msghdr, socket: Datagram, ends: &Ends) {
     let room = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
     let mut out = Writer { to: message.msg_control.cast(), room, at: 0, cut: false };
-    if socket.wishes(Wish::Address) {
+    if socket.wants(RecvOption::Address) {
         match ends.family {
             Family::V4 => {
                 let mut info = [0; 12];
@@ -135,7 +135,7 @@ pub(super) unsafe fn write(message: &mut msghdr, socket: Datagram, ends: &Ends) 
             }
         }
     }
-    if socket.wishes(Wish::Tos) {
+    if socket.wants(RecvOption::Tos) {
         let class = c_int::from(ends.tos).to_ne_bytes();
         let (level, kind, data): (_, _, &[u8]) = match ends.family {
             Family::V4 => (libc::IPPROTO_IP, libc::IP_TOS, &[ends.tos]),

@@ -13,8 +13,8 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_un, socklen_
 
 use super::{control, ip, vectors};
 use crate::ends::{self, End, Ends, Family, LENGTH};
-use crate::table::{self, Datagram, Wish};
-use crate::{errno, gateway, next, stand_in};
+use crate::table::{self, Datagram, RecvOption};
+use crate::{errno, fallback_socket, gateway, next};
 
 /// The port that the gateway always has (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
@@ -78,7 +78,7 @@ fn prepare(socket: c_int, descriptor: c_int, family: Family, local: End) -> Resu
         check(next::dup3()(socket, descriptor, libc::O_CLOEXEC))?;
     }
     let socket = table::insert_datagram(descriptor, family, local).ok_or(libc::EMFILE)?;
-    socket.set_wish(Wish::Address, wished);
+    socket.set_wanted(RecvOption::Address, wished);
     socket.set_tos(byte.to_le_bytes()[0]);
     Ok(())
 }
@@ -101,7 +101,7 @@ fn at_gateway(
 ) -> ssize_t {
     let mut text = [0; ends::NAME];
     let count = ends::name(port, None, &mut text);
-    if let Some((mut address, length)) = stand_in::address(&text[..count]) {
+    if let Some((mut address, length)) = fallback_socket::address(&text[..count]) {
         let result = attempt(&raw mut address, length);
         if result >= 0 || !matches!(errno::last(), libc::ENOENT | libc::ECONNREFUSED | libc::EACCES)
         {
@@ -266,7 +266,7 @@ pub(super) unsafe fn local(
 /// What an option of a program's means for it.
 pub(super) enum Meaning {
     /// It is kept: what comes is told of, or what goes carries it.
-    Wish(Wish),
+    RecvOption(RecvOption),
     /// The TOS or traffic-class byte.
     Tos,
     /// The Unix socket has it as well.
@@ -280,10 +280,10 @@ pub(super) fn meaning(level: c_int, name: c_int) -> Meaning {
     match (level, name) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO)
         | (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO | libc::IPV6_2292PKTINFO) => {
-            Meaning::Wish(Wish::Address)
+            Meaning::RecvOption(RecvOption::Address)
         }
         (libc::IPPROTO_IP, libc::IP_RECVTOS) | (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => {
-            Meaning::Wish(Wish::Tos)
+            Meaning::RecvOption(RecvOption::Tos)
         }
         (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => Meaning::Tos,
         // Credentials are ours to ask for.

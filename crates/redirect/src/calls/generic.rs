@@ -103,7 +103,7 @@ fn deliver(connection: c_int, port: u32) -> Result<(), c_int> {
     let result = loop {
         match receive(connection, &mut bytes) {
             Err(errno) => break Err(errno),
-            Ok(answer) => match told(answer) {
+            Ok(answer) => match greeting_result(answer) {
                 Some(result) => break result,
                 None => {
                     if let Err(errno) = put(socket, answer, port) {
@@ -130,7 +130,7 @@ fn receive(connection: c_int, bytes: &mut [u8; ANSWER]) -> Result<&[u8], c_int> 
 }
 
 /// What a greeting says: that all answers have come, or that some were lost. `None` for an answer.
-pub(super) fn told(answer: &[u8]) -> Option<Result<(), c_int>> {
+pub(super) fn greeting_result(answer: &[u8]) -> Option<Result<(), c_int>> {
     let greeting = Greeting::parse(answer)?;
     Some(match greeting.kind {
         // Requests of who may not use the gateway have been refused one by one.

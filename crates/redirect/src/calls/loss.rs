@@ -3,7 +3,7 @@
 use libc::{c_int, iovec, ssize_t};
 
 use crate::table::Socket;
-use crate::{errno, exchange, gateway, mailbox, next, quiet, table};
+use crate::{errno, exchange, gateway, mailbox, next, table, wakeup_socket};
 
 /// How often a listener that blocks looks for a gateway, in milliseconds.
 const PAUSE: c_int = 500;
@@ -72,7 +72,7 @@ pub(super) fn received_in_silence(descriptor: c_int, socket: &Socket, flags: c_i
         if reconnected(descriptor).is_ok() {
             return libc::ENOBUFS;
         }
-        quiet::hush(descriptor);
+        wakeup_socket::hush(descriptor);
         if socket.groups() == 0 {
             return libc::ECONNRESET;
         }

@@ -20,7 +20,7 @@ use super::loss::{self, is_gone, lost, received_in_silence, sent};
 use super::vectors::{first_bytes, named, prefix, room, vector, vectors, whole};
 use super::{address, control, datagram, generic, option};
 use crate::table::Socket;
-use crate::{errno, exchange, gateway, mailbox, next, patience, table};
+use crate::{busy_poll, errno, exchange, gateway, mailbox, next, table};
 
 /// Bytes of the longest message that has room in any case.
 const SHORT: size_t = 8 * 1024;
@@ -172,7 +172,7 @@ pub(super) unsafe extern "C" fn recv(
     loop {
         // SAFETY: the caller promises `length` writable bytes.
         let receive = |flags: c_int| unsafe { next::recv()(descriptor, bytes, length, flags) };
-        let received = patience::receive(socket, flags, receive);
+        let received = busy_poll::receive(socket, flags, receive);
         let vector = [vector(bytes, length)];
         // SAFETY: the caller's buffer has `length` bytes.
         let first = unsafe { first_bytes(&vector, received) };
@@ -277,7 +277,7 @@ pub(super) unsafe extern "C" fn recvmsg(
         let whole = &raw mut *message;
         // SAFETY: the vectors are the caller's.
         let receive = |flags: c_int| unsafe { next::recvmsg()(descriptor, whole, flags) };
-        let received = patience::receive(socket, flags, receive);
+        let received = busy_poll::receive(socket, flags, receive);
         // SAFETY: as above.
         let first = unsafe { first_bytes(vectors(message), received) };
         // SAFETY: as above.
@@ -382,7 +382,7 @@ unsafe fn prepare(descriptor: c_int, vectors: &[iovec]) -> Prepared {
     // SAFETY: by this function's contract.
     let header = unsafe { prefix(vectors) };
     let request = exchange::request(header, length);
-    let is_for_page = !patience::begin() && request.is_some() && exchange::is_public(header);
+    let is_for_page = !busy_poll::begin() && request.is_some() && exchange::is_public(header);
     if !is_for_page {
         mailbox::step_aside(socket);
     }

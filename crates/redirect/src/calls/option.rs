@@ -46,7 +46,7 @@ unsafe extern "C" fn setsockopt(
     // What its traffic passes by is the gateway's affair, which sends it.
     if let Some(socket) = table::datagram(descriptor) {
         match datagram::meaning(level, name) {
-            Meaning::Wish(wish) => socket.set_wish(wish, number().unwrap_or(0)),
+            Meaning::RecvOption(wish) => socket.set_wanted(wish, number().unwrap_or(0)),
             Meaning::Tos => socket.set_tos(number().unwrap_or(0).to_le_bytes()[0]),
             Meaning::Nothing => {}
             // SAFETY: the caller's promises are passed on.
@@ -235,7 +235,7 @@ fn answer_datagram(socket: Datagram, level: c_int, name: c_int) -> Option<Result
         (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_DGRAM.unsigned_abs(),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => 1,
         _ => match datagram::meaning(level, name) {
-            Meaning::Wish(wish) => socket.wishes(wish).into(),
+            Meaning::RecvOption(wish) => socket.wants(wish).into(),
             Meaning::Tos => socket.tos().into(),
             Meaning::Socket => return None,
             Meaning::Nothing => 0,
