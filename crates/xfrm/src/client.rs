@@ -18,7 +18,7 @@ use uxfrm_netlink::{
 };
 use zeroize::Zeroizing;
 
-pub use self::pipeline::{Course, Pipeline};
+pub use self::pipeline::{OnRefusal, Pipeline};
 use crate::request::Answer;
 
 /// Bytes of the largest datagram that is taken: above what a server sends.
@@ -54,7 +54,7 @@ pub enum Error {
 
 /// What there is to know about an answer beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remarks {
+pub struct AnswerStatus {
     /// The server's warning.
     pub warning: Option<String>,
     /// The databases changed during a dump in a way that may show.
@@ -85,26 +85,26 @@ impl Connection {
         mut request: Request,
         answer: Answer,
         mut each: impl FnMut(&Message<'_>),
-    ) -> Result<Remarks, Error> {
+    ) -> Result<AnswerStatus, Error> {
         let seq = self.next_number();
         request.number(seq);
         self.send(request.bytes())?;
-        let mut remarks = Remarks::default();
+        let mut status = AnswerStatus::default();
         loop {
             let len = self.receive()?;
             for message in Messages::of(&self.buffer[..len]).filter(|m| m.header.seq == seq) {
-                remarks.inconsistent |= message.header.flags & DUMP_INTERRUPTED != 0;
+                status.inconsistent |= message.header.flags & DUMP_INTERRUPTED != 0;
                 match Reply::of(&message) {
                     Reply::Done { warning } => {
-                        remarks.warning = warning;
-                        return Ok(remarks);
+                        status.warning = warning;
+                        return Ok(status);
                     }
                     Reply::Refused(refusal) => return Err(Error::Refused(refusal)),
                     Reply::Broken => return Err(Error::Unexpected),
                     Reply::Content => {
                         each(&message);
                         if answer == Answer::One {
-                            return Ok(remarks);
+                            return Ok(status);
                         }
                     }
                 }

@@ -18,6 +18,7 @@ mod filter;
 mod flags;
 mod id;
 mod keyword;
+mod lexer;
 mod limit;
 mod mark;
 mod monitor;
@@ -30,7 +31,6 @@ mod selector;
 mod state;
 mod template;
 pub(crate) mod vocabulary;
-mod words;
 
 use uxfrm_engine::Family;
 
@@ -52,7 +52,7 @@ pub use self::{
 use self::{
     cursor::Cursor,
     keyword::{OBJECTS, OPTIONS, Object, PROGRAM_OBJECTS, ProgramOption},
-    words::{Lines, Word},
+    lexer::{Lines, Word},
 };
 
 /// A command and the line where it begins.

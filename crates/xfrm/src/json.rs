@@ -26,30 +26,30 @@ use crate::{
 
 /// Writes an answer to a question.
 pub fn write(page: &mut Page<'_>, answer: &Answer<'_>) {
-    tell(page, answer, Told::Asked);
+    tell(page, answer, Cause::Request);
 }
 
 /// Writes what `monitor` hears.
 pub fn event(page: &mut Page<'_>, answer: &Answer<'_>) {
-    tell(page, answer, Told::Unasked);
+    tell(page, answer, Cause::Event);
 }
 
 /// What is there looks the same to who asked for it and to who hears that it is new.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Asked,
-    Unasked,
+enum Cause {
+    Request,
+    Event,
 }
 
-fn tell(page: &mut Page<'_>, answer: &Answer<'_>, told: Told) {
+fn tell(page: &mut Page<'_>, answer: &Answer<'_>, cause: Cause) {
     let mut object = Object::begin(page);
     match answer {
         Answer::State(one) => {
-            change(&mut object, "state", one.change, told);
+            change(&mut object, "state", one.change, cause);
             state::write(&mut object, &one.info, &one.found);
         }
         Answer::Policy(one) => {
-            change(&mut object, "policy", one.change, told);
+            change(&mut object, "policy", one.change, cause);
             policy::write(&mut object, &one.info, &one.found);
         }
         Answer::Acquire(one, found) => acquire(&mut object, one, found),
@@ -69,7 +69,7 @@ fn tell(page: &mut Page<'_>, answer: &Answer<'_>, told: Told) {
         Answer::Aevent(one) => aevent(&mut object, one),
         Answer::Mapping(one) => mapping(&mut object, one),
         Answer::Defaults(one) => {
-            if told == Told::Unasked {
+            if cause == Cause::Event {
                 object.text("event", "set-default");
             }
             defaults(&mut object, one);
@@ -89,9 +89,9 @@ fn tell(page: &mut Page<'_>, answer: &Answer<'_>, told: Told) {
 }
 
 /// What happened, if anything did: a list's members are only there.
-fn change(object: &mut Object<'_, '_>, what: &str, change: Change, told: Told) {
+fn change(object: &mut Object<'_, '_>, what: &str, change: Change, cause: Cause) {
     match change {
-        Change::Here if told == Told::Asked => {}
+        Change::Here if cause == Cause::Request => {}
         Change::Here => object.text("event", &format!("add-{what}")),
         Change::Updated => object.text("event", &format!("update-{what}")),
         Change::Deleted => object.text("event", &format!("delete-{what}")),

@@ -17,7 +17,7 @@ use uxfrm_netlink::{Message, Messages};
 
 use crate::{
     answer::Answer,
-    client::{self, Connection, Remarks},
+    client::{self, AnswerStatus, Connection},
     grammar::{self, Command, Fault, Line, Monitor, Notation, Options, Timestamps, Topic},
     help, json,
     names::Names,
@@ -169,7 +169,7 @@ impl<'w, W: World> Session<'w, W> {
         let mut printer = Printer::new(self.options, keys, &self.names, self.world.output());
         printer.begin(wanted);
         let mut failed = Ok(());
-        let remarks = self.connection.talk(request, wanted, |message| {
+        let status = self.connection.talk(request, wanted, |message| {
             let answer = Answer::of(message);
             if failed.is_ok() && is_meant(command, &answer) {
                 failed = printer.show(&answer);
@@ -177,7 +177,7 @@ impl<'w, W: World> Session<'w, W> {
         })?;
         failed?;
         printer.end(wanted)?;
-        remark(&remarks, self.world)?;
+        remark(&status, self.world)?;
         Ok(())
     }
 }
@@ -196,11 +196,11 @@ fn is_meant(command: &Command, answer: &Answer<'_>) -> bool {
     }
 }
 
-fn remark(remarks: &Remarks, world: &mut impl World) -> io::Result<()> {
-    if let Some(warning) = &remarks.warning {
+fn remark(status: &AnswerStatus, world: &mut impl World) -> io::Result<()> {
+    if let Some(warning) = &status.warning {
         writeln!(world.complaints(), "Warning: {}", client::with_stop(warning))?;
     }
-    if remarks.inconsistent {
+    if status.inconsistent {
         writeln!(world.complaints(), "Dump was interrupted and may be inconsistent.")?;
     }
     Ok(())

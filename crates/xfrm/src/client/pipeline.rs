@@ -32,11 +32,11 @@ const ROOM: usize = 4 * 1024 * 1024;
 
 /// What becomes of requests behind one that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
+pub enum OnRefusal {
     /// They are carried out.
-    GoesOn,
+    Continue,
     /// They are not, though they may be on their way already.
-    Ends,
+    Stop,
 }
 
 /// Requests that are on their way, each with a tag that its refusal is reported with.
@@ -46,7 +46,7 @@ pub struct Pipeline<T> {
     filling: Vec<(u32, T)>,
     /// Where the last message of it begins.
     last: usize,
-    course: Course,
+    on_refusal: OnRefusal,
     /// Of the datagrams on their way, oldest first.
     sent: VecDeque<Vec<(u32, T)>>,
     refused: Vec<(T, Refusal)>,
@@ -55,7 +55,7 @@ pub struct Pipeline<T> {
 impl<T: Copy> Pipeline<T> {
     /// None on their way yet.
     #[must_use]
-    pub fn new(connection: &Connection, course: Course) -> Self {
+    pub fn new(connection: &Connection, on_refusal: OnRefusal) -> Self {
         // Root may have more than others.
         let _as_it_is = setsockopt(&connection.socket, sockopt::SndBufForce, &ROOM)
             .or_else(|_| setsockopt(&connection.socket, sockopt::SndBuf, &ROOM));
@@ -64,7 +64,7 @@ impl<T: Copy> Pipeline<T> {
             datagram: Zeroizing::new(Vec::with_capacity(2 * FULL)),
             filling: Vec::new(),
             last: 0,
-            course,
+            on_refusal,
             sent: VecDeque::new(),
             refused: Vec::new(),
         }
@@ -82,7 +82,7 @@ impl<T: Copy> Pipeline<T> {
     ) -> Result<(), Error> {
         let seq = connection.next_number();
         request.number(seq);
-        if self.course == Course::Ends {
+        if self.on_refusal == OnRefusal::Stop {
             request.ask(Flags::CHAINED);
         }
         self.last = self.datagram.len();

@@ -11,10 +11,10 @@ use super::{
     cursor::{Cursor, Fault},
     error::{Error, Position},
     keyword::AlgorithmKind,
+    lexer::Word,
     protocol,
     secret::Shown,
     state::Part,
-    words::Word,
 };
 
 /// iproute2's buffer.

@@ -5,9 +5,9 @@ use uxfrm_engine::Family;
 use super::{
     error::{Error, Position, one_of},
     keyword::{Entry, Table},
+    lexer::Word,
     number::Number,
     secret::Shown,
-    words::Word,
 };
 
 /// What is wrong with a line, and where.

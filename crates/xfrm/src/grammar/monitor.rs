@@ -4,7 +4,7 @@ use super::{
     command::{Line, Monitor, Topic},
     cursor::{Cursor, Fault},
     keyword::{MONITOR, MonitorWord},
-    words::Word,
+    lexer::Word,
 };
 
 /// Behind `monitor`.
