@@ -1,4 +1,4 @@
-//! `ip fou add|del|show` (`ip/ipfou.c: fou_parse_opt`), and a word that iproute2 has for VXLAN only: `noudp6zerocsumrx`.
+//! `ip fou add|del|show` (`ip/ipfou.c: fou_parse_opt`), with VXLAN's `noudp6zerocsumrx` as well.
 
 use std::net::IpAddr;
 

@@ -126,8 +126,8 @@ pub fn text(object: &str) -> String {
     text
 }
 
-/// The words that may stand where the last of `words` is being typed, behind `uxfrm fou` or `uxfrm link`; those that begin with it. Interfaces'
-/// names are given by the caller.
+/// Completes the last of `words` behind `uxfrm fou` or `uxfrm link`. The caller gives the names of
+/// interfaces.
 #[must_use]
 pub fn complete(object: &str, words: &[&str], interfaces: &[String]) -> Vec<String> {
     let (typed, before) = completion::typed(words);

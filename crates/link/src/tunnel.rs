@@ -1,4 +1,5 @@
-//! The options behind `type` (`ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`, `ip/link_gre6.c`).
+//! Options behind `type` (`ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`,
+//! `ip/link_gre6.c`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;

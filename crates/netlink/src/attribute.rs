@@ -1,5 +1,5 @@
-//! Attributes (`struct nlattr`): how a run of bytes falls into them, and which lengths and values `NETLINK_XFRM` takes
-//! (`lib/nlattr.c: __nla_validate_parse`, `net/xfrm/xfrm_user.c: xfrma_policy`).
+//! XFRM attributes: their types, and the lengths and values that the kernel accepts (`lib/nlattr.c:
+//! __nla_validate_parse`, `net/xfrm/xfrm_user.c: xfrma_policy`).
 
 use uxfrm_netlink_wire::RawAttributes;
 use zerocopy::{FromBytes, Immutable};
@@ -69,7 +69,7 @@ attribute_types! {
     IptfsPktSize = 41: Rule::Strict { len: 4, highest: None },
 }
 
-/// What an attribute's value must fulfil. Those from `XFRMA_SA_DIR` on are held to it strictly (`strict_start_type`).
+/// The kernel's policy for a value; strict from `XFRMA_SA_DIR` on (`strict_start_type`).
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     /// So many bytes or more.
@@ -78,7 +78,7 @@ enum Rule {
     Strict { len: usize, highest: Option<u8> },
 }
 
-/// The attributes of a request by type, each of a length that it may have. Of several of one type the last counts.
+/// Validated attributes of a request by type; the last of a type counts.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     values: [Option<&'a [u8]>; HIGHEST + 1],
@@ -86,10 +86,10 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Parses a run of bytes that begins `start` bytes into the request. Unknown attributes are passed over.
+    /// Parses bytes that begin `start` bytes into the request. Unknown attributes are skipped.
     ///
     /// # Errors
-    /// `ERANGE` or `EINVAL`, the kernel's words and the attribute's place, for a wrong length or value.
+    /// `ERANGE` or `EINVAL` for a wrong length or value, with the kernel's text and the offset.
     pub fn parse(bytes: &'a [u8], start: usize) -> Result<Self, Refusal> {
         let mut found = Self { values: [None; HIGHEST + 1], has_leftover: false };
         let mut attributes = RawAttributes::of(bytes);
@@ -105,7 +105,7 @@ impl<'a> Attributes<'a> {
         Ok(found)
     }
 
-    /// Whether bytes that are no attribute were behind the last one: the kernel says so, and goes on.
+    /// Whether bytes that are no attribute follow the last one: the kernel warns and goes on.
     #[must_use]
     pub const fn has_leftover(&self) -> bool {
         self.has_leftover
@@ -123,8 +123,8 @@ impl<'a> Attributes<'a> {
         self.value(kind).is_some()
     }
 
-    /// The structure that an attribute begins with; `None` also when it is shorter, which [`Attributes::parse`] excludes
-    /// for structures not larger than the type's least length.
+    /// The structure that a value begins with; `None` also for a shorter value, which
+    /// [`Attributes::parse`] excludes up to the type's minimal length.
     #[must_use]
     pub(crate) fn read<T: FromBytes + Immutable>(&self, kind: AttributeType) -> Option<T> {
         T::read_from_prefix(self.value(kind)?).ok().map(|(value, _)| value)

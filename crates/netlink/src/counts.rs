@@ -1,4 +1,4 @@
-//! Counters by name: an attribute of our own in answers of protocols that have none, or none with such names.
+//! Named counters: uxfrm's own attribute, for protocols without counters or without names for them.
 //!
 //! A nest of attributes of type 1; each is a `u64` and the name behind it.
 

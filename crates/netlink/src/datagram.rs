@@ -1,4 +1,4 @@
-//! Datagrams to clients: built message by message, wiped when dropped, never shown, for states carry their keys.
+//! Datagrams to clients, wiped on drop and not shown by `Debug`: states carry their keys.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::{attribute::AttributeType, wiped::WipedBuffer};
 
-/// Most bytes of a datagram of a dump: what the kernel sends to a client of which it has seen no larger read
-/// (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
+/// Most bytes of a datagram of a dump, as the kernel sends to clients of which it has seen no
+/// larger read (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
 pub(crate) const DUMP_LEN: usize = 3776;
 
 /// Room for most messages. Wiping costs a cycle a byte, so what is not needed is not taken.

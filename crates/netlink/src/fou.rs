@@ -1,13 +1,14 @@
-//! The generic netlink family `fou` (`Documentation/netlink/specs/fou.yaml`, `include/uapi/linux/fou.h`): what `ip fou` sends and is answered.
+//! Generic netlink family `fou`: requests of `ip fou` and their answers
+//! (`Documentation/netlink/specs/fou.yaml`, `include/uapi/linux/fou.h`).
 //!
-//! Owns the bytes behind `struct nlmsghdr`: `struct genlmsghdr` and attributes. Total on any bytes. What a port may be is for who keeps the ports to
-//! say; here is what the kernel's attribute policy asks (`net/ipv4/fou_nl.c: fou_nl_policy`): the right lengths.
+//! Covers `struct genlmsghdr` and attributes, total on any bytes. Lengths are checked as by the
+//! kernel's policy (`net/ipv4/fou_nl.c: fou_nl_policy`), values by the table of ports.
 //!
-//! Beside the kernel's attributes there are two of our own: who puts [`STATISTICS`] into a request to get gets [`Counts`]; a port with
-//! [`CHECKSUM6`] takes no datagram over IPv6 without checksum, as every port of the kernel's does.
+//! Two attributes are uxfrm's own: a get request with [`STATISTICS`] is answered with [`Counts`]; a
+//! port with [`CHECKSUM6`] refuses IPv6 datagrams without checksum, as every kernel port does.
 //!
-//! The family's number is above those that the kernel gives out (`GENL_MAX_ID`, 1023), so that one socket can speak to the kernel's families and to
-//! this one: `uxfrm exec` tells them apart by it.
+//! The family's number is above the kernel's highest (`GENL_MAX_ID`, 1023), so that one socket can
+//! speak to kernel families too; `uxfrm exec` tells them apart by it.
 
 mod family;
 
@@ -87,10 +88,11 @@ pub struct PortAttributes {
 }
 
 impl PortAttributes {
-    /// Reads a message's body. Unknown attributes are passed over; of several of one type the last counts.
+    /// Reads a message's body. Unknown attributes are skipped; the last of a type counts.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for a command that is not there, `EINVAL` for a body without one, `ERANGE` for an attribute that is too short, with its place.
+    /// `EOPNOTSUPP` for an unknown command, `EINVAL` without one, `ERANGE` with the offset for a
+    /// short attribute.
     pub fn decode(body: &[u8]) -> Result<(Command, Self), Refusal> {
         let (header, attributes) = GenlHeader::split(body).ok_or(Refusal::bare(number::EINVAL))?;
         let command = Command::of(header.command).ok_or(Refusal::bare(number::EOPNOTSUPP))?;

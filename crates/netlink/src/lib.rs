@@ -1,8 +1,9 @@
-//! The kernel's control protocol for IPsec, `NETLINK_XFRM`, without I/O: a codec that is total on any bytes and a
-//! [`Server`] that carries requests out on a [`Database`](uxfrm_engine::Database).
+//! `NETLINK_XFRM`, the kernel's control protocol for IPsec, without I/O: a codec that is total on
+//! any bytes and a [`Server`] that applies requests to a [`Database`](uxfrm_engine::Database).
 //!
-//! It mirrors `net/xfrm/xfrm_user.c` of Linux 6.18: layouts, the order of checks, errno, extended-ACK texts, what is sent to
-//! which multicast group. What the engine stores but cannot do yet is refused with `EOPNOTSUPP` and a text of our own.
+//! It mirrors `net/xfrm/xfrm_user.c` of Linux 6.18: layouts, order of checks, errno, extended-ACK
+//! texts, multicast groups. Settings that the engine cannot apply are refused with `EOPNOTSUPP` and
+//! a text of our own.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -1,6 +1,6 @@
-//! Waiting for an answer awake, a moment long: a gateway that is awake has most answers sooner than a program goes to sleep and is woken.
-//! Where that was in vain twice in a row, the next answer is slept for, and twice as many for each time more: on a machine with more to do
-//! than it has processors it mostly is.
+//! Polls for an answer for a moment before sleeping: a running gateway mostly answers sooner than a
+//! sleeping program is woken. After two misses in a row the next answer is slept for, and twice as
+//! many after each further miss: a machine with more work than processors mostly misses.
 
 use std::mem::{size_of, zeroed};
 use std::sync::atomic::{AtomicU32, Ordering};

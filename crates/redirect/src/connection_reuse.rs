@@ -1,12 +1,12 @@
-//! A connection whose socket the program has closed, kept for the next netlink socket that it opens: `ip -batch` opens one for each line,
-//! and a new connection costs more than what is asked on it.
+//! Keeps the connection of a closed netlink socket for the program's next one: `ip -batch` opens a
+//! socket per line, and connecting costs more than the request.
 //!
-//! What is parked is as good as new. Nothing is on its way on it and nothing was ever changed that a new one would not have; it has no
-//! copies, in this process or in others; and who takes it is who a new one would be from: the same thread, as the same user, in the same
-//! network namespace. Where one of these is not known for sure the connection is closed, as the program wants it.
+//! A kept connection equals a new one: nothing is in flight on it, its settings are the defaults,
+//! no copy of it exists in any process, and the same thread, user and network namespace takes it.
+//! If any of this is uncertain the connection is closed.
 //!
-//! While it is parked its number is taken, so the next socket has the number that the last one had, and other files have higher ones. The
-//! program can't tell a parked connection from none by what it calls here; a list of `/proc/self/fd` shows it.
+//! The kept descriptor's number stays in use: the next socket has it again, and other files get
+//! higher ones. Of the calls that are interposed here none shows it; `/proc/self/fd` does.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -25,7 +25,7 @@ const HELD: c_int = -2;
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(NONE);
 /// The thread that parked it, by what it has of its own.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
-/// The options that the gateway knows of it. Its port is the process's number, and it has no groups.
+/// The options that the gateway knows; its port is the process's number, and it has no groups.
 static OPTIONS: AtomicU32 = AtomicU32::new(0);
 /// Whether it has the process's page.
 static PAGED: AtomicBool = AtomicBool::new(false);
@@ -72,7 +72,8 @@ pub(crate) struct ReusableConnection {
 /// Takes the connection that is parked, if it is the calling thread's and still there.
 pub(crate) fn take() -> Option<ReusableConnection> {
     let descriptor = DESCRIPTOR.load(Ordering::Acquire);
-    // A later thread in the same place can't have left this one's network or user: that would have released what is parked.
+    // A later thread at this address has the same user and network: changing them releases the
+    // connection.
     if descriptor < 0 || THREAD.load(Ordering::Relaxed) != errno::place() {
         return None;
     }
@@ -100,7 +101,7 @@ pub(crate) fn release() {
     }
 }
 
-/// Lets a descriptor go that the caller closes or replaces, if it is parked and not another process's.
+/// Drops a descriptor that the caller closes or replaces, if it is kept and this process's own.
 pub(crate) fn forget(descriptor: c_int) -> bool {
     let is_kept = descriptor >= 0 && DESCRIPTOR.load(Ordering::Relaxed) == descriptor;
     if !is_kept || process::is_borrowed() || hold(descriptor).is_none() {
@@ -134,8 +135,8 @@ fn is_silent(descriptor: c_int) -> bool {
 extern "C" fn register_fork_handlers() {
     process::prepare();
     process::know();
-    // SAFETY: the handlers stay as long as the library, which is never unloaded. Should there be no room for them, the numbers of forks
-    // are not known, and nothing may be parked.
+    // SAFETY: the handlers stay as long as the library, which is never unloaded. Should there be no
+    // room for them, the numbers of forks are not known, and nothing may be kept.
     unsafe {
         if libc::pthread_atfork(Some(before_fork), None, Some(in_child)) != 0 {
             DESCRIPTOR.store(HELD, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Requests and their answers, as far as a socket has to know them: whether something is still to come on it.
+//! Requests and their answers, as far as needed to know whether an answer is outstanding.
 
 use uxfrm_netlink_wire::{Flags, NLMSG_DONE, NLMSG_ERROR, NetlinkHeader};
 
@@ -11,8 +11,8 @@ pub(crate) const ERROR: usize = ERROR_LENGTH as usize;
 
 const ERROR_LENGTH: u32 = 36;
 
-/// Requests that are answered by an acknowledgement or an error and nothing else: NEWSA, DELSA, NEWPOLICY, DELPOLICY, UPDPOLICY, UPDSA,
-/// FLUSHSA, FLUSHPOLICY.
+/// Requests answered by an acknowledgement or an error only: NEWSA, DELSA, NEWPOLICY, DELPOLICY,
+/// UPDPOLICY, UPDSA, FLUSHSA, FLUSHPOLICY.
 const PLAIN: [u16; 8] = [0x10, 0x11, 0x13, 0x14, 0x19, 0x1a, 0x1c, 0x1d];
 
 /// Those of them that have keys.

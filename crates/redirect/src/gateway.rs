@@ -52,7 +52,8 @@ pub(crate) fn close(descriptor: c_int) {
     unsafe { next::close()(descriptor) };
 }
 
-/// Tells the gateway who the client is, if it does not know; the port is chosen here if the program did not choose one.
+/// Sends the client's identity if the gateway does not have it; chooses a port if the program did
+/// not.
 pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.is_greeted() {
         return Ok(());
@@ -64,7 +65,7 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
         socket.set_greeted();
         return Ok(()); // as the last one that had the connection
     }
-    // Who listens must have been heard when `bind` returns, or events of the next moment are missed.
+    // A listener must be registered when `bind` returns, or the next events are missed.
     if socket.groups() != 0 {
         ask(descriptor, greeting(Kind::Ask, socket))?;
     } else {
@@ -75,7 +76,7 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
     Ok(())
 }
 
-/// Tells the gateway what has changed about a client; a client that it does not know yet is told of later.
+/// Sends changes of a client's identity; a client that the gateway does not know is sent later.
 pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.is_greeted() {
         send(descriptor, greeting(Kind::Hello, socket))?;
@@ -85,8 +86,8 @@ pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.groups() != 0 { introduce(descriptor, socket) } else { Ok(()) }
 }
 
-/// Puts a connection to the gateway that is there now in the place of one whose gateway is gone. What the program has asked of the
-/// descriptor stays: its flags, port, groups and options, and that an `epoll` waits for it.
+/// Replaces a connection whose gateway is gone by one to the new gateway. The descriptor keeps
+/// flags, port, groups, options, and the `epoll` that waits for it.
 pub(crate) fn reconnect(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     replace(connect()?, descriptor, socket)?;
     socket.set_ungreeted();
@@ -101,8 +102,9 @@ pub(crate) fn rouse() {
     }
 }
 
-/// Puts a socket that nothing comes from until a gateway has started in the place of a connection whose gateway is gone, so that who polls it waits
-/// and does not go round in circles: a connection stays readable at its end. Whatever is sent there fails with `ENOTCONN`.
+/// Replaces a connection whose gateway is gone by a silent socket until a gateway starts: a
+/// connection at its end stays readable, and polling it would spin. Sending to it fails with
+/// `ENOTCONN`.
 pub(crate) fn silence(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     let silent = wakeup_socket::open(descriptor)?;
     socket.set_quiet();
@@ -307,7 +309,7 @@ fn port_of(socket: &Socket) -> u32 {
     before.unwrap_or_else(free_port)
 }
 
-/// The process id, or where a socket of this process has that, one with the highest bit set: both as the kernel does.
+/// The process id, or if that is taken a number with the highest bit set, as in the kernel.
 fn free_port() -> u32 {
     static MORE: AtomicU32 = AtomicU32::new(0);
     // SAFETY: the call takes nothing.

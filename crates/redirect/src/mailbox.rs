@@ -1,8 +1,9 @@
-//! The page that this process shares with the gateway, for a program that asks again as soon as it is answered: `ip -batch`.
+//! A page shared with the gateway, for programs that ask again as soon as answered: `ip -batch`.
 //!
-//! It belongs to the connection that is parked between two sockets of the program ([`parking`](crate::parking)), and goes with it. What
-//! has but one answer and no keys is asked there while the gateway waits for it; all else, and all that the gateway does not answer at once, goes by the
-//! socket. So a program that polls the descriptor, or sleeps on it, finds its answer there.
+//! It belongs to the connection kept between two sockets
+//! ([`connection_reuse`](crate::connection_reuse)) and goes with it. Requests with one answer and
+//! no keys are put there while the gateway waits for them; all others, and those not answered at
+//! once, use the socket. So programs that poll or sleep on the descriptor find their answers there.
 //!
 //! A page is never unmapped: another thread may be looking at it. There are but a few.
 
@@ -60,12 +61,12 @@ pub(crate) fn step_aside(socket: &Socket) {
     of(socket).into_iter().for_each(Mailbox::step_aside);
 }
 
-/// Whether the gateway is there and waits for this connection's next request, so that nothing is to come on its socket.
+/// Whether the gateway waits for this connection's next request, so that its socket stays silent.
 pub(crate) fn is_awaited() -> bool {
     page().is_some_and(Mailbox::is_open)
 }
 
-/// Waits a moment for the answer, if it was asked for on the page. `None` when the program has to receive from the socket.
+/// Polls for the answer to a request on the page. `None`: receive from the socket.
 pub(crate) fn receive(
     socket: &Socket,
     vectors: &[iovec],
@@ -103,11 +104,12 @@ fn of(socket: &Socket) -> Option<Mailbox<'static>> {
 }
 
 fn page() -> Option<Mailbox<'static>> {
-    // SAFETY: null, or a page that is mapped to the end of the process; it cannot shrink, and any bytes are valid words.
+    // SAFETY: null, or a page that is mapped to the end of the process; it cannot shrink, and any
+    // bytes are valid words.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }.map(Mailbox::new)
 }
 
-/// Copies the answer into the program's buffers as far as they go. Its length, and how much was copied.
+/// Copies the answer into the program's buffers. Its length, and the bytes copied.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -170,7 +172,8 @@ fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
 /// Whether memory has a page and keeps it: whoever could cut it short would end the program by
 /// `SIGBUS` when it looks there.
 fn is_lasting(memory: c_int) -> bool {
-    // SAFETY: all bytes zero is a valid `stat`, which the call fills; the other call takes numbers only.
+    // SAFETY: all bytes zero is a valid `stat`, which the call fills; the other call takes numbers
+    // only.
     unsafe {
         let mut about: libc::stat = zeroed();
         let seals = libc::fcntl(memory, libc::F_GET_SEALS);
@@ -186,8 +189,8 @@ fn receive_descriptor(descriptor: c_int) -> Option<c_int> {
     let mut bytes = [0_u8; LENGTH];
     let mut control = [0_u64; 4];
     let mut vector = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: LENGTH };
-    // SAFETY: all bytes zero is a valid message, whose buffers are valid for their lengths; a control message is read only where one
-    // with a descriptor lies.
+    // SAFETY: all bytes zero is a valid message, whose buffers are valid for their lengths; a
+    // control message is read only where one with a descriptor lies.
     unsafe {
         let mut message: msghdr = zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);

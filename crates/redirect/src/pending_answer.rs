@@ -1,4 +1,5 @@
-//! What is still to come on a netlink socket after its last request, so that nobody waits for it when the gateway has gone.
+//! The answer a netlink socket still owes its last request, so that nobody waits for a gone
+//! gateway.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

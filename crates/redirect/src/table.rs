@@ -1,6 +1,6 @@
-//! Which descriptors are redirected sockets, of netlink or of a UDP port of the gateway's, and what the program was told about them.
+//! Descriptors that are redirected sockets, netlink or UDP, and their state towards the program.
 //!
-//! A fixed array of atomics: no lock that a fork could leave taken, no allocation. Pages that no descriptor needs are
+//! An array of atomics: no allocation, and no lock that a fork could leave taken. Unused pages are
 //! never touched.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -22,9 +22,9 @@ const GREETED: u32 = 1 << 30;
 const DATAGRAM: u32 = 1 << 29;
 /// In [`Socket::state`]: of netlink, and its gateway is gone.
 const QUIET: u32 = 1 << 28;
-/// In [`Socket::state`]: of netlink, and its connection must not be another socket's when this one is closed.
+/// In [`Socket::state`]: of netlink; its connection must not be reused when this socket is closed.
 const SPOILT: u32 = 1 << 27;
-/// In [`Socket::state`]: of netlink, and the answer to the request that [`Socket::sequence`] numbers is still to come.
+/// In [`Socket::state`]: of netlink; the answer to request [`Socket::sequence`] is outstanding.
 const BUSY: u32 = 1 << 26;
 /// In [`Socket::state`]: of generic netlink, and the kernel's own.
 const GENERIC: u32 = 1 << 25;
@@ -55,11 +55,11 @@ pub(crate) struct Socket {
     tos: AtomicU32,
     /// Of UDP: as on the wire.
     address: [AtomicU32; 4],
-    /// Of netlink: room for what is sent and what is received that the program asked for and the connection does not have yet; 0 for none.
+    /// Of netlink: send and receive buffer sizes asked for and not applied yet; 0 for none.
     rooms: [AtomicU32; 2],
     /// Of netlink: who waits for it.
     watch: Watch,
-    /// Of netlink: port, groups and options that the gateway knows the connection by; no port when it knows none.
+    /// Of netlink: port, groups and options known to the gateway; port 0 while it knows none.
     told: [AtomicU32; 3],
     /// Of netlink: the number of the last request.
     sequence: AtomicU32,
@@ -232,7 +232,7 @@ impl Socket {
         self.state.load(Ordering::Relaxed) & SPOILT != 0
     }
 
-    /// Whether its connection is as good as a new one: nothing is to come on it, it has no copy, and it is as it was made.
+    /// Whether its connection equals a new one: nothing outstanding, no copy, default settings.
     pub(crate) fn is_as_new(&self) -> bool {
         self.state.load(Ordering::Acquire) & (SPOILT | BUSY | QUIET | GREETED) == GREETED
             && self.forks() == connection_reuse::forks()
@@ -421,7 +421,7 @@ pub(crate) fn set_relayed(descriptor: c_int) {
     }
 }
 
-/// Notes that a descriptor is a new socket of generic netlink. One that is too high for that is the kernel's alone.
+/// Notes a new generic netlink socket. A descriptor beyond the table is the kernel's alone.
 pub(crate) fn insert_generic(descriptor: c_int) {
     if let Some(socket) = slot(descriptor) {
         socket.begin(GENERIC);
@@ -456,7 +456,7 @@ pub(crate) fn insert(descriptor: c_int, kind: c_int) -> bool {
     true
 }
 
-/// Forgets a descriptor that is closed, or that the kernel has just handed out for something else; not one that another process closes.
+/// Forgets a descriptor that this process closed, or that the kernel has given out anew.
 pub(crate) fn remove(descriptor: c_int) {
     if let Some(socket) = slot(descriptor).filter(|socket| socket.is_open())
         && !process::is_borrowed()
@@ -471,7 +471,7 @@ pub(crate) fn remove_range(first: c_int, last: c_int) {
     (first.max(0)..=end).for_each(remove);
 }
 
-/// Notes that `copy` is now the same as `descriptor`, whatever that is. False when it should be redirected and cannot be.
+/// Notes that `copy` duplicates `descriptor`. False when it should be redirected and cannot be.
 pub(crate) fn duplicate(descriptor: c_int, copy: c_int) -> bool {
     let Some(socket) = slot(descriptor).filter(|socket| socket.is_open()) else {
         remove(copy);

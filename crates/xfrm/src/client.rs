@@ -1,5 +1,4 @@
-//! A connection to the server: requests sent, their answers waited for. It is given a connected seqpacket socket on which
-//! netlink is spoken.
+//! A connection to the server, over a connected seqpacket socket that carries netlink messages.
 
 mod pipeline;
 
@@ -115,7 +114,7 @@ impl Connection {
     /// Gives each event to `each`, for ever.
     ///
     /// # Errors
-    /// When the connection ends, or `each` has none of it; after [`Error::Overrun`] it can be called again.
+    /// The connection ended, or `each` failed; after [`Error::Overrun`] it can be called again.
     pub fn listen<E: From<Error>>(
         &mut self,
         mut each: impl FnMut(&Message<'_>) -> Result<(), E>,

@@ -1,12 +1,12 @@
 //! Answers as JSON (`-j`, `-j -p`). iproute2 has none for `xfrm`, so this form is ours:
 //!
-//! - a list is an array of objects, each what `-s` would print; any other answer is one object, and of `monitor` each event
-//!   is one on a line of its own, with `"event"` as its first member;
-//! - members are called as the grammar calls the words (`replay-window`, `if_id`, `auth-trunc`), so what is shown can be
-//!   said; flags are arrays of their names, with `"0x…"` for the bits without one;
-//! - numbers are numbers, but SPIs, marks, keys and bitmaps are `"0x…"` strings; limits without an end and times that never
-//!   came are `null`; times are seconds since 1970;
-//! - a member that has nothing to say is left out.
+//! - a list is an array of objects with the content of `-s`; other answers are one object;
+//!   `monitor` prints an object per line, `"event"` first;
+//! - members have the grammar's words (`replay-window`, `if_id`, `auth-trunc`); flags are arrays
+//!   of names, with `"0x…"` for unnamed bits;
+//! - SPIs, marks, keys and bitmaps are `"0x…"` strings, other numbers are numbers; limits without
+//!   an end and times that never came are `null`; times are seconds since 1970;
+//! - empty members are left out.
 
 mod policy;
 mod state;

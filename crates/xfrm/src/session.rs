@@ -1,7 +1,7 @@
 //! `uxfrm xfrm WORDS…`: one command line, or a batch of them, from its words to its exit code.
 //!
-//! Exit codes are iproute2's: 0 done, 1 what was asked for makes no sense together or the socket failed, 2 the server
-//! refused it, 255 wrong words.
+//! Exit codes are iproute2's: 0 success, 1 contradictory arguments or a socket error, 2 refused by
+//! the server, 255 wrong words.
 
 mod batch;
 mod deletion;
@@ -27,7 +27,7 @@ use crate::{
 
 /// What a command line may use of the world outside.
 pub trait World {
-    /// A connection to the gateway that `options` name, listening to `groups` (bits as in `nl_groups`).
+    /// Connects to the gateway that `options` name, listening to `groups` (bits of `nl_groups`).
     ///
     /// # Errors
     /// Why there is none, for the user.

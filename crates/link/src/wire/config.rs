@@ -1,5 +1,5 @@
-//! A tunnel between `IFLA_INFO_DATA` and [`Config`] (`include/uapi/linux/if_tunnel.h`; `ipip_netlink_parms`, `ipgre_netlink_parms`,
-//! `ip6_tnl_netlink_parms`, `ip6gre_netlink_parms`).
+//! Converts between `IFLA_INFO_DATA` and [`Config`] (`include/uapi/linux/if_tunnel.h`;
+//! `ipip_netlink_parms`, `ipgre_netlink_parms`, `ip6_tnl_netlink_parms`, `ip6gre_netlink_parms`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;

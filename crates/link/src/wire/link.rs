@@ -1,4 +1,4 @@
-//! `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`: `struct ifinfomsg` and attributes (`include/uapi/linux/if_link.h`).
+//! `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`: `struct ifinfomsg` and attributes (`if_link.h`).
 
 use std::net::IpAddr;
 
@@ -41,7 +41,7 @@ const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
 const INFO_STATISTICS: u16 = 3;
 
-/// Numbers of the device that are shown, by type and iproute2's name in JSON, in the order of its text.
+/// Numeric attributes that are shown, with iproute2's JSON names, in the order of its text.
 const DETAILS: [(u16, &str); 11] = [
     (30, "promiscuity"),
     (61, "allmulti"),
@@ -154,8 +154,8 @@ impl LinkRequest {
     /// Reads a request's body.
     ///
     /// # Errors
-    /// `EINVAL` for a body without head, `ERANGE` for an attribute that is too short, `EOPNOTSUPP` for what is no tunnel of ours, and what can't be
-    /// about one.
+    /// `EINVAL` without a header, `ERANGE` for a short attribute, `EOPNOTSUPP` for other kinds of
+    /// devices, and errors of the tunnel's settings.
     pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
         let (head, attributes) = body.split_first_chunk::<HEAD>().ok_or(Refusal::bare(EINVAL))?;
         let word =
@@ -185,7 +185,7 @@ fn tunnel(info: &Reader<'_>) -> Result<Config, Refusal> {
 }
 
 impl Device {
-    /// The body of an answer about its tunnel: what the kernel says, except what it does not know of the tunnel.
+    /// Body of an answer about a tunnel: the kernel's, with the tunnel's own attributes replaced.
     #[must_use]
     pub fn with(&self, config: &Config, statistics: &Statistics) -> Vec<u8> {
         let Some((kernels, attributes)) = self.0.split_first_chunk::<HEAD>() else {
@@ -246,7 +246,7 @@ impl Shown {
     }
 }
 
-/// Places in `struct rtnl_link_stats64`, by words: packets and bytes received and sent, drops, collisions.
+/// Word offsets in `struct rtnl_link_stats64`: packets and bytes in and out, drops, collisions.
 const WORDS: usize = 25;
 const PLACES: [usize; 7] = [0, 1, 2, 3, 6, 7, 9];
 

@@ -50,7 +50,8 @@ impl Request {
         self.parts(kind as u16, &[value.as_bytes()]);
     }
 
-    /// Puts an attribute by number, whose value is several parts one behind the other. Its padding counts.
+    /// Puts an attribute by number from parts of its value. The message's length includes its
+    /// padding.
     pub fn parts(&mut self, kind: u16, parts: &[&[u8]]) {
         let len = parts.iter().map(|part| part.len()).sum();
         let end = aligned(self.bytes.len());

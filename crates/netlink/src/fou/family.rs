@@ -1,4 +1,5 @@
-//! The controller's answer about the family (`net/netlink/genetlink.c: ctrl_fill_info`), which a client asks before its first request.
+//! The controller's answer about the family, which a client asks for first
+//! (`net/netlink/genetlink.c: ctrl_fill_info`).
 
 pub use uxfrm_netlink_wire::genl::GENL_ID_CTRL as CONTROL;
 use uxfrm_netlink_wire::genl::{
@@ -24,7 +25,7 @@ const DO: u32 = 2;
 const DUMP: u32 = 4;
 const HAS_POLICY: u32 = 8;
 
-/// The one question that the controller is asked here: who is the family `fou`, by name or by number?
+/// `CTRL_CMD_GETFAMILY` for the family `fou`, by name or by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question;
 
@@ -32,7 +33,8 @@ impl Question {
     /// Reads a message's body.
     ///
     /// # Errors
-    /// `ENOENT` when it is about another family, `EOPNOTSUPP` for another question, `EINVAL` for one about nobody.
+    /// `ENOENT` for another family, `EOPNOTSUPP` for another command, `EINVAL` where no family is
+    /// named.
     pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
         let (header, attributes) = GenlHeader::split(body).ok_or(Refusal::bare(number::EINVAL))?;
         if header.command != CTRL_CMD_GETFAMILY {

@@ -1,6 +1,6 @@
 //! Counters of states: GETAE, NEWAE, and telling of them (aevents).
 //!
-//! The kernel tells after every so many packets of a state; here it is looked ten times a second, so a state is told of at most so often.
+//! The kernel notifies after a number of packets; uxfrm polls counters at most ten times a second.
 
 use std::time::Duration;
 
@@ -105,16 +105,16 @@ impl Server {
         Ok(())
     }
 
-    /// When [`Server::tell_counters`] must be called at the latest: a tenth of a second after the last time while somebody listens, and as
-    /// much more for each 100,000 states.
+    /// When [`Server::tell_counters`] is due: while somebody listens, a tenth of a second after the
+    /// last call, and another tenth for each 100,000 states.
     #[must_use]
     pub fn poll_counters(&self) -> Option<Moment> {
         let listening = self.clients.are_listening(Groups::AEVENTS);
         listening.then(|| self.next_look.unwrap_or_default())
     }
 
-    /// Tells listeners of states whose counters ran ahead by their thresholds. `snapshot` is the newest; before [`Server::poll_counters`] it
-    /// does nothing.
+    /// Notifies listeners of states whose counters exceed their thresholds. `snapshot` is the
+    /// newest; does nothing before [`Server::poll_counters`].
     pub fn tell_counters(&mut self, snapshot: &Snapshot, now: Moment, out: &mut Outbox) {
         if !self.clients.are_listening(Groups::AEVENTS) {
             self.next_look = None;
@@ -157,7 +157,8 @@ impl Server {
     }
 }
 
-/// How many pauses lie between two looks: a look takes as long as there are states, and shall take the same share of the time however many.
+/// Poll intervals to skip: a poll takes time in proportion to states, and its share of time stays
+/// constant.
 fn pauses(states: usize) -> u32 {
     u32::try_from(states / QUICKLY_LOOKED_AT).unwrap_or(u32::MAX).saturating_add(1)
 }

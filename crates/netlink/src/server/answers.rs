@@ -1,5 +1,5 @@
-//! Answers to requests of other protocols than `NETLINK_XFRM`, whose server is elsewhere: what comes around the answers is the same
-//! (`net/netlink/af_netlink.c: netlink_rcv_skb`).
+//! Answers for protocols other than `NETLINK_XFRM` whose server is elsewhere: acknowledgements,
+//! refusals and dumps (`net/netlink/af_netlink.c: netlink_rcv_skb`).
 
 use uxfrm_netlink_wire::{Flags, Message, Messages, NLMSG_DONE, NLMSG_MIN_TYPE};
 

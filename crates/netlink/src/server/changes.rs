@@ -18,7 +18,8 @@ use crate::{
 };
 
 impl Server {
-    /// Tells listeners of states and policies that came, changed and went: states that went first, as one that came may have the name of such a one.
+    /// Notifies listeners of changed states and policies; deletions first, as a new one may reuse a
+    /// name.
     pub fn tell_changes(&self, changes: &Changes, out: &mut Outbox) {
         let Changes { added, removed, updated, policies, defaults: _ } = changes;
         removed.iter().for_each(|sa| self.notify_sa_deleted(sa, out));

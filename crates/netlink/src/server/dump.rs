@@ -1,6 +1,6 @@
-//! Dumps: all states, or all policies, in as many datagrams as it takes, the youngest first. As in the kernel (`xfrm_state_walk`,
-//! `xfrm_policy_walk`) a dump goes along the order in which they came and keeps its place in it: those that have gone meanwhile are not
-//! shown, and those that came are not either.
+//! Dumps of all states or policies, youngest first, in parts. As in the kernel (`xfrm_state_walk`,
+//! `xfrm_policy_walk`) a dump keeps its place in the order of insertion: it shows neither entries
+//! deleted meanwhile nor new ones.
 
 use std::{iter::Peekable, sync::Arc, vec};
 
@@ -25,7 +25,7 @@ pub(crate) struct Dump {
     rest: Rest,
 }
 
-/// States looked at for one datagram at the most, whether a client wants to see them or not: others wait meanwhile.
+/// Most states looked at for one datagram, shown or not: other clients wait meanwhile.
 const AT_ONCE: usize = 256;
 
 /// One datagram of a dump.

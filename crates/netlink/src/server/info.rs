@@ -19,14 +19,14 @@ const SPD_HASH: u16 = 2;
 const SPD_IPV4_THRESHOLD: u16 = 3;
 const SPD_IPV6_THRESHOLD: u16 = 4;
 
-/// A success that says what changes and what does not: a refusal would be no answer that programs know of.
+/// Warning with a success: programs do not expect a refusal here.
 const PLANNED_ANEW: &str = "Hash thresholds are kept and shown; policies are planned anew, by lengths that are found and not told";
 
 /// `xfrm_policy_hashmax`, `xfrm_state_hashmax`.
 const MOST_BUCKETS: u32 = 1024 * 1024;
 
-/// From which prefix lengths on the kernel hashes policies. Here plans find what tells policies apart themselves: setting these only has all planned
-/// anew, as the kernel hashes all anew (`xfrm_set_spdinfo`). Kept for those that ask for them again.
+/// Prefix lengths from which the kernel hashes policies (`xfrm_set_spdinfo`). Stored and shown;
+/// their only effect is that the classifier is rebuilt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
     ipv4: RawThreshold,

@@ -1,5 +1,5 @@
-//! Larval states: an SPI reserved (ALLOCSPI) or a state asked for (ACQUIRE), until a key manager makes it real or time is up
-//! (`net/xfrm/xfrm_state.c: __find_acq_core`, `xfrm_alloc_spi`).
+//! Larval states: an SPI reserved (ALLOCSPI) or a state asked for (ACQUIRE), until a key manager
+//! completes it or it expires (`net/xfrm/xfrm_state.c: __find_acq_core`, `xfrm_alloc_spi`).
 //!
 //! They carry no packets, so they live here and not in the databases that workers read.
 
@@ -44,7 +44,8 @@ pub(crate) struct Larval {
     pub(crate) seq: u32,
     /// The packet that it is for; `None` from ALLOCSPI, which shows its addresses without a family.
     pub(crate) selector: Option<Selector>,
-    /// The device that is to have the real one, and what it calls this one (`XFRM_DEV_OFFLOAD_FLAG_ACQ`).
+    /// The device that will hold the state, and its handle of this one
+    /// (`XFRM_DEV_OFFLOAD_FLAG_ACQ`).
     pub(crate) device: Option<(DeviceId, Handle)>,
     pub(crate) added: Moment,
     lifetime: u32,
@@ -114,7 +115,7 @@ impl Larval {
         Self { seq, selector: Some(only(flow)), direction, ..Self::new(template, now, lifetime) }
     }
 
-    /// The one that [`Larval::info`] and [`Larval::attributes`] tell of; `None` for what makes no sense.
+    /// Decodes [`Larval::info`] and [`Larval::attributes`]; `None` for invalid values.
     pub(super) fn restored(
         info: &RawSa,
         attributes: &Attributes<'_>,
@@ -156,8 +157,8 @@ impl Larval {
         Self::new(template, Moment(0), 0)
     }
 
-    /// Whether a packet that wants a state finds this one in progress (`xfrm_state_find`, `xfrm_state_look_at`); its selector does not
-    /// count there. One of its way, and without an SPI.
+    /// Whether this state serves a packet's acquire: same path, no SPI; its selector does not count
+    /// (`xfrm_state_find`, `xfrm_state_look_at`).
     pub(super) fn serves(&self, wanted: &Wanted) -> bool {
         let any = |address: IpAddr| address.is_unspecified();
         (self.source == wanted.source || any(self.source) || any(wanted.source))
@@ -322,7 +323,8 @@ fn check_range(request: &RawSpiRequest) -> Result<(), Refusal> {
     if request.min > request.max {
         return Err(Refusal::invalid("Invalid SPI range: min > max"));
     }
-    // A key manager that has a CPI offers compression; one that is refused goes on without (RFC 7296 §2.22). No state of it can follow here.
+    // A refused CPI makes a key manager go on without compression (RFC 7296 §2.22); a reserved one
+    // would be followed by a state that cannot be added.
     if request.sa.id.protocol == COMP {
         return Err(Refusal::new(number::EPROTONOSUPPORT, "IPComp is not supported"));
     }

@@ -57,7 +57,7 @@ pub(super) struct Serial(u64);
 #[derive(Debug)]
 struct Index<K>(HashMap<K, Vec<Serial>>);
 
-/// How many may be asked for at a time: beyond that packets find nobody, as in the kernel when memory ends.
+/// Most acquires at a time; beyond that packets find no state, as in a kernel out of memory.
 const MOST_ASKED: usize = 4096;
 /// For so long a device that did not take a larval state is not asked for the same again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -184,7 +184,8 @@ impl LarvalTable {
         }
     }
 
-    /// A real state has come: what was asked for with its number, else what it answers without an SPI, goes.
+    /// Removes the larval state that a new state completes: by acquire number, else one without
+    /// SPI.
     pub(super) fn remove_answered_by(&mut self, sa: &Sa) {
         let (config, id) = (sa.config(), sa.id());
         let way = (id.destination, id.protocol);
@@ -206,7 +207,7 @@ impl LarvalTable {
         }
     }
 
-    /// A packet asks for a state: whether it needs a larval state of its own, because none is there already nor are there too many.
+    /// Whether a packet's acquire needs a new larval state: none serves it and there is room.
     pub(super) fn needs_acquire(&mut self, wanted: &Wanted, now: Moment) -> bool {
         let is_refused = self.refused.get(wanted).is_some_and(|again| now < *again);
         if is_refused || self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
@@ -262,7 +263,8 @@ impl LarvalTable {
         self.remove(serial)
     }
 
-    /// The one that ALLOCSPI means, made if it is not there: by number, else one without SPI that wishes the same.
+    /// The larval state for ALLOCSPI: by acquire number, else by template without SPI, else a new
+    /// one.
     pub(super) fn find_or_insert(
         &mut self,
         template: AcqTemplate,

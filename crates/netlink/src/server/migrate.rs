@@ -1,7 +1,9 @@
-//! MIGRATE: new ends for the states and templates of a policy: `net/xfrm/xfrm_policy.c: xfrm_migrate`.
+//! MIGRATE: new addresses for a policy's states and templates (`net/xfrm/xfrm_policy.c:
+//! xfrm_migrate`).
 //!
-//! Sequence numbers go on above those that the old state sent, and what it received counts as received: Linux copies both too, but lets
-//! the old state send on for a moment. All states and the policy change at once, or nothing does.
+//! Sequence numbers go on above the old state's, and its replay window is kept: Linux copies both
+//! too, but the old state sends for a moment longer. All states and the policy change at once, or
+//! none.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -193,7 +195,8 @@ fn policy(
     found.cloned().ok_or(const { Refusal::new(number::ENOENT, NOT_FOUND) })
 }
 
-/// To the kernel an unknown old family is IPv4 (`xfrm_addr_equal`). An unknown new one it puts into the template; here it is none.
+/// The kernel takes an unknown old family for IPv4 (`xfrm_addr_equal`) and stores an unknown new
+/// one; here the new one is refused.
 fn migration(raw: &RawMigration) -> Option<Migration> {
     let old = address::family(raw.old_family).unwrap_or(Family::V4);
     let new = address::family(raw.new_family)?;

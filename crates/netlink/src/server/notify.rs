@@ -126,7 +126,8 @@ fn expire_policy(server: &Server, entry: &PolicyEntry, limit: Limit, out: &mut O
     });
 }
 
-/// `xfrm_state_find`, `km_query`, `build_acquire`. Nobody listening, nothing is asked for, and no larval state made; nor where a device does not take it.
+/// Acquire for a packet, and its larval state; nothing without listeners or if the device refuses
+/// (`xfrm_state_find`, `km_query`, `build_acquire`).
 fn acquire(
     server: &mut Server,
     database: &mut Database,

@@ -41,7 +41,7 @@ impl Server {
         states.into_iter().map(portrait).collect()
     }
 
-    /// A message for each larval state, for each policy, those of one priority in their order, and for the defaults.
+    /// Messages for larval states, for policies, of one priority in their order, and for defaults.
     pub fn portray_others(&self, database: &Database) -> Vec<Datagram> {
         let larvals = self.larvals.iter().map(|larval| {
             let mut datagram = begin(MessageType::NewSa);

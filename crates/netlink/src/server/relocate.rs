@@ -1,7 +1,8 @@
-//! MIGRATE_STATE (Linux 7.2): new ends for one state that is named by its SPI: `net/xfrm/xfrm_user.c: xfrm_do_migrate_state`.
+//! MIGRATE_STATE (Linux 7.2): new addresses for one state (`net/xfrm/xfrm_user.c:
+//! xfrm_do_migrate_state`).
 //!
-//! What the request does not name stays as it is. The new state goes on where the old one ends, and workers see no moment without one
-//! of both; so nobody has to block traffic meanwhile, as Linux advises for AES-GCM.
+//! Values that the request omits are kept. Workers see one of both states at any time, so traffic
+//! need not be blocked meanwhile, as Linux advises for AES-GCM.
 
 use std::{num::NonZeroU32, sync::Arc};
 

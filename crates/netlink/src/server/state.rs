@@ -175,7 +175,7 @@ impl Found {
     }
 }
 
-/// The name that a request gives a state. Protocols without SPIs are found by addresses, and there are none here.
+/// The id that a request names. Protocols without SPIs are looked up by addresses: none exist here.
 pub(super) fn sa_id(raw: &RawSaId, call: &Call<'_>) -> Result<(SaId, Mark), Refusal> {
     const WITH_SPI: [u8; 3] = [50, 51, 108];
     let by_address = !WITH_SPI.contains(&raw.protocol);

@@ -1,4 +1,4 @@
-//! Any bytes where a program's calls bring them, for fuzzers and tests: into and out of the program's own buffers, whose bounds are checked.
+//! Arbitrary bytes at a program's calls, for fuzzers and tests; checks the bounds of its buffers.
 
 use std::mem::zeroed;
 use std::os::fd::AsRawFd as _;
@@ -38,7 +38,8 @@ pub(crate) fn options(input: &[u8]) {
     assert!(found.is_none_or(|place| place < names.len()));
 }
 
-/// Tells a program's message of its ends. `room` is the room for the address, for control messages, and what the program wants to know.
+/// Writes a datagram's addresses to a program's message. `room`: for the address, for control
+/// messages, and the options that the program set.
 pub(crate) fn told(ends: &Ends, room: &[u8]) {
     let &[name, control, wishes, ..] = room else { return };
     let descriptor = std::io::stdin().as_raw_fd();

@@ -1,4 +1,4 @@
-//! Control messages of redirected UDP sockets: where a datagram came to and from where it shall leave, and who sent it here.
+//! Control messages of redirected UDP sockets: local address, TOS, and the sender's descriptors.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -97,7 +97,8 @@ pub(super) unsafe fn read(message: &msghdr, ends: &mut Ends) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
                 if length > 0 =>
             {
-                // An `int`, or for IPv4 also one byte; the first byte is the whole where the machine is little-endian.
+                // An `int`, for IPv4 also one byte; on little-endian machines the first byte is the
+                // value.
                 let wide = length >= size_of::<c_int>();
                 ends.tos = if wide {
                     data.cast::<c_int>().read_unaligned().to_le_bytes()[0]

@@ -1,4 +1,4 @@
-//! Calls after which a new connection would reach another gateway, or come from another user: none from before is used for it.
+//! Calls that change namespace or user: kept connections are released, as they name another client.
 
 use libc::{c_int, uid_t};
 

@@ -137,8 +137,8 @@ unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize)
     controlled(descriptor, command, unsafe { next::fcntl64()(descriptor, command, argument) })
 }
 
-/// Interfaces are asked about through any socket (`SIOCETHTOOL`, `SIOCGIFCONF`): a Unix socket will do. Of datagrams that wait, the
-/// program knows no header. Interfaces that are the gateway's devices have IPsec of their own.
+/// `SIOCETHTOOL` and `SIOCGIFCONF` work on any socket, also on a Unix one. Of waiting datagrams the
+/// header is hidden; on the gateway's devices ethtool shows the gateway's IPsec offload.
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
     spoil(descriptor);
@@ -156,7 +156,8 @@ unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize)
     result
 }
 
-/// Remembers who waits for a socket of ours: a connection that takes its place must be waited for as well.
+/// Remembers an `epoll` that waits for this socket: a connection in its place must be added as
+/// well.
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn epoll_ctl(
     epoll: c_int,

@@ -1,9 +1,10 @@
-//! Sockets of generic netlink: the kernel's own, except for the family `fou`, which is the gateway's.
+//! Generic netlink sockets: the kernel's own, except for the family `fou`, which is the gateway's.
 //!
-//! One socket may speak to several families, so it is decided by message: what asks the controller for `fou`, and what is for the number that the
-//! gateway says it has, goes to the gateway; all else goes on to the kernel. The gateway's number is above all of the kernel's, so the two can't be
-//! mixed up. Its answers are put into the socket's own queue, where `poll` and `recv` find them as they find the kernel's: who may add a receive
-//! port may do that too (`CAP_NET_ADMIN`). They come from another port than the kernel's 0, which is set right when they are received.
+//! One socket may speak to several families, so each message is routed by itself: questions to the
+//! controller about `fou` and messages to the gateway's family number go to the gateway, others to
+//! the kernel. The gateway's number is above all kernel numbers. Its answers are put into the
+//! socket's own queue, where `poll` and `recv` find them; this needs `CAP_NET_ADMIN`, as adding a
+//! receive port does. Their source port is corrected to the kernel's 0 on receipt.
 
 use std::mem::{size_of, zeroed};
 
@@ -22,7 +23,7 @@ const REQUEST: usize = 4096;
 /// Bytes of the longest datagram that it answers with.
 const ANSWER: usize = 32 * 1024;
 
-/// Sends a message to the gateway if it is for it; what the call returns then. `None` for what is the kernel's.
+/// Sends a message to the gateway if it is meant for it; the call's result. `None`: the kernel's.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -50,7 +51,7 @@ unsafe fn relay_request(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t>
     })
 }
 
-/// Whether the first message of a datagram is the gateway's. Who puts messages for several families into one datagram sends all to the first one's.
+/// Whether the first message of a datagram is the gateway's; the others in it go the same way.
 pub(super) fn is_for_gateway(datagram: &[u8]) -> bool {
     let Some((header, body)) = NetlinkHeader::split(datagram) else { return false };
     let Some((family, attributes)) = GenlHeader::split(body) else { return false };
@@ -203,7 +204,8 @@ pub(super) unsafe fn set_right(descriptor: c_int, from: *mut sockaddr, length: s
         return;
     }
     let from = from.cast::<sockaddr_nl>();
-    // SAFETY: by this function's contract there is room for a netlink address; any bytes are a valid one.
+    // SAFETY: by this function's contract there is room for a netlink address; any bytes are a
+    // valid one.
     unsafe {
         let mut address = from.read_unaligned();
         if c_int::from(address.nl_family) == libc::AF_NETLINK && address.nl_pid != 0 {

@@ -31,8 +31,9 @@ fn reconnected(descriptor: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
-/// What a program receives whose gateway went before it answered: an error with the request's number, `ECONNRESET`. It asks for what it
-/// knows of netlink, where each request is answered: charon would wait for ever. Its length, as the call returns it, and the message's flags.
+/// The answer to a program whose gateway went first: an error `ECONNRESET` with the request's
+/// sequence number, as netlink answers each request and charon would wait for ever. Its length, as
+/// the call returns it, and the message's flags.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -63,7 +64,7 @@ pub(super) fn lost(descriptor: c_int) -> c_int {
     }
 }
 
-/// The errno of who receives from a socket without a gateway. A listener that may block waits here until there is one.
+/// Errno of receiving without a gateway. A blocking listener waits here until there is one.
 pub(super) fn received_in_silence(descriptor: c_int, socket: &Socket, flags: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let status = unsafe { next::fcntl()(descriptor, libc::F_GETFL) };

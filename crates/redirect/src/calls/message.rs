@@ -1,13 +1,13 @@
 //! Messages: `send` and `recv` in all their forms.
 //!
-//! The gateway's own datagrams ([`Greeting`]) do not reach the program: an overrun becomes `ENOBUFS`, as on a netlink
-//! socket. When the gateway is gone and another one is there, the next message goes to that one, and who waits for messages is told
-//! that some were lost (`ENOBUFS`).
+//! The gateway's [`Greeting`] datagrams do not reach the program: an overrun becomes `ENOBUFS`, as
+//! on a netlink socket. After a restart of the gateway the next message goes to the new one, and
+//! listeners get `ENOBUFS`: messages were lost.
 //!
-//! Who waits for an answer meanwhile gets one, the error `ECONNRESET`. When there is no gateway, who sends gets that as the call's error, and so does who
-//! receives without having asked: netlink knows no end of file. A listener is told of the loss
-//! once, and then its socket is silent, as the kernel's is when nothing happens, until this process finds a gateway again: by sending,
-//! by opening a socket, by receiving once more.
+//! A program that waits for an answer meanwhile gets the error `ECONNRESET`. Without a gateway,
+//! sending fails with it, and so does receiving without having asked: netlink knows no end of file.
+//! A listener is told once; then its socket is silent until this process finds a gateway by
+//! sending, by opening a socket, or by receiving again.
 
 use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -358,8 +358,8 @@ enum Prepared {
     Done(ssize_t),
 }
 
-/// Gives the socket a port if it has none, and notes what is asked. An empty message, which netlink ignores, would look like an end of
-/// file.
+/// Gives the socket a port if it has none, and notes the request. An empty message, which netlink
+/// ignores, would look like an end of file.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -447,7 +447,8 @@ unsafe fn note_passed(message: *const msghdr) {
     }
 }
 
-/// What the program is told about a datagram that came in; `None` when it was not for the program, or [`loss::answer`] has what is.
+/// The result of a received datagram; `None` if it is not for the program or [`loss::answer`]
+/// applies.
 fn received_by_program(
     descriptor: c_int,
     received: ssize_t,

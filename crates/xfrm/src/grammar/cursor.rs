@@ -67,7 +67,7 @@ impl<'l, 'a> Cursor<'l, 'a> {
         self.keyword(table).ok_or_else(|| self.unknown(&table.words()))
     }
 
-    /// Takes the next word, which has to be one of the table's or the beginning of one; the first that fits counts.
+    /// Takes the next word as a table's word or abbreviation; the first match counts.
     pub(super) fn abbreviated<T: Copy>(&mut self, table: &Table<T>) -> Result<T, Fault> {
         let entry = self.peek().and_then(|word| table.abbreviated(word.text()));
         match entry {

@@ -31,7 +31,7 @@ pub(super) fn policies(connection: &mut Connection, filter: &PolicyFilter) -> Re
     })
 }
 
-/// Ends when a round finds nothing, or can delete nothing of what it finds: then the first refusal says why.
+/// Ends when a round finds nothing, or can delete nothing: then the first refusal is reported.
 fn rounds(
     connection: &mut Connection,
     list: &Command,
