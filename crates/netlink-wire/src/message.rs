@@ -1,8 +1,9 @@
 //! Messages: `struct nlmsghdr` and how a datagram falls into messages.
 
-use std::{array, fmt};
+use std::fmt;
 
 use bitflags::bitflags;
+use zerocopy::{FromBytes, Immutable, IntoBytes, transmute};
 
 use crate::aligned;
 
@@ -44,7 +45,8 @@ bitflags! {
 }
 
 /// `struct nlmsghdr`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct NetlinkHeader {
     /// Bytes of the message with this header, without the padding behind it.
     pub len: u32,
@@ -60,32 +62,24 @@ pub struct NetlinkHeader {
 
 impl NetlinkHeader {
     /// Bytes of the header.
-    pub const LEN: usize = 16;
+    pub const LEN: usize = size_of::<Self>();
 
     /// Splits a header off; `len` is not checked.
     #[must_use]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, rest) = bytes.split_first_chunk()?;
-        Some((Self::from_bytes(*head), rest))
+        Self::read_from_prefix(bytes).ok()
     }
 
     /// Reads a header; `len` is not checked.
     #[must_use]
-    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
-        let [len, [a, b, c, d], seq, pid] =
-            array::from_fn(|word| array::from_fn(|at| bytes[word * 4 + at]));
-        let [len, seq, pid] = [len, seq, pid].map(u32::from_ne_bytes);
-        let [kind, flags] = [[a, b], [c, d]].map(u16::from_ne_bytes);
-        Self { len, kind, flags, seq, pid }
+    pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        transmute!(bytes)
     }
 
     /// The header's bytes.
     #[must_use]
-    pub fn to_bytes(self) -> [u8; Self::LEN] {
-        let [len, seq, pid] = [self.len, self.seq, self.pid].map(u32::to_ne_bytes);
-        let [[a, b], [c, d]] = [self.kind, self.flags].map(u16::to_ne_bytes);
-        let words = [len, [a, b, c, d], seq, pid];
-        array::from_fn(|at| words[at / 4][at % 4])
+    pub const fn to_bytes(self) -> [u8; Self::LEN] {
+        transmute!(self)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Writing messages and attributes.
 
+use std::net::IpAddr;
+
 use crate::attribute::HEADER_LEN;
 use crate::genl::FAMILY_HEADER_LEN;
 use crate::{Flags, NetlinkHeader, aligned};
@@ -45,6 +47,14 @@ impl<'a> AttributeWriter<'a> {
     /// Puts a number in network byte order.
     pub fn be64(&mut self, kind: u16, value: u64) {
         self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// Puts an address without its family.
+    pub fn address(&mut self, kind: u16, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.bytes(kind, &address.octets()),
+            IpAddr::V6(address) => self.bytes(kind, &address.octets()),
+        }
     }
 
     /// Puts a zero-terminated string.

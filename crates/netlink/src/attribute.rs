@@ -25,6 +25,12 @@ macro_rules! attribute_types {
 
 const HIGHEST: usize = 41;
 
+impl From<AttributeType> for u16 {
+    fn from(kind: AttributeType) -> Self {
+        kind as Self
+    }
+}
+
 attribute_types! {
     AlgAuth = 1: Rule::AtLeast(68),
     AlgCrypt = 2: Rule::AtLeast(68),

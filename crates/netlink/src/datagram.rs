@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use uxfrm_netlink_wire::{AttributeWriter, NetlinkHeader, aligned, set_message_len};
+use uxfrm_netlink_wire::{NetlinkHeader, aligned, set_message_len};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::{attribute::AttributeType, wiped::WipedBuffer};
@@ -22,9 +22,11 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// For one message.
-    pub(crate) fn new() -> Self {
-        Self::with_capacity(USUAL_LEN)
+    /// Begins a datagram of one message.
+    pub(crate) fn new(kind: u16, flags: u16, seq: u32, pid: u32) -> Self {
+        let mut datagram = Self::with_capacity(USUAL_LEN);
+        datagram.begin(kind, flags, seq, pid);
+        datagram
     }
 
     /// For as many messages as a part of a dump has, and the one that is too many.
@@ -84,9 +86,7 @@ impl Datagram {
 
     /// Puts an attribute by number, whose value is several parts one behind the other.
     pub(crate) fn raw_attribute(&mut self, kind: u16, parts: &[&[u8]]) -> &mut Self {
-        let len = parts.iter().map(|part| part.len()).sum();
-        let bytes = self.bytes.reserve(AttributeWriter::room(len));
-        AttributeWriter::new(bytes).parts(kind, parts);
+        self.bytes.put_attribute(kind, parts);
         self.measure()
     }
 
@@ -113,15 +113,15 @@ mod tests {
 
     #[test]
     fn debug_shows_no_byte() {
-        let mut datagram = Datagram::new();
-        datagram.begin(0x10, 0, 1, 2).put_bytes(b"secret");
+        let mut datagram = Datagram::new(0x10, 0, 1, 2);
+        datagram.put_bytes(b"secret");
         assert_eq!(format!("{datagram:?}"), "Datagram(24 bytes)");
     }
 
     #[test]
     fn lengths_count_padding_as_the_kernels_do() {
-        let mut datagram = Datagram::new();
-        datagram.begin(0x28, 0, 1, 2).put_bytes(&[1, 2, 2]);
+        let mut datagram = Datagram::new(0x28, 0, 1, 2);
+        datagram.put_bytes(&[1, 2, 2]);
         assert_eq!(datagram.bytes()[0], 20);
         datagram.begin(0x10, 0, 1, 2).raw_attribute(16, &[&[0; 6]]);
         assert_eq!((datagram.bytes()[20], datagram.bytes()[36], datagram.len()), (28, 10, 48));

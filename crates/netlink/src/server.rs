@@ -396,9 +396,7 @@ impl Call<'_> {
 
     /// Begins a message that answers this one.
     fn answer(&self, kind: MessageType) -> crate::Datagram {
-        let mut datagram = crate::Datagram::new();
-        datagram.begin(kind as u16, 0, self.message.header.seq, self.client.port);
-        datagram
+        crate::Datagram::new(kind as u16, 0, self.message.header.seq, self.client.port)
     }
 
     /// Notifies a group of this request by a message that `fill` completes, with the request's port
@@ -412,8 +410,7 @@ impl Call<'_> {
     ) {
         let header = self.message.header;
         self.out.multicast(clients, group, || {
-            let mut datagram = crate::Datagram::new();
-            datagram.begin(kind as u16, 0, header.seq, header.pid);
+            let mut datagram = crate::Datagram::new(kind as u16, 0, header.seq, header.pid);
             fill(&mut datagram);
             datagram
         });

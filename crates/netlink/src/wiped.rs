@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use uxfrm_netlink_wire::{AttributeWriter, aligned};
 use zeroize::Zeroizing;
 
 /// Bytes that are wiped on drop, and wherever growing leaves a copy of them.
@@ -22,6 +23,16 @@ impl WipedBuffer {
             self.0 = larger;
         }
         &mut self.0
+    }
+
+    /// Pads the bytes and appends an attribute, whose value is several parts.
+    pub(crate) fn put_attribute(&mut self, kind: u16, parts: &[&[u8]]) -> &mut Vec<u8> {
+        let end = aligned(self.0.len());
+        let len = parts.iter().map(|part| part.len()).sum();
+        let bytes = self.reserve(3 + AttributeWriter::room(len));
+        bytes.resize(end, 0);
+        AttributeWriter::new(bytes).parts(kind, parts);
+        bytes
     }
 }
 

@@ -143,14 +143,14 @@ fn defaults(object: &mut Object<'_, '_>, one: &RawDefaults) {
 }
 
 fn sad_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
-    if let Some(count) = found.read_number::<u32>(SAD_COUNT) {
+    if let Some(count) = found.read::<u32>(SAD_COUNT) {
         object.number("count", count);
     }
-    buckets(object, found.read_number(SAD_HASH));
+    buckets(object, found.read(SAD_HASH));
 }
 
 fn spd_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
-    if let Some(raw) = found.read_number::<RawSpdInfo>(SPD_COUNTS) {
+    if let Some(raw) = found.read::<RawSpdInfo>(SPD_COUNTS) {
         object.number("in", raw.inbound);
         object.number("out", raw.outbound);
         object.number("fwd", raw.forward);
@@ -160,9 +160,9 @@ fn spd_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
             inner.number("fwd", raw.socket_forward);
         });
     }
-    buckets(object, found.read_number(SPD_HASH));
+    buckets(object, found.read(SPD_HASH));
     for ((number, _), name) in THRESHOLDS.into_iter().zip(["hthresh4", "hthresh6"]) {
-        if let Some(RawThreshold { local, remote }) = found.read_number(number) {
+        if let Some(RawThreshold { local, remote }) = found.read(number) {
             object.object(name, |inner| {
                 inner.number("local", local);
                 inner.number("remote", remote);

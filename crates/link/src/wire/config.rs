@@ -88,10 +88,7 @@ const fn numbers(kind: Kind) -> &'static Numbers {
 pub(super) fn encode(config: &Config, out: &mut AttributeWriter<'_>) {
     let numbers = numbers(config.kind);
     for (number, end) in [(numbers.local, config.local), (numbers.remote, config.remote)] {
-        match end {
-            IpAddr::V4(end) => out.bytes(number, &end.octets()),
-            IpAddr::V6(end) => out.bytes(number, &end.octets()),
-        }
+        out.address(number, end);
     }
     let ttl = match config.ttl {
         Octet::Inherit => 0,

@@ -1,7 +1,5 @@
 //! `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`: `struct ifinfomsg` and attributes (`if_link.h`).
 
-use std::net::IpAddr;
-
 use uxfrm_netlink::{Counts, Refusal};
 use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
 use uxfrm_tunnel::{Config, Kind};
@@ -201,10 +199,7 @@ impl Device {
             }
         }
         for (number, end) in [(ADDRESS, config.local), (BROADCAST, config.remote)] {
-            match end {
-                IpAddr::V4(end) => out.bytes(number, &end.octets()),
-                IpAddr::V6(end) => out.bytes(number, &end.octets()),
-            }
+            out.address(number, end);
         }
         out.ne32(LINK, 0);
         out.bytes(STATS64, &statistics.encode());

@@ -7,7 +7,7 @@ use uxfrm_netlink_wire::{
 };
 use zerocopy::{FromBytes, Immutable};
 
-use crate::{attribute::AttributeType, refusal::Refusal};
+use crate::refusal::Refusal;
 
 /// `NLMSGERR_ATTR_MSG`, `_OFFS`.
 const TEXT: u16 = 1;
@@ -45,7 +45,7 @@ impl Reply {
 
     fn verdict(errno: i32, attributes: &[u8]) -> Self {
         let found = Found::of(attributes);
-        let text = found.number(TEXT).map(|text| {
+        let text = found.value(TEXT).map(|text| {
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
             String::from_utf8_lossy(&text[..end]).into_owned()
         });
@@ -55,7 +55,7 @@ impl Reply {
             _ => Self::Refused(Refusal {
                 errno: errno.saturating_neg(),
                 text: text.map(Cow::Owned),
-                offset: found.read_number(OFFSET),
+                offset: found.read(OFFSET),
             }),
         }
     }
@@ -91,26 +91,14 @@ impl<'a> Found<'a> {
 
     /// The value of an attribute.
     #[must_use]
-    pub fn value(&self, kind: AttributeType) -> Option<&'a [u8]> {
-        self.number(kind as u16)
-    }
-
-    /// The value of an attribute by number.
-    #[must_use]
-    pub fn number(&self, kind: u16) -> Option<&'a [u8]> {
-        self.0.value(kind)
+    pub fn value(&self, kind: impl Into<u16>) -> Option<&'a [u8]> {
+        self.0.value(kind.into())
     }
 
     /// The structure that an attribute begins with; `None` also when it is shorter.
     #[must_use]
-    pub fn read<T: FromBytes + Immutable>(&self, kind: AttributeType) -> Option<T> {
-        self.read_number(kind as u16)
-    }
-
-    /// The same by number.
-    #[must_use]
-    pub fn read_number<T: FromBytes + Immutable>(&self, kind: u16) -> Option<T> {
-        T::read_from_prefix(self.number(kind)?).ok().map(|(value, _)| value)
+    pub fn read<T: FromBytes + Immutable>(&self, kind: impl Into<u16>) -> Option<T> {
+        T::read_from_prefix(self.value(kind)?).ok().map(|(value, _)| value)
     }
 }
 
@@ -169,7 +157,7 @@ mod tests {
     #[test]
     fn of_two_attributes_the_first_counts() {
         let bytes = [text(b"one\0"), text(b"two\0")].concat();
-        assert_eq!(Found::of(&bytes).number(TEXT), Some(&b"one\0"[..]));
+        assert_eq!(Found::of(&bytes).value(TEXT), Some(&b"one\0"[..]));
         assert!(format!("{:?}", Found::of(&bytes)).contains("1: 4"));
     }
 }

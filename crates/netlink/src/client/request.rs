@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use uxfrm_netlink_wire::{AttributeWriter, Flags, NetlinkHeader, aligned, set_message_len};
+use uxfrm_netlink_wire::{Flags, NetlinkHeader, set_message_len};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::{attribute::AttributeType, message::MessageType, wiped::WipedBuffer};
@@ -53,12 +53,7 @@ impl Request {
     /// Puts an attribute by number from parts of its value. The message's length includes its
     /// padding.
     pub fn parts(&mut self, kind: u16, parts: &[&[u8]]) {
-        let len = parts.iter().map(|part| part.len()).sum();
-        let end = aligned(self.bytes.len());
-        let bytes = self.bytes.reserve(3 + AttributeWriter::room(len));
-        bytes.resize(end, 0);
-        AttributeWriter::new(bytes).parts(kind, parts);
-        set_message_len(bytes);
+        set_message_len(self.bytes.put_attribute(kind, parts));
     }
 
     /// Gives it the number that its answers will have.

@@ -131,8 +131,7 @@ impl Server {
                 Cause::Time => CAUSE_TIME,
             };
             out.multicast(&self.clients, Groups::AEVENTS, || {
-                let mut datagram = Datagram::new();
-                datagram.begin(MessageType::NewAe as u16, 0, 0, 0);
+                let mut datagram = super::notify::begin(MessageType::NewAe, 0);
                 self.put_counters(&mut datagram, sa, cause);
                 datagram
             });

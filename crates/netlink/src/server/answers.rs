@@ -46,7 +46,9 @@ impl Answers {
 
     /// Puts one message of content.
     pub fn content(&mut self, request: &Message<'_>, kind: u16, body: &[u8]) {
-        self.begin(request, kind, Flags::empty()).put_bytes(body);
+        let mut datagram = Datagram::new(kind, 0, request.header.seq, self.client.port);
+        datagram.put_bytes(body);
+        self.datagrams.push(datagram);
     }
 
     /// Puts all messages of a dump, and its end.
@@ -77,24 +79,14 @@ impl Answers {
         }
     }
 
-    /// Begins a datagram with one message.
-    fn begin(&mut self, request: &Message<'_>, kind: u16, flags: Flags) -> &mut Datagram {
-        self.datagrams.push(Datagram::new());
-        self.append(request, kind, flags)
-    }
-
     /// Begins a message of a dump, in the last datagram if there is room.
     fn more(&mut self, request: &Message<'_>, kind: u16) -> &mut Datagram {
         if self.datagrams.last().is_none_or(|last| last.len() + ROOM > DUMP_LEN) {
             self.datagrams.push(Datagram::for_dump());
         }
-        self.append(request, kind, Flags::MULTI)
-    }
-
-    fn append(&mut self, request: &Message<'_>, kind: u16, flags: Flags) -> &mut Datagram {
-        let (seq, pid) = (request.header.seq, self.client.port);
         let end = self.datagrams.len() - 1;
-        self.datagrams[end].begin(kind, flags.bits(), seq, pid)
+        let (seq, pid) = (request.header.seq, self.client.port);
+        self.datagrams[end].begin(kind, Flags::MULTI.bits(), seq, pid)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Counts, hash thresholds and defaults: GETSADINFO, NEW- and GETSPDINFO, SET- and GETDEFAULT.
 
 use uxfrm_engine::{Action, Defaults, Direction};
-use uxfrm_netlink_wire::{Flags, RawAttributes};
+use uxfrm_netlink_wire::RawAttributes;
 
 use super::{Call, LEFTOVER, Server, client::Groups};
 use crate::{
@@ -145,8 +145,7 @@ impl Server {
             new
         });
         call.out.multicast(&self.clients, Groups::POLICY, || {
-            let mut datagram = Datagram::new();
-            datagram.begin(MessageType::GetDefault as u16, Flags::empty().bits(), 0, 0);
+            let mut datagram = Datagram::new(MessageType::GetDefault as u16, 0, 0, 0);
             datagram.put(&raw(defaults));
             datagram
         });

@@ -15,7 +15,7 @@ use zerocopy::FromBytes as _;
 
 use super::{Call, Server, client::Groups};
 use crate::{
-    AttributeType, Datagram, MessageType, Refusal,
+    AttributeType, MessageType, Refusal,
     address::{self, address},
     decode::{common, state as decode},
     encode::policy::put_kind,
@@ -86,8 +86,7 @@ impl Server {
     ) {
         let attributes = &call.attributes;
         call.out.multicast(&self.clients, Groups::MIGRATE, || {
-            let mut datagram = Datagram::new();
-            datagram.begin(MessageType::Migrate as u16, 0, 0, 0);
+            let mut datagram = super::notify::begin(MessageType::Migrate, 0);
             datagram.put(&RawPolicyId { index: 0, pad: [0; 3], ..*id });
             for (kind, len) in [(AttributeType::KmAddress, 40), (AttributeType::Encap, 24)] {
                 if let Some(value) = attributes.value(kind).and_then(|value| value.get(..len)) {

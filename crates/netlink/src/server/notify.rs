@@ -204,7 +204,5 @@ fn asking_policy<'a>(
 
 /// What comes of itself has no number.
 pub(super) fn begin(kind: MessageType, pid: u32) -> Datagram {
-    let mut datagram = Datagram::new();
-    datagram.begin(kind as u16, 0, 0, pid);
-    datagram
+    Datagram::new(kind as u16, 0, 0, pid)
 }

@@ -149,9 +149,7 @@ impl Server {
 }
 
 fn begin(kind: MessageType) -> Datagram {
-    let mut datagram = Datagram::new();
-    datagram.begin(kind as u16, Flags::REQUEST.bits(), 0, 0);
-    datagram
+    Datagram::new(kind as u16, Flags::REQUEST.bits(), 0, 0)
 }
 
 /// A message's structure, and its attributes.

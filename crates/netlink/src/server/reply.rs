@@ -57,9 +57,7 @@ pub(super) fn refuse(
 }
 
 fn begin(client: ClientId, message: Message<'_>, flags: Flags) -> Datagram {
-    let mut datagram = Datagram::new();
-    datagram.begin(NLMSG_ERROR, flags.bits(), message.header.seq, client.port);
-    datagram
+    Datagram::new(NLMSG_ERROR, flags.bits(), message.header.seq, client.port)
 }
 
 fn put_text(datagram: &mut Datagram, text: &str) {
