@@ -28,7 +28,7 @@ pub(crate) fn execute(options: &CompletionsOptions) -> anyhow::Result<()> {
 
 /// Bash breaks words at `(` and `,` only where they are not quoted, and algorithms' names have both.
 const BASH: &str = r#"
-_uxfrm_words() {
+_uxfrm_cli_grammar() {
     if [[ ${COMP_WORDS[1]} == @(xfrm|fou|link|dev) && $COMP_CWORD -ge 2 ]]; then
         local IFS=$'\n'
         COMPREPLY=($("${COMP_WORDS[0]}" "complete-${COMP_WORDS[1]}" -- "${COMP_WORDS[@]:2:COMP_CWORD-1}" 2>/dev/null))
@@ -37,14 +37,14 @@ _uxfrm_words() {
         _uxfrm "$@"
     fi
 }
-complete -F _uxfrm_words -o bashdefault -o default uxfrm
+complete -F _uxfrm_cli_grammar -o bashdefault -o default uxfrm
 "#;
 
 /// Where clap's script for zsh begins to decide what it is: ours decides, as else a file `_uxfrm` in `fpath` would not ask us the first time.
 const ZSH_END: &str = r#"if [ "$funcstack[1]" = "_uxfrm" ]"#;
 
 const ZSH: &str = r#"
-_uxfrm_words() {
+_uxfrm_cli_grammar() {
     if [[ ${words[2]} == (xfrm|fou|link|dev) ]] && (( CURRENT >= 3 )); then
         local -a found
         found=("${(@f)$("${words[1]}" "complete-${words[2]}" -- "${(@)words[3,CURRENT]}" 2>/dev/null)}")
@@ -53,9 +53,9 @@ _uxfrm_words() {
         _uxfrm "$@"
     fi
 }
-compdef _uxfrm_words uxfrm
+compdef _uxfrm_cli_grammar uxfrm
 # Loaded as a file of `fpath`, by the first completion.
-[[ $funcstack[1] != _uxfrm ]] || _uxfrm_words "$@"
+[[ $funcstack[1] != _uxfrm ]] || _uxfrm_cli_grammar "$@"
 "#;
 
 const FISH: &str = r#"

@@ -3,6 +3,7 @@
 //!
 //! A new crate has to be given its place in [`LAYERS`] before it builds in CI.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// A crate uses only crates of the layers before its own.
 const LAYERS: &[&[&str]] = &[
-    &["uxfrm-packet", "uxfrm-control", "uxfrm-words"],
+    &["uxfrm-packet", "uxfrm-control", NETLINK_WIRE, "uxfrm-cli-grammar"],
     &["uxfrm-crypto"],
     &["uxfrm-engine"],
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
@@ -24,7 +25,12 @@ const LAYERS: &[&[&str]] = &[
 /// The layers up to here are sans-IO: no clock, thread, descriptor, random source or environment.
 const LAST_SANS_IO_LAYER: usize = 3;
 
-/// Beside the layers: uses only packet, and is used from [`RUNTIME`] on.
+/// Crates split off because several crates need them: each public item must be used outside of
+/// them.
+const SHARED: &[&str] = &[NETLINK_WIRE];
+const NETLINK_WIRE: &str = "uxfrm-netlink-wire";
+
+/// Beside the layers: uses packet and netlink-wire, and is used from [`RUNTIME`] on.
 const IO: &str = "uxfrm-io";
 const PACKET: &str = "uxfrm-packet";
 const RUNTIME: &str = "uxfrm-runtime";
@@ -33,8 +39,8 @@ const RUNTIME: &str = "uxfrm-runtime";
 const TESTKIT: &str = "uxfrm-testkit";
 const ENGINE: &str = "uxfrm-engine";
 
-/// Stands alone: a library for other programs' processes. It and the gateway agree on [`CONTROL`]. [`CLI`]'s tests have it built to preload
-/// it.
+/// Stands alone: a library that is preloaded into other programs. It shares [`CONTROL`] and
+/// [`NETLINK_WIRE`] with the gateway. [`CLI`]'s tests have it built.
 const REDIRECT: &str = "uxfrm-redirect";
 const CONTROL: &str = "uxfrm-control";
 const CLI: &str = "uxfrm";
@@ -90,6 +96,39 @@ fn sans_io_crates_do_not_reach_the_outside_world() {
 }
 
 #[test]
+fn public_items_of_shared_crates_are_used_by_other_crates() {
+    let metadata = workspace();
+    let packages = metadata.workspace_packages();
+    let mut unused = Vec::new();
+    for shared in SHARED {
+        let (own, others): (Vec<&Package>, Vec<&Package>) =
+            packages.iter().partition(|package| package.name == *shared);
+        let users = others.into_iter().filter(|package| package.name != TESTKIT);
+        let library = shared.replace('-', "_");
+        let used: BTreeSet<String> = users
+            .flat_map(code_files)
+            .filter(|code| words(code).any(|word| word == library))
+            .flat_map(|code| words(&code).map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        assert!(!own.is_empty(), "{shared} is no crate of this workspace");
+        let items = own.into_iter().flat_map(code_files).flat_map(|code| public_items(&code));
+        unused.extend(
+            items.filter(|item| !used.contains(item)).map(|item| format!("{shared}: {item}")),
+        );
+    }
+    assert!(unused.is_empty(), "public, and used nowhere else:\n  {}", unused.join("\n  "));
+}
+
+#[test]
+fn public_items_are_found_by_kind() {
+    let source = "pub const fn one() {}\npub(crate) fn two() {}\n    pub const THREE: u8 = 3;\n\
+                  pub struct Four<'a>(pub u8);\npub use five::Six;\npub mod seven;\n\
+                  // pub fn eight() {}\n#[cfg(test)]\nmod tests {\n    pub fn nine() {}\n}\n\
+                  pub unsafe trait Ten {}\n    pub field: u8,\n";
+    assert_eq!(public_items(&code(source)), ["one", "THREE", "Four", "seven", "Ten"]);
+}
+
+#[test]
 fn the_check_sees_an_arrow_upwards() {
     assert!(!may_use("uxfrm-engine", IO, DependencyKind::Normal));
     assert!(!may_use("uxfrm-packet", TESTKIT, DependencyKind::Normal));
@@ -101,6 +140,9 @@ fn the_check_sees_an_arrow_upwards() {
     assert!(may_use("uxfrm-engine", TESTKIT, DependencyKind::Development));
     assert!(may_use(CLI, REDIRECT, DependencyKind::Development));
     assert!(may_use(REDIRECT, CONTROL, DependencyKind::Normal));
+    assert!(may_use(REDIRECT, NETLINK_WIRE, DependencyKind::Normal));
+    assert!(!may_use(REDIRECT, PACKET, DependencyKind::Normal));
+    assert!(!may_use(NETLINK_WIRE, PACKET, DependencyKind::Normal));
     assert!(may_use("uxfrm", IO, DependencyKind::Normal));
 }
 
@@ -132,8 +174,8 @@ fn may_use(user: &str, used: &str, kind: DependencyKind) -> bool {
     match (user, used) {
         (_, TESTKIT) => kind == DependencyKind::Development && has_a_place(user),
         (CLI, REDIRECT) => kind == DependencyKind::Development,
-        (REDIRECT, _) => used == CONTROL,
-        (IO, _) => used == PACKET,
+        (REDIRECT, _) => [CONTROL, NETLINK_WIRE].contains(&used),
+        (IO, _) => [PACKET, NETLINK_WIRE].contains(&used),
         (_, IO) => layer(user) >= layer(RUNTIME),
         (TESTKIT, _) => layer(used).is_some() && layer(used) <= layer(ENGINE),
         // `None`, a crate without a layer, is before every layer: so it uses nothing and must not be used.
@@ -161,17 +203,52 @@ fn outside_crates(package: &Package) -> Vec<String> {
 }
 
 fn outside_words(package: &Package) -> Vec<String> {
-    let root = package.manifest_path.as_std_path().with_file_name("src");
     let mut found = Vec::new();
-    for path in sources(&root) {
-        let source =
-            fs::read_to_string(&path).expect("a source file of this workspace is readable");
-        let words = words_in(&source);
+    for path in sources(&source_directory(package)) {
+        let words = words_in(&read(&path));
         found.extend(
             words.into_iter().map(|(line, word)| format!("{}:{line}: {word}", path.display())),
         );
     }
     found
+}
+
+fn source_directory(package: &Package) -> PathBuf {
+    package.manifest_path.as_std_path().with_file_name("src")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).expect("a source file of this workspace is readable")
+}
+
+/// The code of each source file, without comments and tests.
+fn code_files(package: &Package) -> Vec<String> {
+    sources(&source_directory(package)).iter().map(|path| code(&read(path))).collect()
+}
+
+fn code(source: &str) -> String {
+    code_lines(source).into_iter().flat_map(|(_, line)| [line, "\n"]).collect()
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+/// Names of the items that are `pub` in some code, methods included, fields excluded.
+fn public_items(code: &str) -> Vec<String> {
+    const KINDS: &[&str] =
+        &["fn", "struct", "enum", "union", "trait", "type", "mod", "static", "const"];
+    let declared = code.lines().filter_map(|line| line.trim_start().strip_prefix("pub "));
+    let name = |declaration| {
+        let mut words = words(declaration).filter(|word| !word.is_empty());
+        let mut kind = words.find(|word| !["unsafe", "async", "extern"].contains(word))?;
+        let mut name = words.next()?;
+        if kind == "const" && ["fn", "unsafe"].contains(&name) {
+            (kind, name) = ("fn", words.find(|word| !["fn", "unsafe"].contains(word))?);
+        }
+        KINDS.contains(&kind).then(|| name.to_owned())
+    };
+    declared.filter_map(name).collect()
 }
 
 /// The Rust files under `root` that are not wholly tests.
@@ -189,8 +266,17 @@ fn sources(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Where a source says a word of [`OUTSIDE_WORLD`], by line from 1; comments and `#[cfg(test)]` items do not count.
+/// Where a source says a word of [`OUTSIDE_WORLD`], by line from 1.
 fn words_in(source: &str) -> Vec<(usize, &'static str)> {
+    let said = |code: &str| {
+        OUTSIDE_WORLD.iter().copied().filter(|word| code.contains(*word)).collect::<Vec<_>>()
+    };
+    let lines = code_lines(source).into_iter();
+    lines.flat_map(|(line, code)| said(code).into_iter().map(move |word| (line, word))).collect()
+}
+
+/// The lines of a source by number from 1, without comments and `#[cfg(test)]` items.
+fn code_lines(source: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut lines = source.lines().enumerate();
     while let Some((index, line)) = lines.next() {
@@ -198,10 +284,7 @@ fn words_in(source: &str) -> Vec<(usize, &'static str)> {
             skip_item(&mut lines, indentation(line));
             continue;
         }
-        let code = line.split("//").next().unwrap_or(line);
-        found.extend(
-            OUTSIDE_WORLD.iter().filter(|word| code.contains(*word)).map(|word| (index + 1, *word)),
-        );
+        found.push((index + 1, line.split("//").next().unwrap_or(line)));
     }
     found
 }

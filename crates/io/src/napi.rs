@@ -16,16 +16,14 @@ use nix::sys::{
     time::TimeVal,
 };
 
-use crate::message::{Attributes, GENERIC, Payload, answers, append, attribute, flag};
+use crate::message::{Payload, answers};
+use uxfrm_netlink_wire::genl::{
+    CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, GENL_ID_CTRL, GenlHeader,
+};
+use uxfrm_netlink_wire::{AttributeWriter, Flags, append_message, find_attribute};
 
 /// The kernel answers at once; who waits longer waits in vain.
 const PATIENCE: i64 = 10;
-
-/// Of `linux/genetlink.h`: the family of families, its question for one, and the attributes of that.
-const CONTROL: u16 = 16;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
 
 /// Of `linux/netdev.h`: `NETDEV_CMD_NAPI_GET`, `NETDEV_CMD_NAPI_SET`, and `NETDEV_A_NAPI_*`.
 const NAPI_GET: u8 = 11;
@@ -125,43 +123,46 @@ impl Kernel {
         socket.bind_auto()?;
         socket.set_cap_ack(true)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE, 0))?;
-        let mut kernel = Self { socket, family: CONTROL, sequence: 0 };
-        let families =
-            kernel.ask(GET_FAMILY, flag::ACK, |family| family.text(FAMILY_NAME, "netdev"))?;
-        let id = families.first().and_then(|family| attribute(family, FAMILY_ID)?.try_into().ok());
+        let mut kernel = Self { socket, family: GENL_ID_CTRL, sequence: 0 };
+        let families = kernel.ask(CTRL_CMD_GETFAMILY, Flags::ACK, |family| {
+            family.text(CTRL_ATTR_FAMILY_NAME, "netdev")
+        })?;
+        let id = families
+            .first()
+            .and_then(|family| find_attribute(family, CTRL_ATTR_FAMILY_ID)?.try_into().ok());
         kernel.family = id.map(u16::from_ne_bytes).ok_or(io::ErrorKind::NotFound)?;
         Ok(kernel)
     }
 
     fn queues(&mut self, link: u32) -> io::Result<Vec<(QueueId, Pace)>> {
-        let found = self.ask(NAPI_GET, flag::DUMP, |question| {
+        let found = self.ask(NAPI_GET, Flags::DUMP, |question| {
             question.bytes(LINK, &link.to_ne_bytes());
         })?;
         Ok(found.iter().filter_map(|queue| read(queue)).collect())
     }
 
     fn set(&mut self, QueueId(id): QueueId, pace: Pace) -> io::Result<()> {
-        let set = |queue: &mut Attributes<'_>| {
+        let set = |queue: &mut AttributeWriter<'_>| {
             queue.bytes(ID, &id.to_ne_bytes());
             queue.bytes(DEFER_HARD_IRQS, &pace.idle_looks.to_ne_bytes());
             queue.bytes(GRO_FLUSH_TIMEOUT, &pace.nanoseconds.to_ne_bytes());
         };
-        self.ask(NAPI_SET, flag::ACK, set).map(drop)
+        self.ask(NAPI_SET, Flags::ACK, set).map(drop)
     }
 
     /// The attributes of each answer.
     fn ask(
         &mut self,
         command: u8,
-        flags: u16,
-        attributes: impl FnOnce(&mut Attributes<'_>),
+        flags: Flags,
+        attributes: impl FnOnce(&mut AttributeWriter<'_>),
     ) -> io::Result<Vec<Vec<u8>>> {
         const VERSION: u8 = 1;
-        let generic: [u8; GENERIC] = [command, VERSION, 0, 0];
+        let family = GenlHeader { command, version: VERSION }.to_bytes();
         self.sequence = self.sequence.wrapping_add(1);
         let mut question = Vec::new();
-        let flags = flag::REQUEST | flags;
-        append(&mut question, self.family, flags, self.sequence, generic, attributes);
+        let flags = Flags::REQUEST | flags;
+        append_message(&mut question, self.family, flags, self.sequence, family, attributes);
         self.socket.send(&question, 0)?;
         let mut found = Vec::new();
         loop {
@@ -180,9 +181,9 @@ impl Kernel {
 
 /// A queue as the kernel describes it: what is 0 may be left out, and the time is a number of four or of eight bytes.
 fn read(queue: &[u8]) -> Option<(QueueId, Pace)> {
-    let id = u32::from_ne_bytes(attribute(queue, ID)?.try_into().ok()?);
+    let id = u32::from_ne_bytes(find_attribute(queue, ID)?.try_into().ok()?);
     let number = |kind| {
-        let bytes = attribute(queue, kind).unwrap_or_default();
+        let bytes = find_attribute(queue, kind).unwrap_or_default();
         match (<[u8; 4]>::try_from(bytes), <[u8; 8]>::try_from(bytes)) {
             (Ok(four), _) => u64::from(u32::from_ne_bytes(four)),
             (_, Ok(eight)) => u64::from_ne_bytes(eight),
@@ -197,9 +198,9 @@ fn read(queue: &[u8]) -> Option<(QueueId, Pace)> {
 mod tests {
     use super::*;
 
-    fn described(attributes: impl FnOnce(&mut Attributes<'_>)) -> Option<(QueueId, Pace)> {
+    fn described(attributes: impl FnOnce(&mut AttributeWriter<'_>)) -> Option<(QueueId, Pace)> {
         let mut message = Vec::new();
-        append(&mut message, CONTROL, 0, 0, [0; GENERIC], attributes);
+        append_message(&mut message, GENL_ID_CTRL, Flags::empty(), 0, [0; 4], attributes);
         let answer = answers(&message).next().unwrap();
         let Payload::Attributes(attributes) = answer.payload else { panic!("{answer:?}") };
         read(attributes)
@@ -211,14 +212,14 @@ mod tests {
         let of = |idle_looks, nanoseconds| Some((id, Pace { idle_looks, nanoseconds }));
         let long = 5_000_000_000_u64;
         assert_eq!(described(|queue| queue.bytes(ID, &id.0.to_ne_bytes())), of(0, 0));
-        let whole = |queue: &mut Attributes<'_>| {
+        let whole = |queue: &mut AttributeWriter<'_>| {
             queue.bytes(LINK, &7_u32.to_ne_bytes());
             queue.bytes(ID, &id.0.to_ne_bytes());
             queue.bytes(DEFER_HARD_IRQS, &3_u32.to_ne_bytes());
             queue.bytes(GRO_FLUSH_TIMEOUT, &long.to_ne_bytes());
         };
         assert_eq!(described(whole), of(3, long));
-        let short = |queue: &mut Attributes<'_>| {
+        let short = |queue: &mut AttributeWriter<'_>| {
             queue.bytes(ID, &id.0.to_ne_bytes());
             queue.bytes(GRO_FLUSH_TIMEOUT, &20_000_u32.to_ne_bytes());
         };

@@ -42,7 +42,8 @@ pub use watch::Watch;
 use message::{Batch, Kind};
 use model::{Ownership, Part};
 
-use crate::message::{Answer, Payload, answers, attribute, flag};
+use crate::message::{Answer, Payload, answers};
+use uxfrm_netlink_wire::{Flags, find_attribute};
 
 /// The kernel answers at once; who waits longer waits in vain.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -118,7 +119,7 @@ impl Nftables {
         let socket = connect().map_err(|error| Error::of(request, error))?;
         let mut nftables = Self { socket, sequence: 0, ownership: Ownership::Own };
         let generation =
-            |sequence| message::question(Kind::GetGeneration, flag::ACK, sequence, |_| {});
+            |sequence| message::question(Kind::GetGeneration, Flags::ACK, sequence, |_| {});
         nftables.ask(generation).map_err(|error| Error::of(request, error))?;
         Ok(nftables)
     }
@@ -149,7 +150,9 @@ impl Nftables {
     /// The kernel's.
     pub fn counts(&mut self, table: &str) -> Result<Vec<Count>, Error> {
         let question = |sequence| {
-            message::question(Kind::GetObject, flag::DUMP, sequence, |object| object.text(1, table))
+            message::question(Kind::GetObject, Flags::DUMP, sequence, |object| {
+                object.text(1, table)
+            })
         };
         let found = self
             .ask(question)
@@ -162,7 +165,7 @@ impl Nftables {
     /// # Errors
     /// The kernel's.
     pub fn tables(&mut self) -> Result<Vec<String>, Error> {
-        let question = |sequence| message::question(Kind::GetTable, flag::DUMP, sequence, |_| {});
+        let question = |sequence| message::question(Kind::GetTable, Flags::DUMP, sequence, |_| {});
         let found = self.ask(question).map_err(|error| Error::of("tables", error))?;
         Ok(found.iter().filter_map(|table| text(table, 1)).map(str::to_owned).collect())
     }
@@ -170,7 +173,7 @@ impl Nftables {
     /// The names of a table's sets.
     fn sets(&mut self, table: &str) -> Result<Vec<String>, Error> {
         let question = |sequence| {
-            message::question(Kind::GetSet, flag::DUMP, sequence, |set| set.text(1, table))
+            message::question(Kind::GetSet, Flags::DUMP, sequence, |set| set.text(1, table))
         };
         let found = self
             .ask(question)
@@ -196,7 +199,7 @@ impl Nftables {
     fn leave_sets(&mut self, table: &str, kept: &[String]) -> Result<(), Error> {
         let mut batch = self.batch();
         for set in self.sets(table)?.iter().filter(|set| !kept.contains(set)) {
-            batch.push(Part::Table, Kind::DeleteSet, 0, |gone| {
+            batch.push(Part::Table, Kind::DeleteSet, Flags::empty(), |gone| {
                 gone.text(1, table);
                 gone.text(2, set);
             });
@@ -418,7 +421,7 @@ impl Filter for Nftables {
 
     fn has(&mut self, table: &str) -> Result<bool, Error> {
         let question = |sequence| {
-            message::question(Kind::GetTable, flag::ACK, sequence, |asked| asked.text(1, table))
+            message::question(Kind::GetTable, Flags::ACK, sequence, |asked| asked.text(1, table))
         };
         match self.ask(question) {
             Ok(_table) => Ok(true),
@@ -429,7 +432,7 @@ impl Filter for Nftables {
 
     fn rules(&mut self, table: &str, chain: &str) -> Result<Vec<RuleId>, Error> {
         let question = |sequence| {
-            message::question(Kind::GetRule, flag::DUMP, sequence, |rule| {
+            message::question(Kind::GetRule, Flags::DUMP, sequence, |rule| {
                 rule.text(1, table);
                 rule.text(2, chain);
             })
@@ -531,13 +534,13 @@ fn told(datagram: &[u8], batch: &Batch) -> Vec<RuleId> {
 
 /// An attribute that is a text.
 fn text(attributes: &[u8], kind: u16) -> Option<&str> {
-    let bytes = attribute(attributes, kind)?;
+    let bytes = find_attribute(attributes, kind)?;
     std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()
 }
 
 /// `NFTA_RULE_HANDLE`
 fn handle(rule: &[u8]) -> Option<RuleId> {
-    let handle = attribute(rule, 3)?.try_into().ok()?;
+    let handle = find_attribute(rule, 3)?.try_into().ok()?;
     Some(RuleId(u64::from_be_bytes(handle)))
 }
 
@@ -552,7 +555,7 @@ fn connect() -> io::Result<Socket> {
 }
 
 fn delete(name: &str, batch: &mut Batch) {
-    batch.push(Part::Table, Kind::DeleteTable, 0, |table| table.text(1, name));
+    batch.push(Part::Table, Kind::DeleteTable, Flags::empty(), |table| table.text(1, name));
 }
 
 /// A counter of `table` in the kernel's words (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).
@@ -560,7 +563,7 @@ fn count(table: &str, object: &[u8]) -> Option<Count> {
     if text(object, 1)? != table {
         return None;
     }
-    let packets = attribute(attribute(object, 4)?, 2)?;
+    let packets = find_attribute(find_attribute(object, 4)?, 2)?;
     Some(Count {
         name: text(object, 2)?.to_owned(),
         packets: u64::from_be_bytes(packets.try_into().ok()?),

@@ -5,7 +5,7 @@
 pub enum Error {
     /// A word.
     #[error(transparent)]
-    Word(#[from] uxfrm_words::Error),
+    Word(#[from] uxfrm_cli_grammar::Error),
     /// A word that is no object of ours.
     #[error("Object \"{0}\" is unknown, try \"fou\" or \"link\"")]
     Object(String),
@@ -45,6 +45,6 @@ impl Error {
     /// Whether the words are right and a value is not: iproute2 says `Error: ` before such.
     #[must_use]
     pub const fn is_of_a_value(&self) -> bool {
-        matches!(self, Self::Word(uxfrm_words::Error::Argument { .. }))
+        matches!(self, Self::Word(uxfrm_cli_grammar::Error::Argument { .. }))
     }
 }

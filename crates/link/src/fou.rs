@@ -1,10 +1,10 @@
-//! `ip fou add|del|show` (`ip/ipfou.c: fou_parse_opt`), and a word that iproute2 has for VXLAN only: `noudp6zerocsumrx`.
+//! `ip fou add|del|show` (`ip/ipfou.c: fou_parse_opt`), with VXLAN's `noudp6zerocsumrx` as well.
 
 use std::net::IpAddr;
 
+use uxfrm_cli_grammar::{self as words, Cursor, is_abbreviation};
 use uxfrm_packet::{Protocol, Version};
 use uxfrm_tunnel::{PortRequest, ports::ZeroChecksum6};
-use uxfrm_words::{self as words, Cursor, is_abbreviation};
 
 use crate::Error;
 use crate::values::{Values as _, is_v6};

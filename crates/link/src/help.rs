@@ -1,7 +1,7 @@
 //! The grammar's own page, completion and manual, made from one table of its words.
 
+use uxfrm_cli_grammar::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
 use uxfrm_tunnel::Kind;
-use uxfrm_words::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
 
 const FOU_COMMANDS: [Phrase; 3] = [("add", "OPTIONS"), ("delete", "OPTIONS"), ("show", "")];
 const FOU: [Phrase; 10] = [
@@ -126,8 +126,8 @@ pub fn text(object: &str) -> String {
     text
 }
 
-/// The words that may stand where the last of `words` is being typed, behind `uxfrm fou` or `uxfrm link`; those that begin with it. Interfaces'
-/// names are given by the caller.
+/// Completes the last of `words` behind `uxfrm fou` or `uxfrm link`. The caller gives the names of
+/// interfaces.
 #[must_use]
 pub fn complete(object: &str, words: &[&str], interfaces: &[String]) -> Vec<String> {
     let (typed, before) = completion::typed(words);
@@ -314,7 +314,7 @@ mod tests {
             let parsed = command(&line.split_whitespace().collect::<Vec<_>>());
             let unknown = matches!(
                 &parsed,
-                Err(crate::Error::Word(uxfrm_words::Error::Option { .. })
+                Err(crate::Error::Word(uxfrm_cli_grammar::Error::Option { .. })
                     | crate::Error::Unsupported(_))
             );
             assert!(!unknown, "{line}: {parsed:?}");

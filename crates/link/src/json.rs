@@ -1,6 +1,7 @@
 //! Answers as iproute2's `-j` has them: members in its order, under its names.
 //!
-//! What iproute2 does not have stands behind: `udp6_zero_csum_rx`, `stats` and `drops` of a receive port, `drops` of a tunnel.
+//! uxfrm's additions come last: `udp6_zero_csum_rx`, `stats` and `drops` of a port, `drops` of a
+//! tunnel.
 
 use serde::ser::{Serialize, SerializeMap as _, SerializeSeq as _, Serializer};
 use uxfrm_netlink::{Counts, fou::PortAttributes};

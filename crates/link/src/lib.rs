@@ -1,14 +1,15 @@
-//! iproute2's `ip fou …` and `ip link … type ipip|sit|gre|ip6tnl|ip6gre`: lines into what [`uxfrm_tunnel`] takes.
+//! iproute2's `ip fou …` and `ip link … type ipip|sit|gre|ip6tnl|ip6gre`, parsed for
+//! [`uxfrm_tunnel`].
 //!
-//! Mirrors `ip/ipfou.c`, `ip/iplink.c`, `ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`, `ip/link_gre6.c`, with their
-//! abbreviations of `fou`, `link` and what they do. No text makes it panic.
+//! Mirrors `ip/ipfou.c`, `ip/iplink.c`, `ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`,
+//! `ip/link_gre6.c`, with abbreviations of objects and commands. No text makes it panic.
 //!
 //! | module | owns |
 //! | --- | --- |
-//! | [`lines`], [`command`] | words into commands: `fou add`, `del`, `show`; `link add`, `change`, `del`, `show` |
-//! | [`wire`] | ports and tunnels as netlink carries them |
+//! | [`lines`], [`command`] | parsing `fou add`, `del`, `show`; `link add`, `change`, `del`, `show` |
+//! | [`wire`] | ports and tunnels in netlink messages |
 //! | [`text`], [`json`] | answers as iproute2 prints them |
-//! | [`help`] | the grammar's own page, completion and manual, from a table of its words |
+//! | [`help`] | help, completion and manual, from a table of the grammar's words |
 //!
 //! `mode` of MPLS, `external`, `fwmark` and `isatap` are refused by name.
 #![forbid(unsafe_code)]
@@ -25,8 +26,8 @@ pub mod json;
 pub mod text;
 pub mod wire;
 
+use uxfrm_cli_grammar::{Cursor, is_abbreviation};
 use uxfrm_packet::Version;
-use uxfrm_words::{Cursor, is_abbreviation};
 
 pub use error::Error;
 pub use fou::{Fou, FouPort};
@@ -50,8 +51,8 @@ pub struct Located {
     pub command: Result<Command, Error>,
 }
 
-/// The commands of a batch file's text. Blank lines are left out, and comments, which `#` begins at the start of a word; a backslash at
-/// its end joins a line with the next; `ip` may stand before each command.
+/// The commands of a batch file, without blank lines and comments (`#` at the start of a word). A
+/// backslash joins a line with the next; `ip` may precede a command.
 #[must_use]
 pub fn lines(text: &str) -> Vec<Located> {
     let mut found = Vec::new();
@@ -76,7 +77,7 @@ fn located(line: usize, words: &[&str]) -> Option<Located> {
     (!words.is_empty()).then(|| Located { line, command: command(words) })
 }
 
-/// Reads the words of one command, from `fou` or `link` on, as a shell hands them over; `ip`, `-4` and `-6` may stand before it.
+/// Parses the words of one command from `fou` or `link` on; `ip`, `-4` and `-6` may precede it.
 ///
 /// # Errors
 /// What is wrong with it.

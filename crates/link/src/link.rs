@@ -1,7 +1,7 @@
 //! `ip link add|change|del|show` of tunnels (`ip/iplink.c: iplink_parse`).
 
+use uxfrm_cli_grammar::{self as words, Cursor, is_abbreviation};
 use uxfrm_tunnel::{Config, Kind};
-use uxfrm_words::{self as words, Cursor, is_abbreviation};
 
 use crate::{Error, tunnel};
 
@@ -66,8 +66,8 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// The tunnel that comes of it (`ip/link_iptnl.c: iptunnel_parse_opt` asks for the one that is there, too). A tunnel of another kind begins
-    /// anew, for the gateway to refuse.
+    /// Applies the change to a tunnel (`ip/link_iptnl.c: iptunnel_parse_opt` asks for the present
+    /// one too). For another kind it begins from defaults, which the gateway refuses.
     ///
     /// # Errors
     /// What is wrong with the words, or with the tunnel that comes of them.
@@ -157,7 +157,7 @@ fn name(cursor: &mut Cursor<'_, '_>) -> Result<String, words::Error> {
     checked(cursor.next("a name")?)
 }
 
-/// Whether the kernel takes it for an interface's name (`dev_valid_name`), and not as `%d`, which would become another.
+/// Whether the kernel accepts an interface name (`dev_valid_name`), except `%d`, which it replaces.
 #[must_use]
 pub fn is_name(word: &str) -> bool {
     let fits = (1..16).contains(&word.len()) && word != "." && word != "..";

@@ -1,6 +1,6 @@
-//! Answers as iproute2 6.1 prints them: `ip fou show` and `ip -d link show`, with counters under `-s`.
+//! Prints answers as iproute2 6.1: `ip fou show` and `ip -d link show`, with counters under `-s`.
 //!
-//! What iproute2 does not have stands behind: `noudp6zerocsumrx` and counters of a receive port, and a line of drops by reason where there are some.
+//! uxfrm's additions come last: `noudp6zerocsumrx` and counters of a port, and drops by reason.
 
 use std::fmt::Write as _;
 

@@ -1,15 +1,16 @@
-//! The options behind `type` (`ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`, `ip/link_gre6.c`).
+//! Options behind `type` (`ip/link_iptnl.c`, `ip/link_gre.c`, `ip/link_ip6tnl.c`,
+//! `ip/link_gre6.c`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
+use uxfrm_cli_grammar::{self as words, Cursor};
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
     Carries, Field, FlowLabel, Framing, InnerDf, PathMtuDiscovery, RemoteOffload, SourcePort,
     UdpChecksum, UdpEncap,
 };
 use uxfrm_tunnel::{Config, Kind, SixRd};
-use uxfrm_words::{self as words, Cursor};
 
 use crate::Error;
 use crate::values::Values as _;
@@ -17,7 +18,7 @@ use crate::values::Values as _;
 const PLACEHOLDER: NonZeroU16 = NonZeroU16::MAX;
 
 /// What is collected before it is a [`Config`].
-struct Words {
+struct TunnelOptions {
     config: Config,
     framing: Option<Framing>,
     encap: UdpEncap,
@@ -38,7 +39,7 @@ pub(crate) fn fresh(kind: Kind) -> Config {
 
 /// Reads the options that are different from those of `config`.
 pub(crate) fn read(config: Config, cursor: &mut Cursor<'_, '_>) -> Result<Config, Error> {
-    let mut words = Words {
+    let mut words = TunnelOptions {
         framing: config.udp.map(|udp| udp.framing),
         encap: config.udp.unwrap_or_else(|| unsaid(config.kind)),
         port: config.udp.map(|udp| udp.destination_port),
@@ -67,7 +68,7 @@ fn unsaid(kind: Kind) -> UdpEncap {
     UdpEncap { checksum6, ..UdpEncap::new(Framing::Fou, PLACEHOLDER) }
 }
 
-impl Words {
+impl TunnelOptions {
     fn ends(&mut self, word: &str, cursor: &mut Cursor<'_, '_>) -> Result<bool, Error> {
         match word {
             "remote" => self.config.remote = self.end(cursor)?,

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
+use uxfrm_cli_grammar::{Cursor, Error, cursor::number};
 use uxfrm_tunnel::config::Octet;
-use uxfrm_words::{Cursor, Error, cursor::number};
 
 /// What stands next on the line.
 pub(crate) trait Values {

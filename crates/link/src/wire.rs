@@ -1,6 +1,7 @@
-//! Ports and tunnels as netlink carries them: generic netlink's family `fou` and rtnetlink's `RTM_NEWLINK`.
+//! Ports and tunnels in netlink messages: generic netlink's `fou` and rtnetlink's `RTM_NEWLINK`.
 //!
-//! Total on any bytes: what comes from a client is checked as the kernel's attribute policies check it, and [`uxfrm_tunnel`] says what can be.
+//! Total on any bytes. Attributes are checked as by the kernel's policies, values by
+//! [`uxfrm_tunnel`].
 
 mod attributes;
 mod config;

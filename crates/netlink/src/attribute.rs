@@ -1,12 +1,10 @@
-//! Attributes (`struct nlattr`): how a run of bytes falls into them, and which lengths and values `NETLINK_XFRM` takes
-//! (`lib/nlattr.c: __nla_validate_parse`, `net/xfrm/xfrm_user.c: xfrma_policy`).
+//! XFRM attributes: their types, and the lengths and values that the kernel accepts (`lib/nlattr.c:
+//! __nla_validate_parse`, `net/xfrm/xfrm_user.c: xfrma_policy`).
 
+use uxfrm_netlink_wire::RawAttributes;
 use zerocopy::{FromBytes, Immutable};
 
-use crate::{
-    message::aligned,
-    refusal::{Refusal, number},
-};
+use crate::refusal::{Refusal, number};
 
 macro_rules! attribute_types {
     ($($name:ident = $value:literal: $rule:expr,)*) => {
@@ -26,6 +24,12 @@ macro_rules! attribute_types {
 }
 
 const HIGHEST: usize = 41;
+
+impl From<AttributeType> for u16 {
+    fn from(kind: AttributeType) -> Self {
+        kind as Self
+    }
+}
 
 attribute_types! {
     AlgAuth = 1: Rule::AtLeast(68),
@@ -71,7 +75,7 @@ attribute_types! {
     IptfsPktSize = 41: Rule::Strict { len: 4, highest: None },
 }
 
-/// What an attribute's value must fulfil. Those from `XFRMA_SA_DIR` on are held to it strictly (`strict_start_type`).
+/// The kernel's policy for a value; strict from `XFRMA_SA_DIR` on (`strict_start_type`).
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     /// So many bytes or more.
@@ -80,69 +84,7 @@ enum Rule {
     Strict { len: usize, highest: Option<u8> },
 }
 
-/// One attribute as it stands.
-#[derive(Clone, Copy)]
-pub struct RawAttribute<'a> {
-    /// Its type without the two flag bits.
-    pub kind: u16,
-    /// Its value.
-    pub value: &'a [u8],
-    /// Where it begins in the run.
-    pub offset: usize,
-}
-
-/// May be a key.
-impl std::fmt::Debug for RawAttribute<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "RawAttribute({}, {} bytes)", self.kind, self.value.len())
-    }
-}
-
-/// The attributes in a run of bytes; ends at the first that is not whole.
-#[derive(Clone)]
-pub struct RawAttributes<'a> {
-    bytes: &'a [u8],
-    offset: usize,
-}
-
-/// The two high bits of a type: nested, and network byte order.
-const TYPE_MASK: u16 = 0x3fff;
-const LEN: usize = 4;
-
-impl<'a> RawAttributes<'a> {
-    /// Of a run of bytes.
-    #[must_use]
-    pub const fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, offset: 0 }
-    }
-
-    /// Bytes that are no attribute, after the last one.
-    #[must_use]
-    pub fn leftover(&self) -> usize {
-        self.bytes.len().saturating_sub(self.offset)
-    }
-}
-
-impl std::fmt::Debug for RawAttributes<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "RawAttributes({} bytes)", self.leftover())
-    }
-}
-
-impl<'a> Iterator for RawAttributes<'a> {
-    type Item = RawAttribute<'a>;
-
-    fn next(&mut self) -> Option<RawAttribute<'a>> {
-        let rest = self.bytes.get(self.offset..)?;
-        let ([len, kind], _) = <[u16; 2]>::read_from_prefix(rest).ok()?;
-        let value = rest.get(LEN..usize::from(len))?;
-        let attribute = RawAttribute { kind: kind & TYPE_MASK, value, offset: self.offset };
-        self.offset = (self.offset + aligned(usize::from(len))).min(self.bytes.len());
-        Some(attribute)
-    }
-}
-
-/// The attributes of a request by type, each of a length that it may have. Of several of one type the last counts.
+/// Validated attributes of a request by type; the last of a type counts.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     values: [Option<&'a [u8]>; HIGHEST + 1],
@@ -150,10 +92,10 @@ pub struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Parses a run of bytes that begins `start` bytes into the request. Unknown attributes are passed over.
+    /// Parses bytes that begin `start` bytes into the request. Unknown attributes are skipped.
     ///
     /// # Errors
-    /// `ERANGE` or `EINVAL`, the kernel's words and the attribute's place, for a wrong length or value.
+    /// `ERANGE` or `EINVAL` for a wrong length or value, with the kernel's text and the offset.
     pub fn parse(bytes: &'a [u8], start: usize) -> Result<Self, Refusal> {
         let mut found = Self { values: [None; HIGHEST + 1], has_leftover: false };
         let mut attributes = RawAttributes::of(bytes);
@@ -162,15 +104,14 @@ impl<'a> Attributes<'a> {
             else {
                 continue;
             };
-            let place = u32::try_from(start + attribute.offset).unwrap_or(u32::MAX);
-            rule.check(attribute.value, place)?;
+            rule.check(attribute.value, start + attribute.offset)?;
             found.values[usize::from(attribute.kind)] = Some(attribute.value);
         }
         found.has_leftover = attributes.leftover() != 0;
         Ok(found)
     }
 
-    /// Whether bytes that are no attribute were behind the last one: the kernel says so, and goes on.
+    /// Whether bytes that are no attribute follow the last one: the kernel warns and goes on.
     #[must_use]
     pub const fn has_leftover(&self) -> bool {
         self.has_leftover
@@ -188,8 +129,8 @@ impl<'a> Attributes<'a> {
         self.value(kind).is_some()
     }
 
-    /// The structure that an attribute begins with; `None` also when it is shorter, which [`Attributes::parse`] excludes
-    /// for structures not larger than the type's least length.
+    /// The structure that a value begins with; `None` also for a shorter value, which
+    /// [`Attributes::parse`] excludes up to the type's minimal length.
     #[must_use]
     pub(crate) fn read<T: FromBytes + Immutable>(&self, kind: AttributeType) -> Option<T> {
         T::read_from_prefix(self.value(kind)?).ok().map(|(value, _)| value)
@@ -197,14 +138,10 @@ impl<'a> Attributes<'a> {
 }
 
 impl Rule {
-    fn check(self, value: &[u8], place: u32) -> Result<(), Refusal> {
+    fn check(self, value: &[u8], place: usize) -> Result<(), Refusal> {
         match self {
-            Self::AtLeast(len) if value.len() < len => {
-                Err(Refusal::at(number::ERANGE, "Attribute failed policy validation", place))
-            }
-            Self::Strict { len: 0, .. } if !value.is_empty() => {
-                Err(Refusal::at(number::ERANGE, "Attribute failed policy validation", place))
-            }
+            Self::AtLeast(len) if value.len() < len => Err(Refusal::too_short(place)),
+            Self::Strict { len: 0, .. } if !value.is_empty() => Err(Refusal::too_short(place)),
             Self::Strict { len, .. } if value.len() != len => {
                 Err(Refusal::at(number::EINVAL, "invalid attribute length", place))
             }
@@ -223,10 +160,8 @@ mod tests {
     use super::*;
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = u16::try_from(4 + value.len()).unwrap().to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(aligned(bytes.len()), 0);
+        let mut bytes = Vec::new();
+        uxfrm_netlink_wire::AttributeWriter::new(&mut bytes).bytes(kind, value);
         bytes
     }
 

@@ -1,8 +1,8 @@
 //! The client's half of the codec: requests built, answers taken apart.
 //!
-//! A [`Request`] is laid out as iproute2's `addattr_l` does it, so that the same request is the same bytes. An answer is
-//! taken as `lib/libnetlink.c: parse_rtattr` takes it: what is too short is missing, of several attributes of one type
-//! the first counts, and nothing is refused.
+//! A [`Request`] has the layout of iproute2's `addattr_l`, so the same request is the same bytes.
+//! An answer is read as by `lib/libnetlink.c: parse_rtattr`: too short attributes are missing, the
+//! first of a type counts, nothing is refused.
 
 mod reply;
 mod request;

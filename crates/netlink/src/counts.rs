@@ -1,9 +1,8 @@
-//! Counters by name: an attribute of our own in answers of protocols that have none, or none with such names.
+//! Named counters: uxfrm's own attribute, for protocols without counters or without names for them.
 //!
 //! A nest of attributes of type 1; each is a `u64` and the name behind it.
 
-use crate::attribute::RawAttributes;
-use crate::message::aligned;
+use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
 
 /// The type of each counter's attribute.
 const COUNT: u16 = 1;
@@ -32,14 +31,9 @@ impl Counts {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
+        let mut counters = AttributeWriter::new(&mut out);
         for (name, count) in &self.0 {
-            let len = 4 + 8 + name.len();
-            // Names are a few words.
-            out.extend(u16::try_from(len).unwrap_or(u16::MAX).to_ne_bytes());
-            out.extend(COUNT.to_ne_bytes());
-            out.extend(count.to_ne_bytes());
-            out.extend(name.as_bytes());
-            out.resize(aligned(out.len()), 0);
+            counters.parts(COUNT, &[&count.to_ne_bytes(), name.as_bytes()]);
         }
         out
     }

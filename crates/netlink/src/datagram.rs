@@ -1,17 +1,14 @@
-//! Datagrams to clients: built message by message, wiped when dropped, never shown, for states carry their keys.
+//! Datagrams to clients, wiped on drop and not shown by `Debug`: states carry their keys.
 
 use std::fmt;
 
+use uxfrm_netlink_wire::{NetlinkHeader, aligned, set_message_len};
 use zerocopy::{Immutable, IntoBytes};
-use zeroize::Zeroizing;
 
-use crate::{
-    attribute::AttributeType,
-    message::{HEADER_LEN, Header, aligned},
-};
+use crate::{attribute::AttributeType, wiped::WipedBuffer};
 
-/// Most bytes of a datagram of a dump: what the kernel sends to a client of which it has seen no larger read
-/// (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
+/// Most bytes of a datagram of a dump, as the kernel sends to clients of which it has seen no
+/// larger read (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
 pub(crate) const DUMP_LEN: usize = 3776;
 
 /// Room for most messages. Wiping costs a cycle a byte, so what is not needed is not taken.
@@ -20,14 +17,16 @@ const USUAL_LEN: usize = 512;
 /// One datagram: whole messages, each aligned.
 #[derive(PartialEq, Eq)]
 pub struct Datagram {
-    bytes: Zeroizing<Vec<u8>>,
+    bytes: WipedBuffer,
     message: usize,
 }
 
 impl Datagram {
-    /// For one message.
-    pub(crate) fn new() -> Self {
-        Self::with_capacity(USUAL_LEN)
+    /// Begins a datagram of one message.
+    pub(crate) fn new(kind: u16, flags: u16, seq: u32, pid: u32) -> Self {
+        let mut datagram = Self::with_capacity(USUAL_LEN);
+        datagram.begin(kind, flags, seq, pid);
+        datagram
     }
 
     /// For as many messages as a part of a dump has, and the one that is too many.
@@ -36,7 +35,7 @@ impl Datagram {
     }
 
     fn with_capacity(len: usize) -> Self {
-        Self { bytes: Zeroizing::new(Vec::with_capacity(len)), message: 0 }
+        Self { bytes: WipedBuffer::with_capacity(len), message: 0 }
     }
 
     /// The bytes for the socket.
@@ -60,7 +59,7 @@ impl Datagram {
     /// Begins a message of type `kind`; its length is kept right from now on.
     pub(crate) fn begin(&mut self, kind: u16, flags: u16, seq: u32, pid: u32) -> &mut Self {
         self.message = self.bytes.len();
-        self.put(&Header { len: 0, kind, flags, seq, pid })
+        self.put_bytes(&NetlinkHeader { len: 0, kind, flags, seq, pid }.to_bytes())
     }
 
     /// Puts a fixed structure, padded.
@@ -70,9 +69,10 @@ impl Datagram {
 
     /// Puts bytes, padded.
     pub(crate) fn put_bytes(&mut self, part: &[u8]) -> &mut Self {
-        self.reserve(part.len());
-        self.bytes.extend_from_slice(part);
-        self.finish_part()
+        let bytes = self.bytes.reserve(aligned(part.len()));
+        bytes.extend_from_slice(part);
+        bytes.resize(aligned(bytes.len()), 0);
+        self.measure()
     }
 
     /// Puts an attribute.
@@ -86,39 +86,17 @@ impl Datagram {
 
     /// Puts an attribute by number, whose value is several parts one behind the other.
     pub(crate) fn raw_attribute(&mut self, kind: u16, parts: &[&[u8]]) -> &mut Self {
-        let len = 4 + parts.iter().map(|part| part.len()).sum::<usize>();
-        self.reserve(len);
-        // Our own attributes are far below 64 KiB: the longest holds a key.
-        self.bytes.extend_from_slice(&u16::try_from(len).unwrap_or(u16::MAX).to_ne_bytes());
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
-        self.finish_part()
+        self.bytes.put_attribute(kind, parts);
+        self.measure()
     }
 
     /// Takes the message begun last out again.
     pub(crate) fn cancel(&mut self) {
-        self.bytes.truncate(self.message);
+        self.bytes.reserve(0).truncate(self.message);
     }
 
-    /// Makes room without leaving a copy of keys behind.
-    fn reserve(&mut self, more: usize) {
-        let needed = self.bytes.len() + more + 4;
-        if needed > self.bytes.capacity() {
-            let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two()));
-            larger.extend_from_slice(&self.bytes);
-            // What is dropped here is wiped.
-            self.bytes = larger;
-        }
-    }
-
-    fn finish_part(&mut self) -> &mut Self {
-        let end = aligned(self.bytes.len());
-        self.bytes.resize(end, 0);
-        let len = u32::try_from(self.bytes.len() - self.message).unwrap_or(u32::MAX);
-        if let Some(field) = self.bytes.get_mut(self.message..self.message + 4) {
-            field.copy_from_slice(&len.to_ne_bytes());
-        }
-        debug_assert!(self.bytes.len() >= self.message + HEADER_LEN);
+    fn measure(&mut self) -> &mut Self {
+        set_message_len(&mut self.bytes.reserve(0)[self.message..]);
         self
     }
 }
@@ -135,15 +113,15 @@ mod tests {
 
     #[test]
     fn debug_shows_no_byte() {
-        let mut datagram = Datagram::new();
-        datagram.begin(0x10, 0, 1, 2).put_bytes(b"secret");
+        let mut datagram = Datagram::new(0x10, 0, 1, 2);
+        datagram.put_bytes(b"secret");
         assert_eq!(format!("{datagram:?}"), "Datagram(24 bytes)");
     }
 
     #[test]
     fn lengths_count_padding_as_the_kernels_do() {
-        let mut datagram = Datagram::new();
-        datagram.begin(0x28, 0, 1, 2).put_bytes(&[1, 2, 2]);
+        let mut datagram = Datagram::new(0x28, 0, 1, 2);
+        datagram.put_bytes(&[1, 2, 2]);
         assert_eq!(datagram.bytes()[0], 20);
         datagram.begin(0x10, 0, 1, 2).raw_attribute(16, &[&[0; 6]]);
         assert_eq!((datagram.bytes()[20], datagram.bytes()[36], datagram.len()), (28, 10, 48));

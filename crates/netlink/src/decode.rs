@@ -1,5 +1,6 @@
-//! From the kernel's structures to the engine's words. Each function checks what the kernel checks there, in its order and
-//! words; what the engine checks itself when a state or policy is added is left to it.
+//! Decodes the kernel's structures into the engine's types, with the kernel's checks in its order
+//! and its texts. Checks that the engine makes itself when it adds a state or policy are left to
+//! it.
 
 pub(crate) mod algorithm;
 pub(crate) mod common;

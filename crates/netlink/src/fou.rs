@@ -1,28 +1,27 @@
-//! The generic netlink family `fou` (`Documentation/netlink/specs/fou.yaml`, `include/uapi/linux/fou.h`): what `ip fou` sends and is answered.
+//! Generic netlink family `fou`: requests of `ip fou` and their answers
+//! (`Documentation/netlink/specs/fou.yaml`, `include/uapi/linux/fou.h`).
 //!
-//! Owns the bytes behind `struct nlmsghdr`: `struct genlmsghdr` and attributes. Total on any bytes. What a port may be is for who keeps the ports to
-//! say; here is what the kernel's attribute policy asks (`net/ipv4/fou_nl.c: fou_nl_policy`): the right lengths.
+//! Covers `struct genlmsghdr` and attributes, total on any bytes. Lengths are checked as by the
+//! kernel's policy (`net/ipv4/fou_nl.c: fou_nl_policy`), values by the table of ports.
 //!
-//! Beside the kernel's attributes there are two of our own: who puts [`STATISTICS`] into a request to get gets [`Counts`]; a port with
-//! [`CHECKSUM6`] takes no datagram over IPv6 without checksum, as every port of the kernel's does.
+//! Two attributes are uxfrm's own: a get request with [`STATISTICS`] is answered with [`Counts`]; a
+//! port with [`CHECKSUM6`] refuses IPv6 datagrams without checksum, as every kernel port does.
 //!
-//! The family's number is above those that the kernel gives out (`GENL_MAX_ID`, 1023), so that one socket can speak to the kernel's families and to
-//! this one: `uxfrm exec` tells them apart by it.
+//! The family's number is above the kernel's highest (`GENL_MAX_ID`, 1023), so that one socket can
+//! speak to kernel families too; `uxfrm exec` tells them apart by it.
 
 mod family;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+pub use uxfrm_netlink_wire::fou::{FAMILY, FAMILY_ID};
+use uxfrm_netlink_wire::genl::{FAMILY_HEADER_LEN, GenlHeader};
+use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
+
 pub use self::family::{CONTROL, Question};
-use crate::attribute::RawAttributes;
 use crate::counts::Counts;
-use crate::message::aligned;
 use crate::refusal::{Refusal, number};
 
-/// The family's name.
-pub const FAMILY: &str = "fou";
-/// The family's number, a message's type: `OF` of `FOU`, above the kernel's.
-pub const FAMILY_ID: u16 = 0x4f46;
 /// The family's version.
 pub const VERSION: u8 = 1;
 
@@ -33,9 +32,6 @@ const HIGHEST: u32 = 11;
 pub const STATISTICS: u16 = 0x1000;
 /// Our own attribute, without value: of datagrams over IPv6 only those with a checksum are taken.
 pub const CHECKSUM6: u16 = 0x1001;
-
-/// Bytes of `struct genlmsghdr`: command, version, two reserved.
-const HEAD: usize = 4;
 
 /// What is to be done (`FOU_CMD_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,33 +88,29 @@ pub struct PortAttributes {
 }
 
 impl PortAttributes {
-    /// Reads a message's body. Unknown attributes are passed over; of several of one type the last counts.
+    /// Reads a message's body. Unknown attributes are skipped; the last of a type counts.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for a command that is not there, `EINVAL` for a body without one, `ERANGE` for an attribute that is too short, with its place.
+    /// `EOPNOTSUPP` for an unknown command, `EINVAL` without one, `ERANGE` with the offset for a
+    /// short attribute.
     pub fn decode(body: &[u8]) -> Result<(Command, Self), Refusal> {
-        let Some((head, attributes)) = body.split_first_chunk::<HEAD>() else {
-            return Err(Refusal::bare(number::EINVAL));
-        };
-        let command = Command::of(head[0]).ok_or(Refusal::bare(number::EOPNOTSUPP))?;
+        let (header, attributes) = GenlHeader::split(body).ok_or(Refusal::bare(number::EINVAL))?;
+        let command = Command::of(header.command).ok_or(Refusal::bare(number::EOPNOTSUPP))?;
         let mut found = Self::default();
         for attribute in RawAttributes::of(attributes) {
-            if found.take(attribute.kind, attribute.value).is_none() {
-                let place = u32::try_from(HEAD + attribute.offset).unwrap_or(u32::MAX);
-                let text = "Attribute failed policy validation";
-                return Err(Refusal::at(number::ERANGE, text, place));
-            }
+            let place = FAMILY_HEADER_LEN + attribute.offset;
+            let taken = found.take(attribute.kind, attribute.value);
+            taken.ok_or_else(|| Refusal::too_short(place))?;
         }
         Ok((command, found))
     }
 
     /// Appends a message's body, attributes in the order of their numbers.
     pub fn encode(&self, command: Command, out: &mut Vec<u8>) {
-        out.extend([command as u8, VERSION, 0, 0]);
-        let mut put = |kind: u16, value: Option<&[u8]>| {
-            if let Some(value) = value {
-                put(kind, value, out);
-            }
+        out.extend(GenlHeader { command: command as u8, version: VERSION }.to_bytes());
+        let mut out = AttributeWriter::new(out);
+        let mut put = |kind, value: Option<&[u8]>| {
+            value.into_iter().for_each(|value| out.bytes(kind, value));
         };
         put(1, self.port.map(u16::to_be_bytes).as_ref().map(<[u8; 2]>::as_slice));
         put(2, self.family.map(|family| [family]).as_ref().map(<[u8; 1]>::as_slice));
@@ -155,15 +147,6 @@ impl PortAttributes {
         }
         Some(())
     }
-}
-
-fn put(kind: u16, value: &[u8], out: &mut Vec<u8>) {
-    // The longest value is a few dozen counters.
-    let len = u16::try_from(HEAD + value.len()).unwrap_or(u16::MAX);
-    out.extend(len.to_ne_bytes());
-    out.extend(kind.to_ne_bytes());
-    out.extend(value);
-    out.resize(out.len() + aligned(value.len()) - value.len(), 0);
 }
 
 #[cfg(test)]
@@ -228,7 +211,7 @@ mod tests {
         assert_eq!(errno(&[1, 1]), 22);
         assert_eq!(errno(&[9, 1, 0, 0]), 95);
         let mut short = vec![1, 1, 0, 0];
-        put(7, &[0; 15], &mut short);
+        AttributeWriter::new(&mut short).bytes(7, &[0; 15]);
         assert_eq!(PortAttributes::decode(&short).unwrap_err().offset, Some(4));
         assert_eq!(errno(&short), 34);
     }

@@ -1,4 +1,4 @@
-//! The structures of `include/uapi/linux/xfrm.h` as 64-bit programs lay them out. Padding is a field, always 0 from us.
+//! Structures of `include/uapi/linux/xfrm.h` in the 64-bit layout. Padding is a field; we write 0.
 #![expect(
     missing_debug_implementations,
     reason = "the marker types of zerocopy's derives have none"
@@ -240,7 +240,7 @@ layouts! {
         name: [u8; 64],
         key_bits: u32,
     }
-    /// `struct xfrm_algo_aead`, `struct xfrm_algo_auth` without their keys; the last number is the ICV's length
+    /// `struct xfrm_algo_aead`, `struct xfrm_algo_auth` without keys; last is the length of the ICV
     RawSizedAlgorithm[72] {
         name: [u8; 64],
         key_bits: u32,

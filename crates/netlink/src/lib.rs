@@ -1,8 +1,9 @@
-//! The kernel's control protocol for IPsec, `NETLINK_XFRM`, without I/O: a codec that is total on any bytes and a
-//! [`Server`] that carries requests out on a [`Database`](uxfrm_engine::Database).
+//! `NETLINK_XFRM`, the kernel's control protocol for IPsec, without I/O: a codec that is total on
+//! any bytes and a [`Server`] that applies requests to a [`Database`](uxfrm_engine::Database).
 //!
-//! It mirrors `net/xfrm/xfrm_user.c` of Linux 6.18: layouts, the order of checks, errno, extended-ACK texts, what is sent to
-//! which multicast group. What the engine stores but cannot do yet is refused with `EOPNOTSUPP` and a text of our own.
+//! It mirrors `net/xfrm/xfrm_user.c` of Linux 6.18: layouts, order of checks, errno, extended-ACK
+//! texts, multicast groups. Settings that the engine cannot apply are refused with `EOPNOTSUPP` and
+//! a text of our own.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -13,6 +14,7 @@ mod layout;
 mod message;
 mod refusal;
 mod server;
+mod wiped;
 
 pub mod client;
 pub mod fou;
@@ -20,10 +22,10 @@ pub mod fou;
 mod decode;
 mod encode;
 
-pub use attribute::{AttributeType, Attributes, RawAttribute, RawAttributes};
+pub use attribute::{AttributeType, Attributes};
 pub use counts::Counts;
 pub use datagram::Datagram;
-pub use message::{Flags, Header, Message, MessageType, Messages};
+pub use message::MessageType;
 pub use refusal::Refusal;
 pub use server::{
     Server, Settings,
@@ -32,3 +34,4 @@ pub use server::{
     outbox::{Delivery, Outbox},
     portrait::Restored,
 };
+pub use uxfrm_netlink_wire::{Flags, Message, Messages, RawAttribute, RawAttributes};

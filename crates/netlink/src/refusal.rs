@@ -57,10 +57,17 @@ impl Refusal {
         Self { errno, text: Some(Cow::Borrowed(text)), offset: None }
     }
 
-    /// The same, about the attribute at `offset` of the request.
+    /// An errno and its words, about the attribute at `offset` of the request.
     #[must_use]
-    pub(crate) const fn at(errno: i32, text: &'static str, offset: u32) -> Self {
-        Self { errno, text: Some(Cow::Borrowed(text)), offset: Some(offset) }
+    pub(crate) fn at(errno: i32, text: &'static str, offset: usize) -> Self {
+        let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+        Self { offset: Some(offset), ..Self::new(errno, text) }
+    }
+
+    /// `ERANGE`: the attribute at `offset` of the request is too short.
+    #[must_use]
+    pub(crate) fn too_short(offset: usize) -> Self {
+        Self::at(number::ERANGE, "Attribute failed policy validation", offset)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The server: requests in, answers and notifications out, all on the one writer of the databases.
 //!
-//! It mirrors `net/xfrm/xfrm_user.c: xfrm_user_rcv_msg` and `net/netlink/af_netlink.c: netlink_rcv_skb`. Who may connect is its
-//! caller's matter: whoever reaches [`Server::handle`] has CAP_NET_ADMIN.
+//! It mirrors `net/xfrm/xfrm_user.c: xfrm_user_rcv_msg` and `net/netlink/af_netlink.c:
+//! netlink_rcv_skb`. Callers check access: [`Server::handle`] takes CAP_NET_ADMIN for granted.
 
 pub(crate) mod answers;
 pub(crate) mod client;
@@ -12,7 +12,7 @@ mod changes;
 mod dump;
 mod info;
 mod larval;
-mod larvals;
+mod larval_table;
 mod migrate;
 mod notify;
 mod policy;
@@ -22,6 +22,7 @@ mod reply;
 mod state;
 
 use uxfrm_engine::{Acquires, Database, Event, KeyManagers, Moment, Snapshot};
+use uxfrm_netlink_wire::{Flags, Message, Messages, NLMSG_MIN_TYPE, NetlinkHeader, aligned};
 use zerocopy::{FromBytes, Immutable};
 
 use crate::{
@@ -31,12 +32,12 @@ use crate::{
         RawAcquire, RawAevent, RawExpire, RawMapping, RawPolicy, RawPolicyExpire, RawPolicyId,
         RawSa, RawSaId, RawSpiRequest, RawStateMigration,
     },
-    message::{Flags, HEADER_LEN, LOWEST_TYPE, Message, MessageType, Messages, aligned},
+    message::MessageType,
     refusal::{Refusal, number},
 };
 use client::{ClientId, Clients, Groups, Options};
 use info::Thresholds;
-use larvals::Larvals;
+use larval_table::LarvalTable;
 use outbox::Outbox;
 
 /// What the server is told once.
@@ -52,11 +53,11 @@ pub struct Settings {
     pub cpus: u32,
 }
 
-/// All clients, and what of their business is not in the databases: larval states, dumps under way, hash thresholds.
+/// Clients, and their business outside the databases: larval states, dumps, hash thresholds.
 #[derive(Debug)]
 pub struct Server {
     clients: Clients,
-    larvals: Larvals,
+    larvals: LarvalTable,
     thresholds: Thresholds,
     calendar: Calendar,
     cpus: u32,
@@ -80,7 +81,7 @@ impl Server {
     pub fn new(settings: Settings) -> Self {
         Self {
             clients: Clients::default(),
-            larvals: Larvals::new(settings.seed, settings.acquire_expires),
+            larvals: LarvalTable::new(settings.seed, settings.acquire_expires),
             thresholds: Thresholds::default(),
             calendar: Calendar { start: settings.epoch },
             cpus: settings.cpus,
@@ -88,7 +89,8 @@ impl Server {
         }
     }
 
-    /// Makes a client known; these are its groups and options from now on (`bind`, `NETLINK_ADD_MEMBERSHIP`). A dump that is under way goes on.
+    /// Adds a client or replaces its groups and options (`bind`, `NETLINK_ADD_MEMBERSHIP`); its
+    /// dump goes on.
     pub fn join(&mut self, client: ClientId, groups: Groups, options: Options) {
         self.clients.join(client, groups, options);
     }
@@ -103,14 +105,14 @@ impl Server {
         self.larvals.set_lifetime(seconds);
     }
 
-    /// Nanoseconds from 1970 to [`Moment`] 0 by the clock as it is now, for the times in answers: it may have been set since. Key managers
-    /// subtract such times from the clock's own to know how long a state has been idle.
+    /// Sets the nanoseconds from 1970 to [`Moment`] 0, after a clock step. Key managers subtract
+    /// times in answers from the clock to get a state's idle time.
     pub fn set_epoch(&mut self, nanoseconds: u64) {
         self.calendar.follow(nanoseconds);
     }
 
-    /// Carries out all requests of a datagram, whatever its bytes are. Of a dump only the first part goes out:
-    /// [`Server::resume`] gives the others.
+    /// Carries out all requests of a datagram. Of a dump only the first part is sent;
+    /// [`Server::resume`] sends the others.
     pub fn handle(
         &mut self,
         client: ClientId,
@@ -122,8 +124,9 @@ impl Server {
         self.handle_attended(client, bytes, database, now, &mut |_| Ok(None), out);
     }
 
-    /// As [`Server::handle`]; `attend` is called after each request that was carried out, before anybody is told. It may have
-    /// a warning for the client. When it refuses, nobody is told but the client; it has undone in the databases what the request did.
+    /// As [`Server::handle`], and calls `attend` after each request, before anybody is notified. It
+    /// may return a warning for the client; if it refuses, it has rolled back the databases, and
+    /// only the client is told.
     pub fn handle_attended(
         &mut self,
         client: ClientId,
@@ -135,21 +138,21 @@ impl Server {
     ) {
         for message in Messages::of(bytes) {
             let options = self.clients.options(client);
-            if self.clients.are_past(client, message) {
+            if self.clients.is_chain_broken(client, message) {
                 if message.flags().contains(Flags::ACK) {
                     let refusal = Refusal::CHAIN_BROKEN;
                     out.answer(client, reply::refuse(client, options, message, &refusal));
                 }
                 continue;
             }
-            let (told, larvals) = (out.len(), self.larvals.mark());
+            let (told, larvals) = (out.len(), self.larvals.checkpoint());
             let mut answer = self.carry_out(client, message, database, now, out);
             if let Outcome::Answered(Ok(warning)) = &mut answer {
                 match attend(database) {
                     Ok(another) => *warning = another.or(*warning),
                     Err(refusal) => {
                         out.truncate(told);
-                        self.larvals.undo_to(larvals);
+                        self.larvals.roll_back_to(larvals);
                         answer = Outcome::Answered(Err(refusal));
                     }
                 }
@@ -161,7 +164,7 @@ impl Server {
                     }
                 }
                 Outcome::Answered(Err(refusal)) => {
-                    self.clients.note_refused(client, message);
+                    self.clients.record_refusal(client, message);
                     out.answer(client, reply::refuse(client, options, message, &refusal));
                 }
                 Outcome::Dumping => {}
@@ -174,13 +177,14 @@ impl Server {
         self.larvals.let_stand();
     }
 
-    /// Undoes what was done to larval states since [`Server::let_stand`], for an owner of the databases who undoes what was done there.
+    /// Rolls larval states back to [`Server::let_stand`], for an owner that rolls back the
+    /// databases.
     pub fn undo(&mut self) {
-        self.larvals.undo_to(0);
+        self.larvals.roll_back_to(0);
     }
 
-    /// Refuses all requests of a datagram but dumps, which are answered later: they were carried out, and the owner of the databases has undone what
-    /// they did before anybody was told.
+    /// Refuses all requests of a datagram except dumps, after the owner of the databases has rolled
+    /// them back and before anybody was notified.
     pub fn refuse(&self, client: ClientId, bytes: &[u8], refusal: &Refusal, out: &mut Outbox) {
         let options = self.clients.options(client);
         let requests = Messages::of(bytes).filter(|message| !message.flags().contains(Flags::DUMP));
@@ -195,9 +199,9 @@ impl Server {
         self.clients.known(client).is_some_and(|client| client.dump.is_some())
     }
 
-    /// The next datagram of a client's dump, to be asked for when its socket has room; none where the next of many states are all such
-    /// that the client does not want to see. Between two calls a dump holds nothing: what came since it began is not shown, nor what has
-    /// gone before its turn.
+    /// Sends the next datagram of a dump, when the client's socket has room; none if the client's
+    /// filter excludes all states that were looked at. A dump holds no state between two calls: it
+    /// shows neither states added since it began nor states deleted meanwhile.
     pub fn resume(&mut self, client: ClientId, database: &Database, out: &mut Outbox) {
         let slot = &mut self.clients.of(client).dump;
         let Some(dump) = slot else { return };
@@ -210,8 +214,8 @@ impl Server {
         }
     }
 
-    /// Tells listeners what happened on the data path or by time. `before` is the snapshot from before the event was let take
-    /// effect: states and policies that reached a hard limit are in it still.
+    /// Notifies listeners of events on the data path or of timers. `before` is the snapshot before
+    /// the event: it still has states and policies that reached a hard limit.
     pub fn announce(
         &mut self,
         event: &Event,
@@ -238,20 +242,21 @@ impl Server {
         }
     }
 
-    /// Tells workers who listens for acquires and which larval states there are, if that has changed; to be called after all that
-    /// may change it: [`Server::join`], [`Server::leave`], [`Server::handle`], [`Server::announce`], [`Server::handle_timeout`].
+    /// Publishes acquire listeners and larval states to workers if they changed. Call it after
+    /// [`Server::join`], [`Server::leave`], [`Server::handle`], [`Server::announce`] and
+    /// [`Server::handle_timeout`].
     pub fn settle(&mut self, database: &mut Database) {
         let key_managers = match self.clients.listeners(Groups::ACQUIRE).next() {
             Some(_) => KeyManagers::Listening,
             None => KeyManagers::Absent,
         };
-        database.take_lost().into_iter().for_each(|device| self.larvals.lose(device));
+        database.take_lost().into_iter().for_each(|device| self.larvals.remove_on_device(device));
         self.let_stand();
-        for (device, handle) in self.larvals.take_left() {
+        for (device, handle) in self.larvals.take_released_handles() {
             database.detach_larval(device, handle);
         }
         let known = database.current();
-        if self.larvals.take_news() || known.acquires.key_managers != key_managers {
+        if self.larvals.take_changed() || known.acquires.key_managers != key_managers {
             let (lifetime, pending) = (self.larvals.lifetime(), self.larvals.pending());
             let refused = self.larvals.refused();
             database.set_acquires(Acquires { key_managers, lifetime, pending, refused });
@@ -266,7 +271,7 @@ impl Server {
         now: Moment,
         out: &mut Outbox,
     ) -> Outcome {
-        if !message.flags().contains(Flags::REQUEST) || message.header.kind < LOWEST_TYPE {
+        if !message.flags().contains(Flags::REQUEST) || message.header.kind < NLMSG_MIN_TYPE {
             return Outcome::Answered(Ok(None));
         }
         let Some(kind) = MessageType::from_number(message.header.kind) else {
@@ -305,11 +310,11 @@ impl Server {
         }
         let tail = message.body().get(start..).unwrap_or_default();
         if kind == MessageType::NewSpdInfo {
-            let warning = self.thresholds.set(tail, HEADER_LEN + start)?;
+            let warning = self.thresholds.set(tail, NetlinkHeader::LEN + start)?;
             database.demand_revision();
             return Ok(warning);
         }
-        let attributes = Attributes::parse(tail, HEADER_LEN + start)?;
+        let attributes = Attributes::parse(tail, NetlinkHeader::LEN + start)?;
         let warning = attributes.has_leftover().then_some(LEFTOVER);
         reject_unused(kind, &attributes).map_err(|refusal| refusal.or_words(warning))?;
         let mut call = Call { client, message, attributes, database, now, out };
@@ -382,7 +387,7 @@ impl Refusal {
 }
 
 impl Call<'_> {
-    /// The structure that the request begins with; `dispatch` is reached only when the body is as long.
+    /// The structure that the request begins with; `dispatch` has checked its length.
     fn head<T: FromBytes + Immutable>(&self) -> Result<T, Refusal> {
         T::read_from_prefix(self.message.body())
             .map(|(head, _)| head)
@@ -391,12 +396,11 @@ impl Call<'_> {
 
     /// Begins a message that answers this one.
     fn answer(&self, kind: MessageType) -> crate::Datagram {
-        let mut datagram = crate::Datagram::new();
-        datagram.begin(kind as u16, 0, self.message.header.seq, self.client.port);
-        datagram
+        crate::Datagram::new(kind as u16, 0, self.message.header.seq, self.client.port)
     }
 
-    /// Tells a group what this request did, in a message that `fill` completes. It has the request's own port id, mostly 0.
+    /// Notifies a group of this request by a message that `fill` completes, with the request's port
+    /// id.
     fn tell(
         &mut self,
         clients: &Clients,
@@ -406,8 +410,7 @@ impl Call<'_> {
     ) {
         let header = self.message.header;
         self.out.multicast(clients, group, || {
-            let mut datagram = crate::Datagram::new();
-            datagram.begin(kind as u16, 0, header.seq, header.pid);
+            let mut datagram = crate::Datagram::new(kind as u16, 0, header.seq, header.pid);
             fill(&mut datagram);
             datagram
         });

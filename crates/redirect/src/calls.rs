@@ -4,6 +4,7 @@ mod address;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod bytes;
 mod control;
+mod credentials;
 mod datagram;
 mod descriptor;
 mod ethtool;
@@ -14,6 +15,5 @@ mod loss;
 mod message;
 mod option;
 mod own_policy;
-mod standing;
 mod sysctl;
 mod vectors;

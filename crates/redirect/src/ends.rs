@@ -1,4 +1,4 @@
-//! The addresses before each datagram that passes between the gateway and a redirected UDP socket, and the names of both.
+//! The header of each datagram between the gateway and a redirected UDP socket, and both names.
 //!
 //! | bytes | field | is |
 //! | --- | --- | --- |
@@ -8,8 +8,8 @@
 //! | 6–7 | | zero |
 //! | 8–9 | local port | in network byte order |
 //! | 10–11 | remote port | in network byte order |
-//! | 12–15 | scope | the interface's index where an address is link-local, in the machine's byte order |
-//! | 16–31 | local address | IPv4 in the first four bytes; unspecified on the way out: the kernel's choice |
+//! | 12–15 | scope | interface index for link-local addresses, in host byte order |
+//! | 16–31 | local address | IPv4 in the first four bytes; to the gateway: unspecified |
 //! | 32–47 | remote address | likewise |
 //!
 //! Why there is a Unix socket at all is told in `crates/io/src/ike.rs`.
@@ -93,7 +93,7 @@ impl Ends {
     }
 }
 
-/// Writes the gateway's name for a port, or the name of the socket that is bound to it and an address; how long it is.
+/// Writes the name of the gateway's socket for a port, or of the socket bound to it; its length.
 pub fn name(port: u16, bound: Option<(Family, &[u8; 16])>, into: &mut [u8; NAME]) -> usize {
     let mut at = 0;
     let mut put = |bytes: &[u8]| {

@@ -1,25 +1,18 @@
-//! Requests and their answers, as far as a socket has to know them: whether something is still to come on it.
+//! Requests and their answers, as far as needed to know whether an answer is outstanding.
+
+use uxfrm_netlink_wire::{Flags, NLMSG_DONE, NLMSG_ERROR, NetlinkHeader};
 
 /// Bytes of a request that are looked at: its `nlmsghdr`.
-pub(crate) const REQUEST: usize = 16;
+pub(crate) const REQUEST: usize = NetlinkHeader::LEN;
 /// Bytes of an answer that are looked at.
-pub(crate) const ANSWER: usize = 16;
+pub(crate) const ANSWER: usize = NetlinkHeader::LEN;
 /// Bytes of an error: its header, the errno, the request's header.
 pub(crate) const ERROR: usize = ERROR_LENGTH as usize;
 
 const ERROR_LENGTH: u32 = 36;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_MULTI: u16 = 2;
-const NLM_F_ACK: u16 = 4;
-/// Of the request an error carries the header alone.
-const NLM_F_CAPPED: u16 = 0x100;
-/// The requester is told what others are told, before its answer.
-const NLM_F_ECHO: u16 = 8;
 
-/// Requests that are answered by an acknowledgement or an error and nothing else: NEWSA, DELSA, NEWPOLICY, DELPOLICY, UPDPOLICY, UPDSA,
-/// FLUSHSA, FLUSHPOLICY.
+/// Requests answered by an acknowledgement or an error only: NEWSA, DELSA, NEWPOLICY, DELPOLICY,
+/// UPDPOLICY, UPDSA, FLUSHSA, FLUSHPOLICY.
 const PLAIN: [u16; 8] = [0x10, 0x11, 0x13, 0x14, 0x19, 0x1a, 0x1c, 0x1d];
 
 /// Those of them that have keys.
@@ -27,58 +20,60 @@ const SECRET: [u16; 2] = [0x10, 0x1a];
 
 /// Whether a request has no keys.
 pub(crate) fn is_public(header: [u8; REQUEST]) -> bool {
-    !SECRET.contains(&half(&header, 4))
+    !SECRET.contains(&NetlinkHeader::from_bytes(header).kind)
 }
 
-/// The number of a request that one datagram answers, the one that [`answers`] knows; `None` when more may come, or nothing. `length`
-/// is the datagram's.
+/// The sequence number of a request that exactly one datagram answers, one that [`answers`] knows;
+/// `None` where more or nothing may come. `length` is the datagram's.
 pub(crate) fn request(header: [u8; REQUEST], length: usize) -> Option<u32> {
-    let flags = half(&header, 6);
-    let is_whole = usize::try_from(word(&header, 0)).is_ok_and(|own| own == length);
-    let is_answered = flags & (NLM_F_REQUEST | NLM_F_ACK | NLM_F_ECHO) == NLM_F_REQUEST | NLM_F_ACK;
-    (is_whole && is_answered && PLAIN.contains(&half(&header, 4))).then(|| word(&header, 8))
+    let header = NetlinkHeader::from_bytes(header);
+    let is_whole = usize::try_from(header.len).is_ok_and(|own| own == length);
+    let asked = Flags::REQUEST | Flags::ACK;
+    let is_answered = flags(header) & (asked | Flags::ECHO) == asked;
+    (is_whole && is_answered && PLAIN.contains(&header.kind)).then_some(header.seq)
 }
 
-/// The number of the request that an acknowledgement or an error answers.
+/// The sequence number of the request that an acknowledgement or an error answers.
 pub(crate) fn answers(header: [u8; ANSWER]) -> Option<u32> {
-    (half(&header, 4) == NLMSG_ERROR).then(|| word(&header, 8))
+    let header = NetlinkHeader::from_bytes(header);
+    (header.kind == NLMSG_ERROR).then_some(header.seq)
 }
 
 /// Whether something is to come after a request.
 pub(crate) fn is_answered(header: [u8; REQUEST]) -> bool {
-    let flags = half(&header, 6);
-    let is_acknowledged = flags & NLM_F_ACK != 0 || !PLAIN.contains(&half(&header, 4));
-    flags & NLM_F_REQUEST != 0 && is_acknowledged
+    let header = NetlinkHeader::from_bytes(header);
+    let is_acknowledged = flags(header).contains(Flags::ACK) || !PLAIN.contains(&header.kind);
+    flags(header).contains(Flags::REQUEST) && is_acknowledged
 }
 
-/// Whether a datagram that begins so is the last of what a request is answered with.
+/// Whether a datagram that begins so is the last answer to a request.
 pub(crate) fn ends(answer: [u8; ANSWER], request: [u8; REQUEST]) -> bool {
-    let is_last = match half(&answer, 4) {
+    let [answer, request] = [answer, request].map(NetlinkHeader::from_bytes);
+    let is_last = match answer.kind {
         NLMSG_ERROR | NLMSG_DONE => true,
-        _ => half(&answer, 6) & NLM_F_MULTI == 0 && half(&request, 6) & NLM_F_ACK == 0,
+        _ => !flags(answer).contains(Flags::MULTI) && !flags(request).contains(Flags::ACK),
     };
-    is_last && word(&answer, 8) == word(&request, 8)
+    is_last && answer.seq == request.seq
 }
 
-/// The error that says why a request of a socket of this port is not answered.
+/// The error that tells a socket of this port why its request is not answered.
 pub(crate) fn error(request: [u8; REQUEST], errno: i32, port: u32) -> [u8; ERROR] {
+    let header = NetlinkHeader {
+        len: ERROR_LENGTH,
+        kind: NLMSG_ERROR,
+        flags: Flags::CAPPED.bits(),
+        seq: NetlinkHeader::from_bytes(request).seq,
+        pid: port,
+    };
     let mut error = [0; ERROR];
-    error[..4].copy_from_slice(&ERROR_LENGTH.to_ne_bytes());
-    error[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
-    error[6..8].copy_from_slice(&NLM_F_CAPPED.to_ne_bytes());
-    error[8..12].copy_from_slice(&request[8..12]);
-    error[12..16].copy_from_slice(&port.to_ne_bytes());
+    error[..16].copy_from_slice(&header.to_bytes());
     error[16..20].copy_from_slice(&(-errno).to_ne_bytes());
     error[20..].copy_from_slice(&request);
     error
 }
 
-fn half(header: &[u8; 16], at: usize) -> u16 {
-    u16::from_ne_bytes([header[at], header[at + 1]])
-}
-
-fn word(header: &[u8; 16], at: usize) -> u32 {
-    u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+const fn flags(header: NetlinkHeader) -> Flags {
+    Flags::from_bits_retain(header.flags)
 }
 
 #[cfg(test)]
@@ -86,12 +81,7 @@ mod tests {
     use super::*;
 
     fn header(length: u32, kind: u16, flags: u16) -> [u8; 16] {
-        let mut header = [0; 16];
-        header[..4].copy_from_slice(&length.to_ne_bytes());
-        header[4..6].copy_from_slice(&kind.to_ne_bytes());
-        header[6..8].copy_from_slice(&flags.to_ne_bytes());
-        header[8..12].copy_from_slice(&77_u32.to_ne_bytes());
-        header
+        NetlinkHeader { len: length, kind, flags, seq: 77, pid: 0 }.to_bytes()
     }
 
     #[test]
@@ -136,7 +126,7 @@ mod tests {
         let request = header(40, 0x13, 5);
         let error = error(request, 104, 9);
         assert_eq!(answers(*error.first_chunk().unwrap()), Some(77));
-        assert_eq!((word(&request, 0), half(&request, 4)), (40, 0x13));
+        assert_eq!(NetlinkHeader::from_bytes(*error.first_chunk().unwrap()).len, 36);
         assert_eq!(error[12..20], [9_i32.to_ne_bytes(), (-104_i32).to_ne_bytes()].concat());
         assert_eq!(error[20..], request);
     }

@@ -1,14 +1,15 @@
-//! What the fuzzer of `fuzz/` runs: foreign bytes through what looks at them in a program's own process. Built for tests and fuzzers only.
+//! Fuzzer entry: foreign bytes into the code that reads them in a program's process. For tests and
+//! fuzzers only.
 
 use uxfrm_control::greeting::Greeting;
 
-use crate::awaited::Awaited;
 use crate::calls::bytes;
 use crate::ends::{Ends, LENGTH};
 use crate::exchange;
+use crate::pending_answer::PendingAnswer;
 
-/// The first byte chooses what the rest is: what a netlink socket sent and was answered, a message behind its ends, what a socket of generic
-/// netlink sends, what the program's socket is to do.
+/// The first byte chooses the reader: a netlink request and answer, a datagram with its addresses,
+/// a generic netlink request, calls on a program's socket.
 ///
 /// # Panics
 /// When something does that may not in a program that is not ours, or believes what cannot be.
@@ -25,7 +26,7 @@ pub fn decode(input: &[u8]) {
 /// A request's header, and answers of 16 bytes behind it.
 fn netlink(input: &[u8]) {
     let Some((request, answers)) = input.split_first_chunk() else { return };
-    let awaited = Awaited::nothing();
+    let awaited = PendingAnswer::nothing();
     awaited.begin(*request);
     let number = exchange::request(*request, input.len());
     assert!(number.is_none() || exchange::is_answered(*request));

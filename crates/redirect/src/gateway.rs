@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::{c_char, c_int, sockaddr_un, socklen_t};
 
 use crate::errno;
+use crate::fallback_socket;
 use crate::next;
-use crate::quiet;
-use crate::stand_in;
 use crate::table::{self, Socket};
+use crate::wakeup_socket;
 use uxfrm_control::{
     greeting::{Greeting, Kind, LENGTH, NAME, is_the_gateways},
     place::{Directory, is_appointed, is_believed},
@@ -52,7 +52,8 @@ pub(crate) fn close(descriptor: c_int) {
     unsafe { next::close()(descriptor) };
 }
 
-/// Tells the gateway who the client is, if it does not know; the port is chosen here if the program did not choose one.
+/// Sends the client's identity if the gateway does not have it; chooses a port if the program did
+/// not.
 pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.is_greeted() {
         return Ok(());
@@ -60,36 +61,36 @@ pub(crate) fn introduce(descriptor: c_int, socket: &Socket) -> Result<(), c_int>
     if socket.port() == 0 {
         socket.set_port(port_of(socket));
     }
-    if socket.told() == Some(socket.identity()) {
+    if socket.gateway_identity() == Some(socket.identity()) {
         socket.set_greeted();
         return Ok(()); // as the last one that had the connection
     }
-    // Who listens must have been heard when `bind` returns, or events of the next moment are missed.
+    // A listener must be registered when `bind` returns, or the next events are missed.
     if socket.groups() != 0 {
         ask(descriptor, greeting(Kind::Ask, socket))?;
     } else {
         send(descriptor, greeting(Kind::Hello, socket))?;
     }
-    socket.set_told(socket.identity());
+    socket.set_gateway_identity(socket.identity());
     socket.set_greeted();
     Ok(())
 }
 
-/// Tells the gateway what has changed about a client; a client that it does not know yet is told of later.
+/// Sends changes of a client's identity; a client that the gateway does not know is sent later.
 pub(crate) fn tell(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     if socket.is_greeted() {
         send(descriptor, greeting(Kind::Hello, socket))?;
-        socket.set_told(socket.identity());
+        socket.set_gateway_identity(socket.identity());
         return Ok(());
     }
     if socket.groups() != 0 { introduce(descriptor, socket) } else { Ok(()) }
 }
 
-/// Puts a connection to the gateway that is there now in the place of one whose gateway is gone. What the program has asked of the
-/// descriptor stays: its flags, port, groups and options, and that an `epoll` waits for it.
+/// Replaces a connection whose gateway is gone by one to the new gateway. The descriptor keeps
+/// flags, port, groups, options, and the `epoll` that waits for it.
 pub(crate) fn reconnect(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
     replace(connect()?, descriptor, socket)?;
-    socket.set_strange();
+    socket.set_ungreeted();
     introduce(descriptor, socket)
 }
 
@@ -101,10 +102,11 @@ pub(crate) fn rouse() {
     }
 }
 
-/// Puts a socket that nothing comes from until a gateway has started in the place of a connection whose gateway is gone, so that who polls it waits
-/// and does not go round in circles: a connection stays readable at its end. Whatever is sent there fails with `ENOTCONN`.
+/// Replaces a connection whose gateway is gone by a silent socket until a gateway starts: a
+/// connection at its end stays readable, and polling it would spin. Sending to it fails with
+/// `ENOTCONN`.
 pub(crate) fn silence(descriptor: c_int, socket: &Socket) -> Result<(), c_int> {
-    let silent = quiet::open(descriptor)?;
+    let silent = wakeup_socket::open(descriptor)?;
     socket.set_quiet();
     replace(silent, descriptor, socket)
 }
@@ -179,7 +181,7 @@ fn ask(descriptor: c_int, question: Greeting) -> Result<Greeting, c_int> {
 fn reach(descriptor: c_int) -> Result<(), c_int> {
     let (place, name) = configured();
     if place == Place::Default
-        && let Some((address, length)) = stand_in::address(NAME)
+        && let Some((address, length)) = fallback_socket::address(NAME)
         && approach(descriptor, &address, length).is_ok()
     {
         return trust(descriptor);
@@ -199,7 +201,7 @@ fn own() -> libc::uid_t {
 }
 
 fn look(directory: &[u8]) -> Option<Directory> {
-    let found = stand_in::about(directory)?;
+    let found = fallback_socket::about(directory)?;
     Some(Directory { owner: found.st_uid, mode: found.st_mode })
 }
 
@@ -302,11 +304,12 @@ pub(crate) fn wait(descriptor: c_int, events: i16) -> Result<(), c_int> {
 
 /// The port of the last socket that had the connection, or another one that is free.
 fn port_of(socket: &Socket) -> u32 {
-    let before = socket.told().map(|told| told.port).filter(|port| !table::has_port(*port));
+    let before =
+        socket.gateway_identity().map(|told| told.port).filter(|port| !table::has_port(*port));
     before.unwrap_or_else(free_port)
 }
 
-/// The process id, or where a socket of this process has that, one with the highest bit set: both as the kernel does.
+/// The process id, or if that is taken a number with the highest bit set, as in the kernel.
 fn free_port() -> u32 {
     static MORE: AtomicU32 = AtomicU32::new(0);
     // SAFETY: the call takes nothing.

@@ -1,8 +1,9 @@
-//! The page that this process shares with the gateway, for a program that asks again as soon as it is answered: `ip -batch`.
+//! A page shared with the gateway, for programs that ask again as soon as answered: `ip -batch`.
 //!
-//! It belongs to the connection that is parked between two sockets of the program ([`parking`](crate::parking)), and goes with it. What
-//! has but one answer and no keys is asked there while the gateway waits for it; all else, and all that the gateway does not answer at once, goes by the
-//! socket. So a program that polls the descriptor, or sleeps on it, finds its answer there.
+//! It belongs to the connection kept between two sockets
+//! ([`connection_reuse`](crate::connection_reuse)) and goes with it. Requests with one answer and
+//! no keys are put there while the gateway waits for them; all others, and those not answered at
+//! once, use the socket. So programs that poll or sleep on the descriptor find their answers there.
 //!
 //! A page is never unmapped: another thread may be looking at it. There are but a few.
 
@@ -14,9 +15,9 @@ use libc::{c_int, cmsghdr, iovec, msghdr, ssize_t};
 use uxfrm_control::greeting::{Greeting, Kind, LENGTH};
 use uxfrm_control::mailbox::{Found, LAYOUT, Mailbox, Page, ROOM};
 
-use crate::parking::Parked;
+use crate::connection_reuse::ReusableConnection;
 use crate::table::Socket;
-use crate::{gateway, next, parking, patience};
+use crate::{busy_poll, connection_reuse, gateway, next};
 
 /// The page of the connection whose socket says that it has one.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(null_mut());
@@ -35,13 +36,13 @@ const SHORT: usize = 64;
 const MOST_PAGES: u32 = 8;
 
 /// Another socket uses the parked connection: the page comes with it, or is asked for.
-pub(crate) fn follow(parked: &Parked, socket: &Socket) {
+pub(crate) fn follow(parked: &ReusableConnection, socket: &Socket) {
     if parked.is_paged {
         return socket.set_paged();
     }
     let uses = USES.fetch_add(1, Ordering::Relaxed) + 1;
     if uses.is_multiple_of(MANY)
-        && patience::are_several_processors()
+        && busy_poll::has_several_processors()
         && PAGES.fetch_add(1, Ordering::Relaxed) < MOST_PAGES
         && let Some(page) = ask_for_page(parked.descriptor, socket)
     {
@@ -60,12 +61,12 @@ pub(crate) fn step_aside(socket: &Socket) {
     of(socket).into_iter().for_each(Mailbox::step_aside);
 }
 
-/// Whether the gateway is there and waits for this connection's next request, so that nothing is to come on its socket.
+/// Whether the gateway waits for this connection's next request, so that its socket stays silent.
 pub(crate) fn is_awaited() -> bool {
     page().is_some_and(Mailbox::is_open)
 }
 
-/// Waits a moment for the answer, if it was asked for on the page. `None` when the program has to receive from the socket.
+/// Polls for the answer to a request on the page. `None`: receive from the socket.
 pub(crate) fn receive(
     socket: &Socket,
     vectors: &[iovec],
@@ -77,9 +78,9 @@ pub(crate) fn receive(
         let waits = flags & libc::MSG_DONTWAIT == 0;
         let collect = || mailbox.collect();
         let found = if waits {
-            patience::until(collect, Found::Nothing)
+            busy_poll::until(collect, Found::Nothing)
         } else {
-            patience::once(collect, Found::Nothing)
+            busy_poll::once(collect, Found::Nothing)
         };
         found.filter(|found| *found == Found::Answer)?;
         COLLECTED.store(true, Ordering::Relaxed);
@@ -98,16 +99,17 @@ pub(crate) fn receive(
 
 /// The page of a socket that has it, in the process that opened it.
 fn of(socket: &Socket) -> Option<Mailbox<'static>> {
-    let own = socket.is_paged() && socket.forks() == parking::forks();
+    let own = socket.is_paged() && socket.forks() == connection_reuse::forks();
     own.then(page).flatten()
 }
 
 fn page() -> Option<Mailbox<'static>> {
-    // SAFETY: null, or a page that is mapped to the end of the process; it cannot shrink, and any bytes are valid words.
+    // SAFETY: null, or a page that is mapped to the end of the process; it cannot shrink, and any
+    // bytes are valid words.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }.map(Mailbox::new)
 }
 
-/// Copies the answer into the program's buffers as far as they go. Its length, and how much was copied.
+/// Copies the answer into the program's buffers. Its length, and the bytes copied.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -145,7 +147,7 @@ pub(crate) unsafe fn scatter(bytes: &[u8], vectors: &[iovec]) -> usize {
 
 /// Asks the gateway for a page, and maps it.
 fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
-    let told = socket.told()?;
+    let told = socket.gateway_identity()?;
     let question = Greeting {
         kind: Kind::Share,
         port: told.port,
@@ -170,7 +172,8 @@ fn ask_for_page(descriptor: c_int, socket: &Socket) -> Option<*mut Page> {
 /// Whether memory has a page and keeps it: whoever could cut it short would end the program by
 /// `SIGBUS` when it looks there.
 fn is_lasting(memory: c_int) -> bool {
-    // SAFETY: all bytes zero is a valid `stat`, which the call fills; the other call takes numbers only.
+    // SAFETY: all bytes zero is a valid `stat`, which the call fills; the other call takes numbers
+    // only.
     unsafe {
         let mut about: libc::stat = zeroed();
         let seals = libc::fcntl(memory, libc::F_GET_SEALS);
@@ -186,8 +189,8 @@ fn receive_descriptor(descriptor: c_int) -> Option<c_int> {
     let mut bytes = [0_u8; LENGTH];
     let mut control = [0_u64; 4];
     let mut vector = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: LENGTH };
-    // SAFETY: all bytes zero is a valid message, whose buffers are valid for their lengths; a control message is read only where one
-    // with a descriptor lies.
+    // SAFETY: all bytes zero is a valid message, whose buffers are valid for their lengths; a
+    // control message is read only where one with a descriptor lies.
     unsafe {
         let mut message: msghdr = zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);

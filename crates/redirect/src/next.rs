@@ -1,4 +1,4 @@
-//! The functions that ours stand before: the C library's, or those of the library preloaded after this one.
+//! The interposed functions' next definitions: the C library's, or a later preloaded library's.
 
 use std::ffi::CStr;
 use std::mem::transmute;
@@ -16,7 +16,8 @@ macro_rules! next {
         pub(crate) fn $name() -> unsafe extern "C" fn($($argument),* $(, $variadic)?) -> $result {
             static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
             let address = resolve(&ADDRESS, concat!(stringify!($name), "\0"));
-            // SAFETY: a C library's function of this name has this prototype (POSIX, or glibc's manual).
+            // SAFETY: a C library's function of this name has this prototype (POSIX, or glibc's
+            // manual).
             unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($argument),* $(, $variadic)?) -> $result>(address) }
         }
     )*};
@@ -82,7 +83,7 @@ fn resolve(known: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     address
 }
 
-/// A program calls only what its C library has; should ours be called without a next one, there is no way on.
+/// Programs call only functions of their C library, so a missing next definition is fatal.
 fn look_up(symbol: *const c_char) -> *mut c_void {
     // SAFETY: `symbol` ends with a zero byte.
     let address = unsafe { libc::dlsym(libc::RTLD_NEXT, symbol) };

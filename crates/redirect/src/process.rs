@@ -1,8 +1,8 @@
 //! The process that this library's memory belongs to, and whether the calling thread is one of it.
 //!
-//! A child of `vfork` runs in its parent's memory until it calls `exec`, with descriptors of its own: what it closes, its parent still has.
-//! Programs that start others close all that those shall not have (Python's `subprocess`). So nothing that such a child does to its
-//! descriptors may be noted here.
+//! A child of `vfork` runs in its parent's memory until `exec`, with its own descriptors: closing
+//! one leaves the parent's open. Programs that start others close many (Python's `subprocess`), so
+//! what such a child does to its descriptors must not be noted here.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -13,7 +13,8 @@ const PAGE: usize = 4096;
 /// This process's number, as long as it is known to the C library as a process.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// The same, in a page that is empty in whatever was forked, by the C library or behind its back, and shared with a child of `vfork`.
+/// This process's number, in a page that is zero after any fork and shared with children of
+/// `vfork`.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
 /// This process's number; 0 or another one's where it was forked behind the C library's back.
@@ -54,7 +55,8 @@ pub(crate) fn is_own() -> bool {
 }
 
 fn owner() -> Option<&'static AtomicU32> {
-    // SAFETY: null, or a page that is mapped to the end of the process, of which any bytes are a valid number.
+    // SAFETY: null, or a page that is mapped to the end of the process, of which any bytes are a
+    // valid number.
     unsafe { OWNER.load(Ordering::Relaxed).as_ref() }
 }
 

@@ -1,15 +1,15 @@
-//! Which descriptors are redirected sockets, of netlink or of a UDP port of the gateway's, and what the program was told about them.
+//! Descriptors that are redirected sockets, netlink or UDP, and their state towards the program.
 //!
-//! A fixed array of atomics: no lock that a fork could leave taken, no allocation. Pages that no descriptor needs are
+//! An array of atomics: no allocation, and no lock that a fork could leave taken. Unused pages are
 //! never touched.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use libc::{c_int, epoll_event};
 
-use crate::awaited::Awaited;
 use crate::ends::{End, Family};
-use crate::{parking, process};
+use crate::pending_answer::PendingAnswer;
+use crate::{connection_reuse, process};
 
 /// Descriptors from here on cannot be redirected; `socket` fails with `EMFILE` there.
 const DESCRIPTORS: usize = 1 << 16;
@@ -22,9 +22,9 @@ const GREETED: u32 = 1 << 30;
 const DATAGRAM: u32 = 1 << 29;
 /// In [`Socket::state`]: of netlink, and its gateway is gone.
 const QUIET: u32 = 1 << 28;
-/// In [`Socket::state`]: of netlink, and its connection must not be another socket's when this one is closed.
+/// In [`Socket::state`]: of netlink; its connection must not be reused when this socket is closed.
 const SPOILT: u32 = 1 << 27;
-/// In [`Socket::state`]: of netlink, and the answer to the request that [`Socket::sequence`] numbers is still to come.
+/// In [`Socket::state`]: of netlink; the answer to request [`Socket::sequence`] is outstanding.
 const BUSY: u32 = 1 << 26;
 /// In [`Socket::state`]: of generic netlink, and the kernel's own.
 const GENERIC: u32 = 1 << 25;
@@ -47,7 +47,7 @@ pub(crate) struct Socket {
     port: AtomicU32,
     /// Of netlink: multicast groups.
     groups: AtomicU32,
-    /// Of netlink: what is switched on; of UDP: [`Wish`]es.
+    /// Of netlink: what is switched on; of UDP: [`RecvOption`]es.
     options: AtomicU32,
     /// Of UDP: 4 or 6.
     family: AtomicU32,
@@ -55,16 +55,16 @@ pub(crate) struct Socket {
     tos: AtomicU32,
     /// Of UDP: as on the wire.
     address: [AtomicU32; 4],
-    /// Of netlink: room for what is sent and what is received that the program asked for and the connection does not have yet; 0 for none.
+    /// Of netlink: send and receive buffer sizes asked for and not applied yet; 0 for none.
     rooms: [AtomicU32; 2],
     /// Of netlink: who waits for it.
     watch: Watch,
-    /// Of netlink: port, groups and options that the gateway knows the connection by; no port when it knows none.
+    /// Of netlink: port, groups and options known to the gateway; port 0 while it knows none.
     told: [AtomicU32; 3],
     /// Of netlink: the number of the last request.
     sequence: AtomicU32,
     /// Of netlink: what is to come after it.
-    awaited: Awaited,
+    awaited: PendingAnswer,
     /// Of netlink: how often the process had forked when it was opened.
     forks: AtomicU32,
 }
@@ -104,7 +104,7 @@ pub(crate) struct Datagram(&'static Socket);
 
 /// What a program asked for with the datagrams that it receives, and that it may ask for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum RecvOption {
     /// `IP_PKTINFO`, `IPV6_RECVPKTINFO`.
     Address = 1,
     /// `IP_RECVTOS`, `IPV6_RECVTCLASS`.
@@ -129,7 +129,7 @@ impl Socket {
             },
             told: [const { AtomicU32::new(0) }; 3],
             sequence: AtomicU32::new(0),
-            awaited: Awaited::nothing(),
+            awaited: PendingAnswer::nothing(),
             forks: AtomicU32::new(0),
         }
     }
@@ -216,7 +216,7 @@ impl Socket {
     }
 
     /// The gateway is another one, which knows nothing yet.
-    pub(crate) fn set_strange(&self) {
+    pub(crate) fn set_ungreeted(&self) {
         self.spoil();
         self.told[0].store(0, Ordering::Relaxed);
         self.state.fetch_and(!(GREETED | QUIET | PAGED), Ordering::Relaxed);
@@ -232,10 +232,10 @@ impl Socket {
         self.state.load(Ordering::Relaxed) & SPOILT != 0
     }
 
-    /// Whether its connection is as good as a new one: nothing is to come on it, it has no copy, and it is as it was made.
+    /// Whether its connection equals a new one: nothing outstanding, no copy, default settings.
     pub(crate) fn is_as_new(&self) -> bool {
         self.state.load(Ordering::Acquire) & (SPOILT | BUSY | QUIET | GREETED) == GREETED
-            && self.forks() == parking::forks()
+            && self.forks() == connection_reuse::forks()
     }
 
     /// Notes a request that is about to be sent: its number, if it has one answer.
@@ -255,7 +255,7 @@ impl Socket {
     }
 
     /// What is to come after the last request.
-    pub(crate) fn awaited(&self) -> &Awaited {
+    pub(crate) fn awaited(&self) -> &PendingAnswer {
         &self.awaited
     }
 
@@ -286,13 +286,13 @@ impl Socket {
     }
 
     /// Who the gateway takes the connection for, if it knows.
-    pub(crate) fn told(&self) -> Option<Identity> {
+    pub(crate) fn gateway_identity(&self) -> Option<Identity> {
         let [port, groups, options] =
             [0, 1, 2].map(|word: usize| self.told[word].load(Ordering::Relaxed));
         (port != 0).then_some(Identity { port, groups, options })
     }
 
-    pub(crate) fn set_told(&self, Identity { port, groups, options }: Identity) {
+    pub(crate) fn set_gateway_identity(&self, Identity { port, groups, options }: Identity) {
         for (word, value) in self.told.iter().zip([port, groups, options]) {
             word.store(value, Ordering::Relaxed);
         }
@@ -340,7 +340,7 @@ impl Socket {
         self.set_watch(None);
         self.told[0].store(0, Ordering::Relaxed);
         self.awaited.end();
-        self.forks.store(parking::forks(), Ordering::Relaxed);
+        self.forks.store(connection_reuse::forks(), Ordering::Relaxed);
         self.state.store(OPEN | state, Ordering::Release);
     }
 }
@@ -374,11 +374,11 @@ impl Datagram {
         self.0.tos.store(tos.into(), Ordering::Relaxed);
     }
 
-    pub(crate) fn wishes(self, wish: Wish) -> bool {
+    pub(crate) fn wants(self, wish: RecvOption) -> bool {
         self.0.options() & wish as u32 != 0
     }
 
-    pub(crate) fn set_wish(self, wish: Wish, value: c_int) {
+    pub(crate) fn set_wanted(self, wish: RecvOption, value: c_int) {
         let (options, bit) = (self.0.options(), wish as u32);
         self.0.set_options(if value != 0 { options | bit } else { options & !bit });
     }
@@ -421,7 +421,7 @@ pub(crate) fn set_relayed(descriptor: c_int) {
     }
 }
 
-/// Notes that a descriptor is a new socket of generic netlink. One that is too high for that is the kernel's alone.
+/// Notes a new generic netlink socket. A descriptor beyond the table is the kernel's alone.
 pub(crate) fn insert_generic(descriptor: c_int) {
     if let Some(socket) = slot(descriptor) {
         socket.begin(GENERIC);
@@ -456,7 +456,7 @@ pub(crate) fn insert(descriptor: c_int, kind: c_int) -> bool {
     true
 }
 
-/// Forgets a descriptor that is closed, or that the kernel has just handed out for something else; not one that another process closes.
+/// Forgets a descriptor that this process closed, or that the kernel has given out anew.
 pub(crate) fn remove(descriptor: c_int) {
     if let Some(socket) = slot(descriptor).filter(|socket| socket.is_open())
         && !process::is_borrowed()
@@ -471,7 +471,7 @@ pub(crate) fn remove_range(first: c_int, last: c_int) {
     (first.max(0)..=end).for_each(remove);
 }
 
-/// Notes that `copy` is now the same as `descriptor`, whatever that is. False when it should be redirected and cannot be.
+/// Notes that `copy` duplicates `descriptor`. False when it should be redirected and cannot be.
 pub(crate) fn duplicate(descriptor: c_int, copy: c_int) -> bool {
     let Some(socket) = slot(descriptor).filter(|socket| socket.is_open()) else {
         remove(copy);
@@ -548,14 +548,14 @@ mod tests {
         let local = End { address: [7; 16], port: 4500 };
         let socket = insert_datagram(63_900, Family::V6, local).unwrap();
         socket.set_tos(0x88);
-        socket.set_wish(Wish::Address, 1);
+        socket.set_wanted(RecvOption::Address, 1);
         assert!(find(63_900).is_none() && is_ours(63_900));
         assert!(duplicate(63_900, 63_901));
         remove(63_900);
         assert!(datagram(63_900).is_none() && !is_ours(63_900));
         let copy = datagram(63_901).unwrap();
         assert_eq!((copy.family(), copy.local(), copy.tos()), (Family::V6, local, 0x88));
-        assert!(copy.wishes(Wish::Address) && !copy.wishes(Wish::Tos));
+        assert!(copy.wants(RecvOption::Address) && !copy.wants(RecvOption::Tos));
         assert!(insert(63_901, libc::SOCK_RAW) && datagram(63_901).is_none());
         assert_eq!(find(63_901).unwrap().options(), 0);
         remove(63_901);

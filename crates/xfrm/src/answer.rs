@@ -1,4 +1,4 @@
-//! What the server sends, taken apart for those who print it. Nothing is refused but what is too short to be what it says.
+//! Decodes the server's messages for printing. Only messages too short for their type are refused.
 
 use uxfrm_netlink::{
     AttributeType, Message, MessageType,

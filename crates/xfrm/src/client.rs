@@ -1,5 +1,4 @@
-//! A connection to the server: requests sent, their answers waited for. It is given a connected seqpacket socket on which
-//! netlink is spoken.
+//! A connection to the server, over a connected seqpacket socket that carries netlink messages.
 
 mod pipeline;
 
@@ -18,7 +17,7 @@ use uxfrm_netlink::{
 };
 use zeroize::Zeroizing;
 
-pub use self::pipeline::{Course, Pipeline};
+pub use self::pipeline::{OnRefusal, Pipeline};
 use crate::request::Answer;
 
 /// Bytes of the largest datagram that is taken: above what a server sends.
@@ -54,7 +53,7 @@ pub enum Error {
 
 /// What there is to know about an answer beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remarks {
+pub struct AnswerStatus {
     /// The server's warning.
     pub warning: Option<String>,
     /// The databases changed during a dump in a way that may show.
@@ -85,26 +84,26 @@ impl Connection {
         mut request: Request,
         answer: Answer,
         mut each: impl FnMut(&Message<'_>),
-    ) -> Result<Remarks, Error> {
+    ) -> Result<AnswerStatus, Error> {
         let seq = self.next_number();
         request.number(seq);
         self.send(request.bytes())?;
-        let mut remarks = Remarks::default();
+        let mut status = AnswerStatus::default();
         loop {
             let len = self.receive()?;
             for message in Messages::of(&self.buffer[..len]).filter(|m| m.header.seq == seq) {
-                remarks.inconsistent |= message.header.flags & DUMP_INTERRUPTED != 0;
+                status.inconsistent |= message.header.flags & DUMP_INTERRUPTED != 0;
                 match Reply::of(&message) {
                     Reply::Done { warning } => {
-                        remarks.warning = warning;
-                        return Ok(remarks);
+                        status.warning = warning;
+                        return Ok(status);
                     }
                     Reply::Refused(refusal) => return Err(Error::Refused(refusal)),
                     Reply::Broken => return Err(Error::Unexpected),
                     Reply::Content => {
                         each(&message);
                         if answer == Answer::One {
-                            return Ok(remarks);
+                            return Ok(status);
                         }
                     }
                 }
@@ -115,7 +114,7 @@ impl Connection {
     /// Gives each event to `each`, for ever.
     ///
     /// # Errors
-    /// When the connection ends, or `each` has none of it; after [`Error::Overrun`] it can be called again.
+    /// The connection ended, or `each` failed; after [`Error::Overrun`] it can be called again.
     pub fn listen<E: From<Error>>(
         &mut self,
         mut each: impl FnMut(&Message<'_>) -> Result<(), E>,

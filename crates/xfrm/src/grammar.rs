@@ -1,13 +1,13 @@
-//! The grammar of `ip xfrm`: lines into [`Command`]s. No text makes it panic, and no error shows a byte of a key.
+//! The grammar of `ip xfrm`: lines into [`Command`]s. No text makes it panic; no error shows a key.
 //!
-//! Mirrors `ip/ipxfrm.c`, `ip/xfrm_state.c`, `ip/xfrm_policy.c`, `ip/xfrm_monitor.c` and `lib/utils.c: do_batch` of
-//! iproute2, including abbreviations (`ip x s add`). It departs from them where a script is *copied*, as such a line
-//! would otherwise come to mean something else without a word:
+//! Mirrors `ip/ipxfrm.c`, `ip/xfrm_state.c`, `ip/xfrm_policy.c`, `ip/xfrm_monitor.c` and
+//! `lib/utils.c: do_batch` of iproute2, including abbreviations (`ip x s add`). It departs from them
+//! where a *copied* script would silently mean something else:
 //! - blanks may follow a continuation's backslash;
-//! - `#` begins a comment at the start of a word only and is text inside quotes; inside a bare word it is an error;
+//! - `#` begins a comment only at the start of a word, is text inside quotes, and an error elsewhere;
 //! - an unexpanded `$NAME` is an error, not an ASCII key of five bytes;
 //! - `any` next to an address of known family takes that family;
-//! - `offload … dir` says what the device is told and does not set the state's own `dir` (as up to iproute2 6.9).
+//! - `offload … dir` is the device's and does not set the state's `dir` (as up to iproute2 6.9).
 
 mod address;
 mod algorithm;
@@ -18,6 +18,7 @@ mod filter;
 mod flags;
 mod id;
 mod keyword;
+mod lexer;
 mod limit;
 mod mark;
 mod monitor;
@@ -30,7 +31,6 @@ mod selector;
 mod state;
 mod template;
 pub(crate) mod vocabulary;
-mod words;
 
 use uxfrm_engine::Family;
 
@@ -52,7 +52,7 @@ pub use self::{
 use self::{
     cursor::Cursor,
     keyword::{OBJECTS, OPTIONS, Object, PROGRAM_OBJECTS, ProgramOption},
-    words::{Lines, Word},
+    lexer::{Lines, Word},
 };
 
 /// A command and the line where it begins.
@@ -73,8 +73,8 @@ pub enum Prefix {
     Optional,
 }
 
-/// The commands of a batch file's text, comments and blank lines left out. The caller wipes the text if there are keys
-/// in it.
+/// The commands of a batch file, without comments and blank lines. The caller wipes the text if it
+/// holds keys.
 pub fn lines(text: &str, prefix: Prefix) -> impl Iterator<Item = Result<Located<Command>, Fault>> {
     Lines::of(text).map(move |words| {
         let words = words?;
@@ -84,7 +84,7 @@ pub fn lines(text: &str, prefix: Prefix) -> impl Iterator<Item = Result<Located<
     })
 }
 
-/// The one command of `text`, which is a whole line with its continuations; `None` where it is blank or a comment.
+/// The command of `text`, one line with its continuations; `None` for a blank line or a comment.
 /// `family` is the preferred one.
 ///
 /// # Errors
@@ -96,7 +96,7 @@ pub fn line(text: &str, family: Option<Family>) -> Result<Option<Command>, Fault
     }
 }
 
-/// Reads the words of one command, from the object on (`state add …`), as a shell hands them over.
+/// Reads the words of one command, from the object on (`state add …`), as a shell passes them.
 ///
 /// # Errors
 /// What is wrong with it.

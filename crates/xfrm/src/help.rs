@@ -3,7 +3,7 @@
 mod completion;
 mod manual;
 
-use uxfrm_words::page;
+use uxfrm_cli_grammar::page;
 
 pub use self::{completion::complete, manual::manual};
 use crate::grammar::{Topic, vocabulary};
@@ -54,7 +54,7 @@ mod tests {
     fn every_word() -> Vec<&'static str> {
         let mut words: Vec<&str> = Vec::new();
         let mut take =
-            |phrases: Vec<uxfrm_words::Phrase>| words.extend(phrases.iter().map(|p| p.0));
+            |phrases: Vec<uxfrm_cli_grammar::Phrase>| words.extend(phrases.iter().map(|p| p.0));
         take(objects());
         take(options());
         for object in ["state", "policy", "monitor"] {

@@ -1,12 +1,12 @@
 //! Answers as JSON (`-j`, `-j -p`). iproute2 has none for `xfrm`, so this form is ours:
 //!
-//! - a list is an array of objects, each what `-s` would print; any other answer is one object, and of `monitor` each event
-//!   is one on a line of its own, with `"event"` as its first member;
-//! - members are called as the grammar calls the words (`replay-window`, `if_id`, `auth-trunc`), so what is shown can be
-//!   said; flags are arrays of their names, with `"0x…"` for the bits without one;
-//! - numbers are numbers, but SPIs, marks, keys and bitmaps are `"0x…"` strings; limits without an end and times that never
-//!   came are `null`; times are seconds since 1970;
-//! - a member that has nothing to say is left out.
+//! - a list is an array of objects with the content of `-s`; other answers are one object;
+//!   `monitor` prints an object per line, `"event"` first;
+//! - members have the grammar's words (`replay-window`, `if_id`, `auth-trunc`); flags are arrays
+//!   of names, with `"0x…"` for unnamed bits;
+//! - SPIs, marks, keys and bitmaps are `"0x…"` strings, other numbers are numbers; limits without
+//!   an end and times that never came are `null`; times are seconds since 1970;
+//! - empty members are left out.
 
 mod policy;
 mod state;
@@ -26,30 +26,30 @@ use crate::{
 
 /// Writes an answer to a question.
 pub fn write(page: &mut Page<'_>, answer: &Answer<'_>) {
-    tell(page, answer, Told::Asked);
+    tell(page, answer, Cause::Request);
 }
 
 /// Writes what `monitor` hears.
 pub fn event(page: &mut Page<'_>, answer: &Answer<'_>) {
-    tell(page, answer, Told::Unasked);
+    tell(page, answer, Cause::Event);
 }
 
 /// What is there looks the same to who asked for it and to who hears that it is new.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Asked,
-    Unasked,
+enum Cause {
+    Request,
+    Event,
 }
 
-fn tell(page: &mut Page<'_>, answer: &Answer<'_>, told: Told) {
+fn tell(page: &mut Page<'_>, answer: &Answer<'_>, cause: Cause) {
     let mut object = Object::begin(page);
     match answer {
         Answer::State(one) => {
-            change(&mut object, "state", one.change, told);
+            change(&mut object, "state", one.change, cause);
             state::write(&mut object, &one.info, &one.found);
         }
         Answer::Policy(one) => {
-            change(&mut object, "policy", one.change, told);
+            change(&mut object, "policy", one.change, cause);
             policy::write(&mut object, &one.info, &one.found);
         }
         Answer::Acquire(one, found) => acquire(&mut object, one, found),
@@ -69,7 +69,7 @@ fn tell(page: &mut Page<'_>, answer: &Answer<'_>, told: Told) {
         Answer::Aevent(one) => aevent(&mut object, one),
         Answer::Mapping(one) => mapping(&mut object, one),
         Answer::Defaults(one) => {
-            if told == Told::Unasked {
+            if cause == Cause::Event {
                 object.text("event", "set-default");
             }
             defaults(&mut object, one);
@@ -89,9 +89,9 @@ fn tell(page: &mut Page<'_>, answer: &Answer<'_>, told: Told) {
 }
 
 /// What happened, if anything did: a list's members are only there.
-fn change(object: &mut Object<'_, '_>, what: &str, change: Change, told: Told) {
+fn change(object: &mut Object<'_, '_>, what: &str, change: Change, cause: Cause) {
     match change {
-        Change::Here if told == Told::Asked => {}
+        Change::Here if cause == Cause::Request => {}
         Change::Here => object.text("event", &format!("add-{what}")),
         Change::Updated => object.text("event", &format!("update-{what}")),
         Change::Deleted => object.text("event", &format!("delete-{what}")),
@@ -143,14 +143,14 @@ fn defaults(object: &mut Object<'_, '_>, one: &RawDefaults) {
 }
 
 fn sad_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
-    if let Some(count) = found.read_number::<u32>(SAD_COUNT) {
+    if let Some(count) = found.read::<u32>(SAD_COUNT) {
         object.number("count", count);
     }
-    buckets(object, found.read_number(SAD_HASH));
+    buckets(object, found.read(SAD_HASH));
 }
 
 fn spd_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
-    if let Some(raw) = found.read_number::<RawSpdInfo>(SPD_COUNTS) {
+    if let Some(raw) = found.read::<RawSpdInfo>(SPD_COUNTS) {
         object.number("in", raw.inbound);
         object.number("out", raw.outbound);
         object.number("fwd", raw.forward);
@@ -160,9 +160,9 @@ fn spd_info(object: &mut Object<'_, '_>, found: &Found<'_>) {
             inner.number("fwd", raw.socket_forward);
         });
     }
-    buckets(object, found.read_number(SPD_HASH));
+    buckets(object, found.read(SPD_HASH));
     for ((number, _), name) in THRESHOLDS.into_iter().zip(["hthresh4", "hthresh6"]) {
-        if let Some(RawThreshold { local, remote }) = found.read_number(number) {
+        if let Some(RawThreshold { local, remote }) = found.read(number) {
             object.object(name, |inner| {
                 inner.number("local", local);
                 inner.number("remote", remote);

@@ -1,4 +1,4 @@
-//! iproute2's `ip xfrm` as a library: its grammar, the requests that it sends, and the text of the answers.
+//! iproute2's `ip xfrm` as a library: grammar, requests, and text of answers.
 //!
 //! | module | owns |
 //! | --- | --- |

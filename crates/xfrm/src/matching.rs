@@ -1,4 +1,4 @@
-//! Which of the states and policies of a dump a list is about: by the bytes, as iproute2 does it after the server's filter.
+//! Filters a dump for `list` by bytes, as iproute2 does after the server's filter.
 
 use uxfrm_engine::{PortMask, Prefix};
 use uxfrm_netlink::client::{self, RawAddress, RawPolicy, RawSa, RawSelector};

@@ -1,5 +1,4 @@
-//! Names for numbers: of this host's interfaces and protocols, and those that iproute2 has itself. What has no name is
-//! its number.
+//! Names for numbers: the host's interfaces and protocols, and iproute2's own. Others stay numbers.
 
 use std::{
     cell::RefCell,

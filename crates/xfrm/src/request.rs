@@ -1,6 +1,6 @@
-//! Commands into requests: the bytes that iproute2 sends for the same words, attribute by attribute in its order.
+//! Encodes commands: the bytes that iproute2 sends for the same words, in its order of attributes.
 //!
-//! What Debian's iproute2 6.1 does not know yet (`dir`, `pcpu-num`, `offload packet`) is sent as newer ones send it.
+//! Words that iproute2 6.1 lacks (`dir`, `pcpu-num`, `offload packet`) are sent as by newer ones.
 
 mod policy;
 mod state;

@@ -1,14 +1,14 @@
-//! `-batch FILE`: lines read as they come, sent as a pipeline, failures told with their line (`lib/utils.c: do_batch`).
+//! `-batch FILE`: lines are pipelined, failures reported with their line (`lib/utils.c: do_batch`).
 //!
-//! It departs from iproute2 in two things. Lines are in flight together: without `-force` nothing is read behind a line that
-//! failed, but lines behind it that were already on their way are carried out. And a failure of `ip xfrm` ends iproute2
-//! itself, so that it never comes to say which line it was.
+//! Two departures from iproute2. Lines are in flight together: without `-force` nothing is read
+//! after a failure, but lines already sent are carried out. And failures name their line: iproute2
+//! itself ends at a failure of `ip xfrm`, before it could.
 
 use std::io::Read;
 
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Bytes asked for at once: as many as a pipe holds, and more and more of a source that always has them.
+/// Bytes per read: what a pipe holds, and more while the source always fills it.
 const PIECE: usize = 64 * 1024;
 const LARGEST: usize = 16 * PIECE;
 

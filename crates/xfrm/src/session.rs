@@ -1,7 +1,7 @@
 //! `uxfrm xfrm WORDS…`: one command line, or a batch of them, from its words to its exit code.
 //!
-//! Exit codes are iproute2's: 0 done, 1 what was asked for makes no sense together or the socket failed, 2 the server
-//! refused it, 255 wrong words.
+//! Exit codes are iproute2's: 0 success, 1 contradictory arguments or a socket error, 2 refused by
+//! the server, 255 wrong words.
 
 mod batch;
 mod deletion;
@@ -17,7 +17,7 @@ use uxfrm_netlink::{Message, Messages};
 
 use crate::{
     answer::Answer,
-    client::{self, Connection, Remarks},
+    client::{self, AnswerStatus, Connection},
     grammar::{self, Command, Fault, Line, Monitor, Notation, Options, Timestamps, Topic},
     help, json,
     names::Names,
@@ -27,7 +27,7 @@ use crate::{
 
 /// What a command line may use of the world outside.
 pub trait World {
-    /// A connection to the gateway that `options` name, listening to `groups` (bits as in `nl_groups`).
+    /// Connects to the gateway that `options` name, listening to `groups` (bits of `nl_groups`).
     ///
     /// # Errors
     /// Why there is none, for the user.
@@ -169,7 +169,7 @@ impl<'w, W: World> Session<'w, W> {
         let mut printer = Printer::new(self.options, keys, &self.names, self.world.output());
         printer.begin(wanted);
         let mut failed = Ok(());
-        let remarks = self.connection.talk(request, wanted, |message| {
+        let status = self.connection.talk(request, wanted, |message| {
             let answer = Answer::of(message);
             if failed.is_ok() && is_meant(command, &answer) {
                 failed = printer.show(&answer);
@@ -177,7 +177,7 @@ impl<'w, W: World> Session<'w, W> {
         })?;
         failed?;
         printer.end(wanted)?;
-        remark(&remarks, self.world)?;
+        remark(&status, self.world)?;
         Ok(())
     }
 }
@@ -196,11 +196,11 @@ fn is_meant(command: &Command, answer: &Answer<'_>) -> bool {
     }
 }
 
-fn remark(remarks: &Remarks, world: &mut impl World) -> io::Result<()> {
-    if let Some(warning) = &remarks.warning {
+fn remark(status: &AnswerStatus, world: &mut impl World) -> io::Result<()> {
+    if let Some(warning) = &status.warning {
         writeln!(world.complaints(), "Warning: {}", client::with_stop(warning))?;
     }
-    if remarks.inconsistent {
+    if status.inconsistent {
         writeln!(world.complaints(), "Dump was interrupted and may be inconsistent.")?;
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! Answers as iproute2 prints them, byte for byte: with its blanks at line ends, its `-s` and its `-o`.
+//! Prints answers as iproute2, byte for byte: blanks at line ends, `-s`, `-o`.
 //!
-//! The text is that of iproute2 7.1, which differs from Debian's 6.1 only in what that does not know: `mode crypto|packet`
-//! behind an offload, `dir`, `pcpu-num`. Three departures: mode `iptfs` has its name, `monitor nokeys` hides the keys
-//! of states too, and `nat-keepalive` is shown.
+//! The text is iproute2 7.1's; it differs from 6.1 only in what that lacks: `mode crypto|packet`
+//! behind an offload, `dir`, `pcpu-num`. Three departures: mode `iptfs` has its name, `monitor
+//! nokeys` hides keys of states too, and `nat-keepalive` is shown.
 
 mod algorithm;
 mod attributes;

@@ -12,7 +12,7 @@ fn offered(line: &str) -> Option<Vec<String>> {
     let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
     let script = format!(
         "source <('{UXFRM}' completions bash)\nCOMP_WORDS=({})\nCOMP_WORDS[0]='{UXFRM}'\nCOMP_CWORD={}\nCOMP_LINE='{line}'\n\
-         COMP_POINT=${{#COMP_LINE}}\n_uxfrm_words '{UXFRM}' \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
+         COMP_POINT=${{#COMP_LINE}}\n_uxfrm_cli_grammar '{UXFRM}' \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"\n\
          printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         words.join(" "),
         words.len() - 1,

@@ -3,7 +3,8 @@
 use super::message::{Batch, Kind};
 use super::model::Part;
 use super::{count, handle, read_results, text, told};
-use crate::message::{Payload, answers, attributes};
+use crate::message::{Payload, answers};
+use uxfrm_netlink_wire::{Flags, RawAttributes};
 
 /// Where the transaction begins that is answered, which has three parts.
 const BEGIN: u32 = 7;
@@ -16,15 +17,17 @@ const TABLE: &str = "uxfrm-uxfrm0";
 pub(crate) fn decode(bytes: &[u8]) {
     for answer in answers(bytes) {
         if let Payload::Attributes(found) = answer.payload {
-            attributes(found).for_each(|(kind, value)| {
-                let _ = text(found, kind);
-                attributes(value).for_each(drop);
+            RawAttributes::of(found).for_each(|attribute| {
+                let _ = text(found, attribute.kind);
+                RawAttributes::of(attribute.value).for_each(drop);
             });
             let _ = (handle(found), count(TABLE, found));
         }
     }
     let mut batch = Batch::new(BEGIN);
-    (0..3).for_each(|_| batch.push(Part::Table, Kind::NewTable, 0, |table| table.text(1, TABLE)));
+    (0..3).for_each(|_| {
+        batch.push(Part::Table, Kind::NewTable, Flags::empty(), |table| table.text(1, TABLE))
+    });
     batch.finish();
     let mut first = None;
     let is_over = read_results(bytes, &batch, &mut first);
@@ -39,15 +42,15 @@ pub(crate) fn decode(bytes: &[u8]) {
 #[cfg(test)]
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     use super::message::question;
-    let object = question(Kind::NewObject, 0, BEGIN, |object| {
+    let object = question(Kind::NewObject, Flags::empty(), BEGIN, |object| {
         object.text(1, TABLE);
         object.text(2, "in_plain");
-        object.nest(4, |counter| counter.long(2, 7));
+        object.nest(4, |counter| counter.be64(2, 7));
     });
-    let rule = question(Kind::NewRule, 0, BEGIN + 1, |rule| {
+    let rule = question(Kind::NewRule, Flags::empty(), BEGIN + 1, |rule| {
         rule.text(1, TABLE);
         rule.text(2, "in");
-        rule.long(3, 9);
+        rule.be64(3, 9);
     });
     let result = |sequence: u32, errno: i32| {
         let words = [36, 2, sequence, 0, errno.cast_unsigned(), 20, 0, sequence, 0];

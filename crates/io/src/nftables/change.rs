@@ -3,7 +3,7 @@
 use super::message::{Batch, Kind};
 use super::model::{Part, Rule};
 use super::set::{Keys, SetId};
-use crate::message::flag;
+use uxfrm_netlink_wire::Flags;
 
 /// A rule in the kernel, by its handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +62,16 @@ impl Change {
         match self {
             Self::AddRule { chain, before, rule } => add(table, chain, *before, rule, place, batch),
             Self::DeleteRule { chain, rule: RuleId(handle) } => {
-                batch.push(Part::Rule(chain, place), Kind::DeleteRule, 0, |attributes| {
-                    attributes.text(1, table);
-                    attributes.text(2, chain);
-                    attributes.long(3, *handle);
-                });
+                batch.push(
+                    Part::Rule(chain, place),
+                    Kind::DeleteRule,
+                    Flags::empty(),
+                    |attributes| {
+                        attributes.text(1, table);
+                        attributes.text(2, chain);
+                        attributes.be64(3, *handle);
+                    },
+                );
             }
             Self::AddSet { set, length } => set.add(table, *length, batch),
             Self::DeleteSet { set } => set.delete(table, batch),
@@ -86,14 +91,14 @@ fn add(
     place: usize,
     batch: &mut Batch,
 ) {
-    let place_flag = if before.is_none() { flag::APPEND } else { 0 };
-    let flags = flag::CREATE | flag::ECHO | place_flag;
+    let place_flag = if before.is_none() { Flags::APPEND } else { Flags::empty() };
+    let flags = Flags::CREATE | Flags::ECHO | place_flag;
     batch.push(Part::Rule(chain, place), Kind::NewRule, flags, |attributes| {
         attributes.text(1, table);
         attributes.text(2, chain);
         attributes.nest(4, |list| rule.describe(list));
         if let Some(RuleId(handle)) = before {
-            attributes.long(6, handle);
+            attributes.be64(6, handle);
         }
     });
 }

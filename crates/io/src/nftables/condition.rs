@@ -11,8 +11,8 @@ use super::field::{Base, Destination, Extension, Field, Meta, Word};
 use super::message::expression;
 use super::question::{Question, REGISTER as REGISTER_BYTES, Reply};
 use super::replica::Sample;
-use crate::message::Attributes;
 use crate::rtnetlink::Prefix;
+use uxfrm_netlink_wire::AttributeWriter;
 
 /// A condition on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -257,14 +257,14 @@ impl Condition {
     }
 
     /// Writes its expressions into a rule's list.
-    pub(super) fn describe(&self, list: &mut Attributes<'_>) {
+    pub(super) fn describe(&self, list: &mut AttributeWriter<'_>) {
         self.field.load(REGISTER, self.value.as_slice().len(), list);
         if let Some(mask) = &self.mask {
             mask.mask(REGISTER, list);
         }
         expression(list, "cmp", |cmp| {
-            cmp.number(1, REGISTER);
-            cmp.number(2, self.relation as u32);
+            cmp.be32(1, REGISTER);
+            cmp.be32(2, self.relation as u32);
             cmp.nest(3, |data| data.bytes(1, self.value.as_slice()));
         });
     }

@@ -1,7 +1,7 @@
 //! What can be looked at in a packet, and how it is brought into a register.
 
 use super::message::expression;
-use crate::message::Attributes;
+use uxfrm_netlink_wire::AttributeWriter;
 
 /// Up to 16 bytes: what fits into a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,54 +65,54 @@ pub(super) enum Base {
 }
 
 /// Sets bits of a packet's mark; the others stay.
-pub(super) fn set_mark_bits(bits: u32, list: &mut Attributes<'_>) {
+pub(super) fn set_mark_bits(bits: u32, list: &mut AttributeWriter<'_>) {
     const REGISTER: u32 = 1;
     Field::Meta(Meta::Mark).load(REGISTER, size_of::<u32>(), list);
     expression(list, "bitwise", |bitwise| {
-        bitwise.number(1, REGISTER);
-        bitwise.number(2, REGISTER);
-        bitwise.number(3, 4);
+        bitwise.be32(1, REGISTER);
+        bitwise.be32(2, REGISTER);
+        bitwise.be32(3, 4);
         bitwise.nest(4, |data| data.bytes(1, &(!bits).to_ne_bytes()));
         bitwise.nest(5, |data| data.bytes(1, &bits.to_ne_bytes()));
     });
     expression(list, "meta", |meta| {
-        meta.number(2, Meta::Mark as u32);
-        meta.number(3, REGISTER); // NFTA_META_SREG
+        meta.be32(2, Meta::Mark as u32);
+        meta.be32(3, REGISTER); // NFTA_META_SREG
     });
 }
 
 impl Field {
     /// Loads as many bytes of it.
-    pub(super) fn load(self, register: u32, length: usize, list: &mut Attributes<'_>) {
+    pub(super) fn load(self, register: u32, length: usize, list: &mut AttributeWriter<'_>) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         match self {
             Self::Meta(key) => expression(list, "meta", |meta| {
-                meta.number(1, register);
-                meta.number(2, key as u32);
+                meta.be32(1, register);
+                meta.be32(2, key as u32);
             }),
             Self::Header(base, offset) => expression(list, "payload", |payload| {
-                payload.number(1, register);
-                payload.number(2, base as u32);
-                payload.number(3, offset.into());
-                payload.number(4, length);
+                payload.be32(1, register);
+                payload.be32(2, base as u32);
+                payload.be32(3, offset.into());
+                payload.be32(4, length);
             }),
             Self::Extension(kind, offset) => expression(list, "exthdr", |header| {
-                header.number(1, register);
+                header.be32(1, register);
                 header.bytes(2, &[kind as u8]);
-                header.number(3, offset.into());
-                header.number(4, length);
+                header.be32(3, offset.into());
+                header.be32(4, length);
             }),
             Self::DestinationKind => expression(list, "fib", |fib| {
-                fib.number(1, register);
-                fib.number(2, 3); // NFT_FIB_RESULT_ADDRTYPE
-                fib.number(3, 2); // NFTA_FIB_F_DADDR
+                fib.be32(1, register);
+                fib.be32(2, 3); // NFT_FIB_RESULT_ADDRTYPE
+                fib.be32(3, 2); // NFTA_FIB_F_DADDR
             }),
             Self::Has(kind) => expression(list, "exthdr", |header| {
-                header.number(1, register);
+                header.be32(1, register);
                 header.bytes(2, &[kind as u8]);
-                header.number(3, 0);
-                header.number(4, length);
-                header.number(5, PRESENT);
+                header.be32(3, 0);
+                header.be32(4, length);
+                header.be32(5, PRESENT);
             }),
         }
     }
@@ -140,11 +140,11 @@ impl Word {
     }
 
     /// Masks what is in a register by it.
-    pub(super) fn mask(&self, register: u32, list: &mut Attributes<'_>) {
+    pub(super) fn mask(&self, register: u32, list: &mut AttributeWriter<'_>) {
         expression(list, "bitwise", |bitwise| {
-            bitwise.number(1, register);
-            bitwise.number(2, register);
-            bitwise.number(3, self.length.into());
+            bitwise.be32(1, register);
+            bitwise.be32(2, register);
+            bitwise.be32(3, self.length.into());
             bitwise.nest(4, |data| data.bytes(1, self.as_slice()));
             bitwise.nest(5, |data| data.bytes(1, &[0; 16][..self.length.into()]));
         });

@@ -4,7 +4,7 @@
 //! encoding.
 
 use super::model::Part;
-use crate::message::{Attributes, GENERIC, append, flag};
+use uxfrm_netlink_wire::{AttributeWriter, Flags, append_message, genl::FAMILY_HEADER_LEN};
 
 /// `NFNL_SUBSYS_NFTABLES`
 const SUBSYSTEM: u8 = 10;
@@ -34,12 +34,19 @@ pub(super) enum Kind {
 /// A request outside any transaction: a question.
 pub(super) fn question(
     kind: Kind,
-    flags: u16,
+    flags: Flags,
     sequence: u32,
-    attributes: impl FnOnce(&mut Attributes<'_>),
+    attributes: impl FnOnce(&mut AttributeWriter<'_>),
 ) -> Vec<u8> {
     let mut bytes = Vec::new();
-    append(&mut bytes, typed(kind), flag::REQUEST | flags, sequence, [INET, 0, 0, 0], attributes);
+    append_message(
+        &mut bytes,
+        typed(kind),
+        Flags::REQUEST | flags,
+        sequence,
+        [INET, 0, 0, 0],
+        attributes,
+    );
     bytes
 }
 
@@ -58,12 +65,12 @@ impl Batch {
     const BEGIN: u16 = 16;
     const END: u16 = 17;
     /// A generic header whose resource is the subsystem.
-    const FOR_NFTABLES: [u8; GENERIC] = [0, 0, 0, SUBSYSTEM];
+    const FOR_NFTABLES: [u8; FAMILY_HEADER_LEN] = [0, 0, 0, SUBSYSTEM];
 
     /// Its messages are numbered from `begin`.
     pub(super) fn new(begin: u32) -> Self {
         let mut bytes = Vec::new();
-        append(&mut bytes, Self::BEGIN, flag::REQUEST, begin, Self::FOR_NFTABLES, |_| {});
+        append_message(&mut bytes, Self::BEGIN, Flags::REQUEST, begin, Self::FOR_NFTABLES, |_| {});
         Self { bytes, begin, parts: Vec::new(), last: 0 }
     }
 
@@ -71,14 +78,14 @@ impl Batch {
         &mut self,
         part: Part,
         kind: Kind,
-        flags: u16,
-        attributes: impl FnOnce(&mut Attributes<'_>),
+        flags: Flags,
+        attributes: impl FnOnce(&mut AttributeWriter<'_>),
     ) {
         self.last = self.bytes.len();
         self.parts.push(part);
         let sequence = self.last_sequence();
-        let flags = flag::REQUEST | flags;
-        append(&mut self.bytes, typed(kind), flags, sequence, [INET, 0, 0, 0], attributes);
+        let flags = Flags::REQUEST | flags;
+        append_message(&mut self.bytes, typed(kind), flags, sequence, [INET, 0, 0, 0], attributes);
     }
 
     /// The number of the last message before the end: the kernel is asked to confirm this one.
@@ -107,12 +114,13 @@ impl Batch {
     pub(super) fn finish(&mut self) -> &[u8] {
         let flags = self.last + 6;
         if self.last > 0 {
-            let asked = u16::from_ne_bytes([self.bytes[flags], self.bytes[flags + 1]]) | flag::ACK;
+            let ack = Flags::ACK.bits();
+            let asked = u16::from_ne_bytes([self.bytes[flags], self.bytes[flags + 1]]) | ack;
             self.bytes[flags..flags + 2].copy_from_slice(&asked.to_ne_bytes());
         }
         let sequence = self.last_sequence().wrapping_add(1);
         let for_nftables = Self::FOR_NFTABLES;
-        append(&mut self.bytes, Self::END, flag::REQUEST, sequence, for_nftables, |_| {});
+        append_message(&mut self.bytes, Self::END, Flags::REQUEST, sequence, for_nftables, |_| {});
         &self.bytes
     }
 }
@@ -123,9 +131,9 @@ fn typed(kind: Kind) -> u16 {
 
 /// One expression in a rule's list (`NFTA_LIST_ELEM`, `NFTA_EXPR_NAME`, `NFTA_EXPR_DATA`).
 pub(super) fn expression(
-    list: &mut Attributes<'_>,
+    list: &mut AttributeWriter<'_>,
     name: &str,
-    data: impl FnOnce(&mut Attributes<'_>),
+    data: impl FnOnce(&mut AttributeWriter<'_>),
 ) {
     list.nest(1, |element| {
         element.text(1, name);

@@ -8,7 +8,7 @@ use super::field;
 use super::message::{Batch, Kind, expression};
 use super::question::{Question, REGISTER};
 use super::set::{Set, SetId};
-use crate::message::{Attributes, flag};
+use uxfrm_netlink_wire::{AttributeWriter, Flags};
 
 /// `NF_IP_PRI_RAW`: before connection tracking, destination NAT and ordinary filters.
 const RAW: i32 = -300;
@@ -171,15 +171,15 @@ pub(super) enum Ownership {
 impl Table {
     /// Adds the table, its counters and chains; it must not be there.
     pub(super) fn describe(&self, ownership: Ownership, batch: &mut Batch) {
-        batch.push(Part::Table, Kind::NewTable, flag::CREATE, |table| {
+        batch.push(Part::Table, Kind::NewTable, Flags::CREATE, |table| {
             table.text(1, &self.name);
-            table.number(2, ownership as u32);
+            table.be32(2, ownership as u32);
         });
         for counter in &self.counters {
-            batch.push(Part::Counter(counter), Kind::NewObject, flag::CREATE, |object| {
+            batch.push(Part::Counter(counter), Kind::NewObject, Flags::CREATE, |object| {
                 object.text(1, &self.name);
                 object.text(2, counter);
-                object.number(3, COUNTER);
+                object.be32(3, COUNTER);
                 object.nest(4, |_| {});
             });
         }
@@ -212,9 +212,10 @@ impl Table {
 
     /// No rules, and none of these sets.
     fn describe_end(&self, sets: &[String], batch: &mut Batch) {
-        batch.push(Part::Table, Kind::DeleteRule, 0, |table| table.text(1, &self.name));
+        batch
+            .push(Part::Table, Kind::DeleteRule, Flags::empty(), |table| table.text(1, &self.name));
         for name in sets {
-            batch.push(Part::Table, Kind::DeleteSet, 0, |set| {
+            batch.push(Part::Table, Kind::DeleteSet, Flags::empty(), |set| {
                 set.text(1, &self.name);
                 set.text(2, name);
             });
@@ -229,12 +230,12 @@ impl Table {
     }
 
     fn describe_chain(&self, chain: &Chain, batch: &mut Batch) {
-        batch.push(Part::Chain(chain.name), Kind::NewChain, flag::CREATE, |attributes| {
+        batch.push(Part::Chain(chain.name), Kind::NewChain, Flags::CREATE, |attributes| {
             attributes.text(1, &self.name);
             attributes.text(3, chain.name);
             if let Some(hook) = chain.hook {
                 attributes.nest(4, |at| {
-                    at.number(1, hook.number());
+                    at.be32(1, hook.number());
                     at.bytes(2, &hook.priority().to_be_bytes());
                 });
                 attributes.text(7, hook.kind());
@@ -246,7 +247,7 @@ impl Table {
         for chain in &self.chains {
             for (place, rule) in chain.rules.iter().enumerate() {
                 let part = Part::Rule(chain.name, place + 1);
-                batch.push(part, Kind::NewRule, flag::CREATE | flag::APPEND, |attributes| {
+                batch.push(part, Kind::NewRule, Flags::CREATE | Flags::APPEND, |attributes| {
                     attributes.text(1, &self.name);
                     attributes.text(2, chain.name);
                     attributes.nest(4, |list| rule.describe(list));
@@ -257,14 +258,14 @@ impl Table {
 }
 
 impl Rule {
-    pub(super) fn describe(&self, list: &mut Attributes<'_>) {
+    pub(super) fn describe(&self, list: &mut AttributeWriter<'_>) {
         self.conditions.iter().for_each(|condition| condition.describe(list));
         if let Some(among) = &self.among {
             among.describe(list);
         }
         if let Some(counter) = self.counter {
             expression(list, "objref", |object| {
-                object.number(1, COUNTER);
+                object.be32(1, COUNTER);
                 object.text(2, counter);
             });
         }
@@ -272,14 +273,14 @@ impl Rule {
             field::set_mark_bits(bits, list);
         }
         expression(list, "immediate", |immediate| {
-            immediate.number(1, 0); // NFT_REG_VERDICT
+            immediate.be32(1, 0); // NFT_REG_VERDICT
             immediate.nest(2, |data| data.nest(2, |verdict| self.verdict.describe(verdict)));
         });
     }
 }
 
 impl Among {
-    fn describe(&self, list: &mut Attributes<'_>) {
+    fn describe(&self, list: &mut AttributeWriter<'_>) {
         let mut register = 0;
         for question in &self.questions {
             question.describe(register, list);
@@ -287,13 +288,13 @@ impl Among {
         }
         expression(list, "lookup", |lookup| {
             lookup.text(1, &self.set.to_string());
-            lookup.number(2, 8); // NFT_REG32_00
+            lookup.be32(2, 8); // NFT_REG32_00
         });
     }
 }
 
 impl Verdict {
-    fn describe(self, verdict: &mut Attributes<'_>) {
+    fn describe(self, verdict: &mut AttributeWriter<'_>) {
         let (code, chain): (i32, _) = match self {
             Self::Drop => (0, None),
             Self::Accept | Self::Mark(_) => (1, None),

@@ -3,7 +3,7 @@
 use super::condition::Condition;
 use super::field::{Field, Word};
 use super::replica::Sample;
-use crate::message::Attributes;
+use uxfrm_netlink_wire::AttributeWriter;
 
 /// A field of a packet, under a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +36,7 @@ impl Question {
     }
 
     /// Brings a packet's answer into the registers from this one on, counted by 32 bits.
-    pub(super) fn describe(&self, register: usize, list: &mut Attributes<'_>) {
+    pub(super) fn describe(&self, register: usize, list: &mut AttributeWriter<'_>) {
         let register = FIRST + u32::try_from(register).unwrap_or(u32::MAX);
         self.field.load(register, self.length.into(), list);
         if let Some(mask) = &self.mask {

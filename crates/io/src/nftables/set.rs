@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::message::{Batch, Kind};
 use super::model::Part;
-use crate::message::flag;
+use uxfrm_netlink_wire::Flags;
 
 /// The name of a set in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,17 +74,17 @@ impl fmt::Display for SetId {
 impl SetId {
     /// Adds it, empty, for keys of `length` bytes. The kernel chooses a hash table that grows, as nothing is said of sizes and intervals.
     pub(super) fn add(self, table: &str, length: usize, batch: &mut Batch) {
-        batch.push(Part::Set(self), Kind::NewSet, flag::CREATE, |set| {
+        batch.push(Part::Set(self), Kind::NewSet, Flags::CREATE, |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
-            set.number(4, INTEGER);
-            set.number(5, u32::try_from(length).unwrap_or(u32::MAX));
-            set.number(10, self.0);
+            set.be32(4, INTEGER);
+            set.be32(5, u32::try_from(length).unwrap_or(u32::MAX));
+            set.be32(10, self.0);
         });
     }
 
     pub(super) fn delete(self, table: &str, batch: &mut Batch) {
-        batch.push(Part::Set(self), Kind::DeleteSet, 0, |set| {
+        batch.push(Part::Set(self), Kind::DeleteSet, Flags::empty(), |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
         });
@@ -92,7 +92,7 @@ impl SetId {
 
     /// Puts keys in (`NewElements`), or takes them out (`DeleteElements`).
     pub(super) fn elements(self, kind: Kind, table: &str, keys: &Keys, batch: &mut Batch) {
-        let flags = if kind == Kind::NewElements { flag::CREATE } else { 0 };
+        let flags = if kind == Kind::NewElements { Flags::CREATE } else { Flags::empty() };
         let each = ELEMENT + keys.length.next_multiple_of(4);
         for some in keys.bytes.chunks(MOST / each * keys.length) {
             batch.push(Part::Set(self), kind, flags, |elements| {

@@ -4,8 +4,8 @@ use uxfrm_packet::Version;
 
 use super::message::question;
 use super::*;
-use crate::message::{Attributes, attributes};
 use crate::rtnetlink::Prefix;
+use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
 
 /// An attribute as the kernel wants it: length, kind, payload, padding to four bytes.
 fn attr(kind: u16, payload: &[u8]) -> Vec<u8> {
@@ -40,8 +40,8 @@ fn message(kind: u16, flags: u16, sequence: u32, generic: [u8; 4], body: &[u8]) 
 
 /// The expressions of one condition, as they are sent.
 fn described(condition: Condition) -> Vec<u8> {
-    let flags = 0;
-    let list = |list: &mut Attributes<'_>| condition.describe(list);
+    let flags = Flags::empty();
+    let list = |list: &mut AttributeWriter<'_>| condition.describe(list);
     question(Kind::NewRule, flags, 0, list).split_off(20)
 }
 
@@ -232,8 +232,8 @@ fn a_set_is_filled_and_asked() {
     assert_eq!(of(&questions[1], 1), load("payload", &[9, 2, 2, 2]));
 }
 
-fn question_bytes(describe: impl FnOnce(&mut Attributes<'_>)) -> Vec<u8> {
-    question(Kind::NewRule, 0, 0, describe).split_off(20)
+fn question_bytes(describe: impl FnOnce(&mut AttributeWriter<'_>)) -> Vec<u8> {
+    question(Kind::NewRule, Flags::empty(), 0, describe).split_off(20)
 }
 
 #[test]
@@ -309,20 +309,20 @@ proptest! {
     /// Whatever stands in an answer: no panic, and nothing beyond its end.
     #[test]
     fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
-        let read: usize = attributes(&bytes).map(|(_, payload)| payload.len()).sum();
+        let read: usize = RawAttributes::of(&bytes).map(|found| found.value.len()).sum();
         prop_assert!(read <= bytes.len());
         for answer in answers(&bytes) {
             if let Payload::Attributes(found) = answer.payload {
                 let _ = count("t", found);
             }
         }
-        let _ = attribute(&bytes, 1);
+        let _ = find_attribute(&bytes, 1);
     }
 
     /// The same with lengths that are about right, so that more of it is walked.
     #[test]
     fn any_short_lengths_can_be_read(lengths in prop::collection::vec(0_u8..24, 0..64)) {
         let bytes: Vec<u8> = lengths.iter().flat_map(|length| [*length, 0, 10, 10]).collect();
-        let _ = (attributes(&bytes).count(), answers(&bytes).count(), count("t", &bytes));
+        let _ = (RawAttributes::of(&bytes).count(), answers(&bytes).count(), count("t", &bytes));
     }
 }

@@ -1,60 +1,22 @@
-//! Attributes: written one behind the other, read by type.
+//! Attribute values of a request, with the kernel's error for those that are too short.
 
-use uxfrm_netlink::{RawAttributes, Refusal};
+use uxfrm_netlink::Refusal;
+use uxfrm_netlink_wire::AttributeTable;
 
-/// Types up to here are kept.
-const HIGHEST: usize = 64;
-/// Bytes before a value.
-const HEAD: usize = 4;
 /// `ERANGE`
 const ERANGE: i32 = 34;
 
-/// Attributes being written.
-#[derive(Debug, Default)]
-pub(super) struct Writer(pub(super) Vec<u8>);
-
-impl Writer {
-    pub(super) fn put(&mut self, kind: u16, value: &[u8]) {
-        // A nest of ours is a few hundred bytes.
-        let len = u16::try_from(HEAD + value.len()).unwrap_or(u16::MAX);
-        self.0.extend(len.to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-    }
-
-    pub(super) fn text(&mut self, kind: u16, text: &str) {
-        self.put(kind, &[text.as_bytes(), &[0]].concat());
-    }
-
-    pub(super) fn word(&mut self, kind: u16, number: u32) {
-        self.put(kind, &number.to_ne_bytes());
-    }
-
-    pub(super) fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
-        let mut inner = Self::default();
-        fill(&mut inner);
-        self.put(kind, &inner.0);
-    }
-}
-
 /// Attributes by type; of several of one type the last counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a>([Option<&'a [u8]>; HIGHEST]);
+pub(super) struct Reader<'a>(AttributeTable<'a>);
 
 impl<'a> Reader<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
-        let mut found = [None; HIGHEST];
-        for attribute in RawAttributes::of(bytes) {
-            if let Some(place) = found.get_mut(usize::from(attribute.kind)) {
-                *place = Some(attribute.value);
-            }
-        }
-        Self(found)
+        Self(AttributeTable::last_of_each(bytes))
     }
 
     pub(super) fn value(&self, kind: u16) -> Option<&'a [u8]> {
-        *self.0.get(usize::from(kind))?
+        self.0.value(kind)
     }
 
     /// The first bytes of an attribute.

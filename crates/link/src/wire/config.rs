@@ -1,10 +1,11 @@
-//! A tunnel between `IFLA_INFO_DATA` and [`Config`] (`include/uapi/linux/if_tunnel.h`; `ipip_netlink_parms`, `ipgre_netlink_parms`,
-//! `ip6_tnl_netlink_parms`, `ip6gre_netlink_parms`).
+//! Converts between `IFLA_INFO_DATA` and [`Config`] (`include/uapi/linux/if_tunnel.h`;
+//! `ipip_netlink_parms`, `ipgre_netlink_parms`, `ip6_tnl_netlink_parms`, `ip6gre_netlink_parms`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
 use uxfrm_netlink::Refusal;
+use uxfrm_netlink_wire::AttributeWriter;
 use uxfrm_packet::Version;
 use uxfrm_tunnel::config::{
     Carries, Field, FlowLabel, Framing, Gre, InnerDf, Octet, PathMtuDiscovery, RemoteOffload,
@@ -12,7 +13,7 @@ use uxfrm_tunnel::config::{
 };
 use uxfrm_tunnel::{Config, Kind, SixRd};
 
-use super::attributes::{Reader, Writer};
+use super::attributes::Reader;
 
 /// `IFLA_IPTUN_*` or `IFLA_GRE_*`: the same things under other numbers.
 struct Numbers {
@@ -84,53 +85,50 @@ const fn numbers(kind: Kind) -> &'static Numbers {
 }
 
 /// Writes all that is said of a tunnel.
-pub(super) fn encode(config: &Config, out: &mut Writer) {
+pub(super) fn encode(config: &Config, out: &mut AttributeWriter<'_>) {
     let numbers = numbers(config.kind);
     for (number, end) in [(numbers.local, config.local), (numbers.remote, config.remote)] {
-        match end {
-            IpAddr::V4(end) => out.put(number, &end.octets()),
-            IpAddr::V6(end) => out.put(number, &end.octets()),
-        }
+        out.address(number, end);
     }
     let ttl = match config.ttl {
         Octet::Inherit => 0,
         Octet::Fixed(ttl) => ttl,
     };
-    out.put(numbers.ttl, &[ttl]);
+    out.bytes(numbers.ttl, &[ttl]);
     match config.kind.outer() {
         Version::V4 => encode_v4(config, numbers, out),
         Version::V6 => encode_v6(config, numbers, out),
     }
     if config.kind.is_gre() {
         for ((flags, key), fields) in GRE_FIELDS.into_iter().zip([config.input, config.output]) {
-            out.put(flags, &gre_flags(fields).to_be_bytes());
-            out.put(key, &fields.key.unwrap_or(0).to_be_bytes());
+            out.bytes(flags, &gre_flags(fields).to_be_bytes());
+            out.bytes(key, &fields.key.unwrap_or(0).to_be_bytes());
         }
-        out.put(IGNORE_DF, &[u8::from(config.inner_df == InnerDf::Ignore)]);
+        out.bytes(IGNORE_DF, &[u8::from(config.inner_df == InnerDf::Ignore)]);
     } else {
-        out.put(PROTOCOL, &[protocol(config.kind, config.carries)]);
+        out.bytes(PROTOCOL, &[protocol(config.kind, config.carries)]);
     }
     encode_encap(config.udp, numbers, out);
 }
 
-fn encode_v4(config: &Config, numbers: &Numbers, out: &mut Writer) {
+fn encode_v4(config: &Config, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
     let tos = match config.tos {
         Octet::Inherit => INHERIT,
         Octet::Fixed(tos) => tos,
     };
-    out.put(numbers.tos, &[tos]);
-    out.put(numbers.path_mtu, &[u8::from(config.path_mtu == PathMtuDiscovery::On)]);
+    out.bytes(numbers.tos, &[tos]);
+    out.bytes(numbers.path_mtu, &[u8::from(config.path_mtu == PathMtuDiscovery::On)]);
     if config.kind == Kind::Sit {
         let [prefix, relay, prefix_len, relay_len] = SIX_RD;
         let (ours, providers) = (config.six_rd.prefix(), config.six_rd.relay());
-        out.put(prefix, &ours.0.octets());
-        out.put(relay, &providers.0.octets());
-        out.put(prefix_len, &u16::from(ours.1).to_ne_bytes());
-        out.put(relay_len, &u16::from(providers.1).to_ne_bytes());
+        out.bytes(prefix, &ours.0.octets());
+        out.bytes(relay, &providers.0.octets());
+        out.bytes(prefix_len, &u16::from(ours.1).to_ne_bytes());
+        out.bytes(relay_len, &u16::from(providers.1).to_ne_bytes());
     }
 }
 
-fn encode_v6(config: &Config, numbers: &Numbers, out: &mut Writer) {
+fn encode_v6(config: &Config, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
     let mut flags = 0;
     let class = match config.tos {
         Octet::Inherit => {
@@ -150,12 +148,12 @@ fn encode_v6(config: &Config, numbers: &Numbers, out: &mut Writer) {
     if config.encap_limit.is_none() {
         flags |= NO_LIMIT;
     }
-    out.put(numbers.encap_limit, &[config.encap_limit.unwrap_or(0)]);
-    out.put(numbers.flow_info, &(u32::from(class) << 20 | label).to_be_bytes());
-    out.word(numbers.flags, flags);
+    out.bytes(numbers.encap_limit, &[config.encap_limit.unwrap_or(0)]);
+    out.bytes(numbers.flow_info, &(u32::from(class) << 20 | label).to_be_bytes());
+    out.ne32(numbers.flags, flags);
 }
 
-fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut Writer) {
+fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut AttributeWriter<'_>) {
     let bit = |is_set: bool, bit: u16| if is_set { bit } else { 0 };
     let values = match udp {
         None => [0; 4],
@@ -177,7 +175,7 @@ fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut Writer) {
         .map(u16::from_ne_bytes),
     };
     for (number, value) in numbers.encap.into_iter().zip(values) {
-        out.put(number, &value.to_ne_bytes());
+        out.bytes(number, &value.to_ne_bytes());
     }
 }
 
@@ -359,17 +357,17 @@ mod tests {
     fn what_is_written_is_read() {
         for line in LINES {
             let config = config(line);
-            let mut out = Writer::default();
-            encode(&config, &mut out);
-            assert_eq!(decode(config.kind, &out.0), Ok(config), "{line}");
+            let mut bytes = Vec::new();
+            encode(&config, &mut AttributeWriter::new(&mut bytes));
+            assert_eq!(decode(config.kind, &bytes), Ok(config), "{line}");
         }
     }
 
     #[test]
     fn the_kernels_layout_of_the_series_line() {
-        let mut out = Writer::default();
-        encode(&config(LINES[1]), &mut out);
-        let found = Reader::of(&out.0);
+        let mut bytes = Vec::new();
+        encode(&config(LINES[1]), &mut AttributeWriter::new(&mut bytes));
+        let found = Reader::of(&bytes);
         let values: Vec<_> =
             [2, 3, 4, 5, 9, 10, 15, 16, 17, 18].map(|kind| found.value(kind)).to_vec();
         let expected: [&[u8]; 10] = [

@@ -1,11 +1,10 @@
-//! `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`: `struct ifinfomsg` and attributes (`include/uapi/linux/if_link.h`).
+//! `RTM_NEWLINK`, `RTM_DELLINK`, `RTM_GETLINK`: `struct ifinfomsg` and attributes (`if_link.h`).
 
-use std::net::IpAddr;
-
-use uxfrm_netlink::{Counts, RawAttributes, Refusal};
+use uxfrm_netlink::{Counts, Refusal};
+use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
 use uxfrm_tunnel::{Config, Kind};
 
-use super::attributes::{Reader, Writer};
+use super::attributes::Reader;
 use super::config;
 use crate::{Admin, TunnelLink};
 
@@ -40,7 +39,7 @@ const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
 const INFO_STATISTICS: u16 = 3;
 
-/// Numbers of the device that are shown, by type and iproute2's name in JSON, in the order of its text.
+/// Numeric attributes that are shown, with iproute2's JSON names, in the order of its text.
 const DETAILS: [(u16, &str); 11] = [
     (30, "promiscuity"),
     (61, "allmulti"),
@@ -122,16 +121,17 @@ pub fn creation(link: &TunnelLink) -> Vec<u8> {
         Some(Admin::Up) => (UP, UP),
         Some(Admin::Down) => (0, UP),
     };
-    let mut out = Writer(head(0, 0, admin));
+    let mut body = head(0, 0, admin);
+    let mut out = AttributeWriter::new(&mut body);
     out.text(NAME, &link.name);
     if let Some(mtu) = link.mtu {
-        out.word(MTU, u32::from(mtu));
+        out.ne32(MTU, u32::from(mtu));
     }
-    out.nest(INFO, |info| {
+    out.nest_unflagged(INFO, |info| {
         info.text(INFO_KIND, link.config.kind.name());
-        info.nest(INFO_DATA, |data| config::encode(&link.config, data));
+        info.nest_unflagged(INFO_DATA, |data| config::encode(&link.config, data));
     });
-    out.0
+    body
 }
 
 /// The body of a request to delete a tunnel.
@@ -143,17 +143,17 @@ pub fn deletion(name: &str) -> Vec<u8> {
 /// The body of a request to show one tunnel, or all.
 #[must_use]
 pub fn inquiry(name: Option<&str>) -> Vec<u8> {
-    let mut out = Writer(head(0, 0, (0, 0)));
-    name.into_iter().for_each(|name| out.text(NAME, name));
-    out.0
+    let mut body = head(0, 0, (0, 0));
+    name.into_iter().for_each(|name| AttributeWriter::new(&mut body).text(NAME, name));
+    body
 }
 
 impl LinkRequest {
     /// Reads a request's body.
     ///
     /// # Errors
-    /// `EINVAL` for a body without head, `ERANGE` for an attribute that is too short, `EOPNOTSUPP` for what is no tunnel of ours, and what can't be
-    /// about one.
+    /// `EINVAL` without a header, `ERANGE` for a short attribute, `EOPNOTSUPP` for other kinds of
+    /// devices, and errors of the tunnel's settings.
     pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
         let (head, attributes) = body.split_first_chunk::<HEAD>().ok_or(Refusal::bare(EINVAL))?;
         let word =
@@ -183,34 +183,32 @@ fn tunnel(info: &Reader<'_>) -> Result<Config, Refusal> {
 }
 
 impl Device {
-    /// The body of an answer about its tunnel: what the kernel says, except what it does not know of the tunnel.
+    /// Body of an answer about a tunnel: the kernel's, with the tunnel's own attributes replaced.
     #[must_use]
     pub fn with(&self, config: &Config, statistics: &Statistics) -> Vec<u8> {
         let Some((kernels, attributes)) = self.0.split_first_chunk::<HEAD>() else {
             return Vec::new();
         };
-        let mut out = Writer(kernels.to_vec());
-        out.0[2..4].copy_from_slice(&hardware(config.kind).to_ne_bytes());
+        let mut body = kernels.to_vec();
+        body[2..4].copy_from_slice(&hardware(config.kind).to_ne_bytes());
+        let mut out = AttributeWriter::new(&mut body);
         let replaced = [ADDRESS, BROADCAST, LINK, STATS, INFO, STATS64, AF_SPEC];
         for attribute in RawAttributes::of(attributes) {
             if !replaced.contains(&attribute.kind) {
-                out.put(attribute.kind, attribute.value);
+                out.bytes(attribute.kind, attribute.value);
             }
         }
         for (number, end) in [(ADDRESS, config.local), (BROADCAST, config.remote)] {
-            match end {
-                IpAddr::V4(end) => out.put(number, &end.octets()),
-                IpAddr::V6(end) => out.put(number, &end.octets()),
-            }
+            out.address(number, end);
         }
-        out.word(LINK, 0);
-        out.put(STATS64, &statistics.encode());
-        out.nest(INFO, |info| {
+        out.ne32(LINK, 0);
+        out.bytes(STATS64, &statistics.encode());
+        out.nest_unflagged(INFO, |info| {
             info.text(INFO_KIND, config.kind.name());
-            info.nest(INFO_DATA, |data| config::encode(config, data));
-            info.put(INFO_STATISTICS, &statistics.drops.encode());
+            info.nest_unflagged(INFO_DATA, |data| config::encode(config, data));
+            info.bytes(INFO_STATISTICS, &statistics.drops.encode());
         });
-        out.0
+        body
     }
 }
 
@@ -243,7 +241,7 @@ impl Shown {
     }
 }
 
-/// Places in `struct rtnl_link_stats64`, by words: packets and bytes received and sent, drops, collisions.
+/// Word offsets in `struct rtnl_link_stats64`: packets and bytes in and out, drops, collisions.
 const WORDS: usize = 25;
 const PLACES: [usize; 7] = [0, 1, 2, 3, 6, 7, 9];
 
@@ -337,28 +335,29 @@ mod tests {
     fn what_is_no_tunnel_of_ours_is_refused() {
         let errno = |body: &[u8]| LinkRequest::decode(body).unwrap_err().errno;
         assert_eq!(errno(&[0; 15]), 22);
-        let mut other = Writer(head(0, 0, (0, 0)));
-        other.nest(INFO, |info| info.text(INFO_KIND, "vxlan"));
-        assert_eq!(errno(&other.0), 95);
-        let mut large = Writer(head(0, 0, (0, 0)));
-        large.word(MTU, 70_000);
-        assert_eq!(errno(&large.0), 22);
-        let mut short = Writer(head(0, 0, (0, 0)));
-        short.put(MTU, &[1]);
-        assert_eq!(errno(&short.0), 34);
+        let refused = |fill: &dyn Fn(&mut AttributeWriter<'_>)| {
+            let mut body = head(0, 0, (0, 0));
+            fill(&mut AttributeWriter::new(&mut body));
+            errno(&body)
+        };
+        let vxlan = |info: &mut AttributeWriter<'_>| info.text(INFO_KIND, "vxlan");
+        assert_eq!(refused(&|out| out.nest_unflagged(INFO, vxlan)), 95);
+        assert_eq!(refused(&|out| out.ne32(MTU, 70_000)), 22);
+        assert_eq!(refused(&|out| out.bytes(MTU, &[1])), 34);
     }
 
     #[test]
     fn the_kernels_words_stay_and_the_tunnels_are_put_in() {
-        let mut kernels = Writer(head(0xfffe, 7, (0x1_0091, 0)));
+        let mut body = head(0xfffe, 7, (0x1_0091, 0));
+        let mut kernels = AttributeWriter::new(&mut body);
         kernels.text(NAME, "t");
-        kernels.word(MTU, 1472);
+        kernels.ne32(MTU, 1472);
         kernels.text(QDISC, "noqueue");
-        kernels.put(16, &[0]);
-        kernels.word(13, 500);
-        kernels.put(STATS64, &[9; 200]);
-        kernels.nest(INFO, |info| info.text(INFO_KIND, "tun"));
-        kernels.word(30, 0);
+        kernels.bytes(16, &[0]);
+        kernels.ne32(13, 500);
+        kernels.bytes(STATS64, &[9; 200]);
+        kernels.nest_unflagged(INFO, |info| info.text(INFO_KIND, "tun"));
+        kernels.ne32(30, 0);
         let config = link("link add t type gre remote 10.0.0.2 key 5").config;
         let statistics = Statistics {
             received: (1, 2),
@@ -368,7 +367,7 @@ mod tests {
             collisions: 7,
             drops: Counts(vec![("tunnel_out_recursion".to_owned(), 7)]),
         };
-        let body = Device(kernels.0).with(&config, &statistics);
+        let body = Device(body).with(&config, &statistics);
         assert_eq!(u16::from_ne_bytes([body[2], body[3]]), 778);
         let shown = Shown::decode(&body).unwrap();
         assert_eq!((shown.index, shown.mtu, shown.flags), (7, 1472, 0x1_0091));

@@ -25,7 +25,7 @@ pub fn request(attributes: &PortAttributes) -> PortRequest {
     }
 }
 
-/// The attributes of a request, or of an answer about a port: then all are there (`net/ipv4/fou_core.c: fou_fill_info`).
+/// Attributes of a request, or all of them for an answer (`net/ipv4/fou_core.c: fou_fill_info`).
 #[must_use]
 pub fn attributes(request: &PortRequest) -> PortAttributes {
     PortAttributes {

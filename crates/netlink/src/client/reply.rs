@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 
+use uxfrm_netlink_wire::{
+    AttributeTable, Flags, Message, NLMSG_DONE, NLMSG_ERROR, NetlinkHeader, aligned,
+};
 use zerocopy::{FromBytes, Immutable};
 
-use crate::{
-    attribute::{AttributeType, RawAttributes},
-    message::{DONE, ERROR, Flags, HEADER_LEN, Message, aligned},
-    refusal::Refusal,
-};
+use crate::refusal::Refusal;
 
 /// `NLMSGERR_ATTR_MSG`, `_OFFS`.
 const TEXT: u16 = 1;
@@ -34,24 +33,19 @@ impl Reply {
     /// What `message` is.
     #[must_use]
     pub fn of(message: &Message<'_>) -> Self {
-        let body = message.body();
-        let number = || i32::read_from_prefix(body).map(|(number, _)| number);
-        match message.header.kind {
-            ERROR => match number() {
-                Ok(errno) => Self::verdict(errno, attributes_of_error(message)),
-                Err(_) => Self::Broken,
-            },
-            DONE => match number() {
-                Ok(errno) => Self::verdict(errno.min(0), body.get(4..).unwrap_or_default()),
-                Err(_) => Self::Broken,
-            },
+        match (message.header.kind, message.error_code()) {
+            (NLMSG_ERROR, Some(errno)) => Self::verdict(errno, attributes_of_error(message)),
+            (NLMSG_DONE, Some(errno)) => {
+                Self::verdict(errno.min(0), message.body().get(4..).unwrap_or_default())
+            }
+            (NLMSG_ERROR | NLMSG_DONE, None) => Self::Broken,
             _ => Self::Content,
         }
     }
 
     fn verdict(errno: i32, attributes: &[u8]) -> Self {
         let found = Found::of(attributes);
-        let text = found.number(TEXT).map(|text| {
+        let text = found.value(TEXT).map(|text| {
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
             String::from_utf8_lossy(&text[..end]).into_owned()
         });
@@ -61,7 +55,7 @@ impl Reply {
             _ => Self::Refused(Refusal {
                 errno: errno.saturating_neg(),
                 text: text.map(Cow::Owned),
-                offset: found.read_number(OFFSET),
+                offset: found.read(OFFSET),
             }),
         }
     }
@@ -79,69 +73,39 @@ fn attributes_of_error<'a>(message: &Message<'a>) -> &'a [u8] {
         Some((len, _)) if !flags.contains(Flags::CAPPED) => {
             usize::try_from(len).unwrap_or(usize::MAX)
         }
-        Some(_) | None => HEADER_LEN,
+        Some(_) | None => NetlinkHeader::LEN,
     };
     body.get(len.checked_add(4).map_or(usize::MAX, aligned)..).unwrap_or_default()
 }
 
-/// Types up to here are kept.
-const HIGHEST: usize = 64;
-
 /// The attributes of an answer by type.
-#[derive(Clone)]
-pub struct Found<'a>([Option<&'a [u8]>; HIGHEST]);
+#[derive(Clone, Debug)]
+pub struct Found<'a>(AttributeTable<'a>);
 
 impl<'a> Found<'a> {
     /// Those in a run of bytes; ends at the first that is not whole.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Self {
-        let mut found = [None; HIGHEST];
-        for attribute in RawAttributes::of(bytes) {
-            if let Some(place @ None) = found.get_mut(usize::from(attribute.kind)) {
-                *place = Some(attribute.value);
-            }
-        }
-        Self(found)
+        Self(AttributeTable::first_of_each(bytes))
     }
 
     /// The value of an attribute.
     #[must_use]
-    pub fn value(&self, kind: AttributeType) -> Option<&'a [u8]> {
-        self.number(kind as u16)
-    }
-
-    /// The value of an attribute by number.
-    #[must_use]
-    pub fn number(&self, kind: u16) -> Option<&'a [u8]> {
-        *self.0.get(usize::from(kind))?
+    pub fn value(&self, kind: impl Into<u16>) -> Option<&'a [u8]> {
+        self.0.value(kind.into())
     }
 
     /// The structure that an attribute begins with; `None` also when it is shorter.
     #[must_use]
-    pub fn read<T: FromBytes + Immutable>(&self, kind: AttributeType) -> Option<T> {
-        self.read_number(kind as u16)
-    }
-
-    /// The same by number.
-    #[must_use]
-    pub fn read_number<T: FromBytes + Immutable>(&self, kind: u16) -> Option<T> {
-        T::read_from_prefix(self.number(kind)?).ok().map(|(value, _)| value)
-    }
-}
-
-/// Keys may be among them.
-impl std::fmt::Debug for Found<'_> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let lens =
-            self.0.iter().enumerate().filter_map(|(kind, value)| Some((kind, (*value)?.len())));
-        out.debug_map().entries(lens).finish()
+    pub fn read<T: FromBytes + Immutable>(&self, kind: impl Into<u16>) -> Option<T> {
+        T::read_from_prefix(self.value(kind)?).ok().map(|(value, _)| value)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Messages;
+    use uxfrm_netlink_wire::Messages;
 
     fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
         let len = u32::try_from(16 + body.len()).unwrap();
@@ -173,27 +137,27 @@ mod tests {
             body.extend(text(b"Unsupported mode\0"));
             let refused =
                 Refusal { errno: 22, text: Some("Unsupported mode".into()), offset: None };
-            assert_eq!(reply(&message(ERROR, flags, &body)), Reply::Refused(refused));
+            assert_eq!(reply(&message(NLMSG_ERROR, flags, &body)), Reply::Refused(refused));
         }
     }
 
     #[test]
     fn what_is_short_or_plain() {
-        assert_eq!(reply(&message(ERROR, 0, &[0; 20])), Reply::Done { warning: None });
-        assert_eq!(reply(&message(DONE, 0, &[0; 4])), Reply::Done { warning: None });
-        assert_eq!(reply(&message(ERROR, 0, &[0; 3])), Reply::Broken);
+        assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 20])), Reply::Done { warning: None });
+        assert_eq!(reply(&message(NLMSG_DONE, 0, &[0; 4])), Reply::Done { warning: None });
+        assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 3])), Reply::Broken);
         assert_eq!(reply(&message(0x10, 0, &[])), Reply::Content);
-        let done = reply(&message(DONE, 2, &(-4_i32).to_ne_bytes()));
+        let done = reply(&message(NLMSG_DONE, 2, &(-4_i32).to_ne_bytes()));
         assert_eq!(done, Reply::Refused(Refusal::bare(4)));
         for len in 0..40 {
-            let _ = reply(&message(ERROR, 0x200, &vec![0xff; len]));
+            let _ = reply(&message(NLMSG_ERROR, 0x200, &vec![0xff; len]));
         }
     }
 
     #[test]
     fn of_two_attributes_the_first_counts() {
         let bytes = [text(b"one\0"), text(b"two\0")].concat();
-        assert_eq!(Found::of(&bytes).number(TEXT), Some(&b"one\0"[..]));
+        assert_eq!(Found::of(&bytes).value(TEXT), Some(&b"one\0"[..]));
         assert!(format!("{:?}", Found::of(&bytes)).contains("1: 4"));
     }
 }

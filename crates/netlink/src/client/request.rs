@@ -2,13 +2,10 @@
 
 use std::fmt;
 
+use uxfrm_netlink_wire::{Flags, NetlinkHeader, set_message_len};
 use zerocopy::{Immutable, IntoBytes};
-use zeroize::Zeroizing;
 
-use crate::{
-    attribute::AttributeType,
-    message::{Flags, HEADER_LEN, Header, MessageType, aligned},
-};
+use crate::{attribute::AttributeType, message::MessageType, wiped::WipedBuffer};
 
 /// Most requests are smaller; those that are not are moved, and what they leave behind is wiped.
 const CAPACITY: usize = 1024;
@@ -16,7 +13,7 @@ const CAPACITY: usize = 1024;
 /// A message to the server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Request {
-    bytes: Zeroizing<Vec<u8>>,
+    bytes: WipedBuffer,
 }
 
 impl Request {
@@ -30,17 +27,17 @@ impl Request {
     #[must_use]
     pub fn numbered(kind: u16, flags: Flags) -> Self {
         let flags = (flags | Flags::REQUEST).bits();
-        let mut request = Self { bytes: Zeroizing::new(Vec::with_capacity(CAPACITY)) };
-        request.append(Header { len: 0, kind, flags, seq: 0, pid: 0 }.as_bytes());
-        request.measure();
-        request
+        let header = NetlinkHeader { len: 0, kind, flags, seq: 0, pid: 0 };
+        Self { bytes: WipedBuffer::with_capacity(CAPACITY) }.body(&header.to_bytes())
     }
 
     /// Puts a structure behind the header. Its length counts without padding.
     #[must_use]
     pub fn body(mut self, part: &(impl IntoBytes + Immutable + ?Sized)) -> Self {
-        self.append(part.as_bytes());
-        self.measure();
+        let part = part.as_bytes();
+        let bytes = self.bytes.reserve(part.len());
+        bytes.extend_from_slice(part);
+        set_message_len(bytes);
         self
     }
 
@@ -53,56 +50,27 @@ impl Request {
         self.parts(kind as u16, &[value.as_bytes()]);
     }
 
-    /// Puts an attribute by number, whose value is several parts one behind the other. Its padding counts.
+    /// Puts an attribute by number from parts of its value. The message's length includes its
+    /// padding.
     pub fn parts(&mut self, kind: u16, parts: &[&[u8]]) {
-        let len = 4 + parts.iter().map(|part| part.len()).sum::<usize>();
-        self.pad();
-        // No value of ours comes near 64 KiB; one that did would be refused as too short.
-        let head = [u16::try_from(len).unwrap_or(u16::MAX), kind];
-        self.append(head.as_bytes());
-        parts.iter().for_each(|part| self.append(part));
-        self.pad();
-        self.measure();
+        set_message_len(self.bytes.put_attribute(kind, parts));
     }
 
     /// Gives it the number that its answers will have.
     pub fn number(&mut self, seq: u32) {
-        self.bytes[8..12].copy_from_slice(&seq.to_ne_bytes());
+        self.bytes.reserve(0)[8..12].copy_from_slice(&seq.to_ne_bytes());
     }
 
     /// Asks for more.
     pub fn ask(&mut self, flags: Flags) {
         let old = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]);
-        self.bytes[6..8].copy_from_slice(&(old | flags.bits()).to_ne_bytes());
+        self.bytes.reserve(0)[6..8].copy_from_slice(&(old | flags.bits()).to_ne_bytes());
     }
 
     /// The message.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
-    }
-
-    fn pad(&mut self) {
-        let end = aligned(self.bytes.len());
-        let padding = end - self.bytes.len();
-        self.append(&[0; 4][..padding]);
-    }
-
-    /// Grows by a wiped copy, never in place.
-    fn append(&mut self, part: &[u8]) {
-        let needed = self.bytes.len() + part.len();
-        if needed > self.bytes.capacity() {
-            let mut larger = Zeroizing::new(Vec::with_capacity(needed.next_power_of_two()));
-            larger.extend_from_slice(&self.bytes);
-            self.bytes = larger;
-        }
-        self.bytes.extend_from_slice(part);
-    }
-
-    fn measure(&mut self) {
-        debug_assert!(self.bytes.len() >= HEADER_LEN);
-        let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
-        self.bytes[..4].copy_from_slice(&len.to_ne_bytes());
     }
 }
 

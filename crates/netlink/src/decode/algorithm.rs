@@ -1,5 +1,5 @@
-//! Algorithms and keys of a state: `verify_aead`, `verify_auth_trunc`, `verify_one_alg`, then `attach_*`. Keys go straight from
-//! the request into [`KeyMaterial`].
+//! Algorithms and keys of a state: `verify_aead`, `verify_auth_trunc`, `verify_one_alg`, then
+//! `attach_*`. Keys go straight into [`KeyMaterial`].
 
 use uxfrm_crypto::{KeyMaterial, Transform};
 use uxfrm_engine::SaTransform;

@@ -115,7 +115,7 @@ pub const fn protocol_number(protocol: SaProtocol) -> u8 {
     }
 }
 
-/// Whether a state of `protocol` is meant by `wanted`: 0 is all, 255 ESP, AH and IPComp (`xfrm_id_proto_match`).
+/// Whether `wanted` selects `protocol`: 0 is all, 255 ESP, AH and IPComp (`xfrm_id_proto_match`).
 pub(crate) const fn protocol_is_meant(protocol: SaProtocol, wanted: u8) -> bool {
     let ipsec = matches!(protocol, SaProtocol::Esp | SaProtocol::Ah | SaProtocol::Comp);
     wanted == 0 || wanted == protocol_number(protocol) || (wanted == 255 && ipsec)
@@ -155,7 +155,7 @@ pub(crate) fn sa_direction(attributes: &Attributes<'_>) -> Option<Direction> {
     }
 }
 
-/// `XFRMA_SEC_CTX`: its lengths must agree; it is not kept, as by a kernel without a security module.
+/// Checks the lengths in `XFRMA_SEC_CTX` and drops it, as a kernel without a security module does.
 pub(crate) fn check_security_context(attributes: &Attributes<'_>) -> Result<(), Refusal> {
     let Some(value) = attributes.value(AttributeType::SecCtx) else { return Ok(()) };
     let fits = RawSecurityContext::read_from_prefix(value).is_ok_and(|(raw, _)| {

@@ -34,7 +34,7 @@ fn undevised(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Ref
     Ok(policy)
 }
 
-/// The same of a dump's message, which says the direction in a device's flags as well, where requests must not.
+/// Decodes a policy of a dump, where a device's flags repeat the direction; requests must not.
 pub(crate) fn shown(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Policy, Refusal> {
     let mut policy = undevised(raw, attributes)?;
     let device = attributes.read::<RawOffload>(AttributeType::OffloadDev);
@@ -42,7 +42,7 @@ pub(crate) fn shown(raw: &RawPolicy, attributes: &Attributes<'_>) -> Result<Poli
     Ok(policy)
 }
 
-/// The policy that GETPOLICY, DELPOLICY or POLEXPIRE means; `None` as a name means that there can be none.
+/// The policy that GETPOLICY, DELPOLICY or POLEXPIRE names; name `None`: no policy can match.
 pub(crate) fn key(
     id: &RawPolicyId,
     attributes: &Attributes<'_>,
@@ -126,7 +126,7 @@ fn templates(
     .collect()
 }
 
-/// One template under which packets of family `inner` arrive; leaves there the family of those that go on.
+/// Decodes a template for inner family `inner`, and sets `inner` to the family of its output.
 fn template(raw: &RawTemplate, inner: &mut u16, direction: Direction) -> Result<Template, Refusal> {
     let mode = common::mode(raw.mode);
     match mode {

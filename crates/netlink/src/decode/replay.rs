@@ -1,4 +1,4 @@
-//! Replay protection and counters of a state: `verify_replay` and the checks that a direction brings with it.
+//! Replay protection and counters of a state: `verify_replay` and the checks by direction.
 
 use uxfrm_engine::{Counters, Direction, Error, ReplayConfig, SaFlags};
 use zerocopy::FromBytes as _;
@@ -17,7 +17,8 @@ const MOST_WORDS: u32 = 128;
 /// What legacy windows have room for.
 const SHORT_WINDOW: u32 = 32;
 
-/// Which counters a state has: `replay` or `replay_esn` of `struct xfrm_state`. The kernel takes no notice of the other ones.
+/// The counters that a state uses, `replay` or `replay_esn` of `struct xfrm_state`; the kernel
+/// ignores the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `struct xfrm_replay_state`
@@ -78,7 +79,7 @@ pub(crate) fn esn_state(
     Ok(Some(state))
 }
 
-/// What `XFRMA_SA_DIR` forbids of the shorter counters; of the longer ones, [`esn_state`] has said it.
+/// Checks the short counters against `XFRMA_SA_DIR`; [`esn_state`] has checked the long ones.
 pub(crate) fn check_direction(
     direction: Direction,
     attributes: &Attributes<'_>,
@@ -118,7 +119,7 @@ pub(crate) fn config(
     })
 }
 
-/// Counters that NEWSA and NEWAE set (`xfrm_update_ae_params`), for a state that has them in this form.
+/// Counters from NEWSA or NEWAE (`xfrm_update_ae_params`), for a state of this form.
 pub(crate) fn counters(attributes: &Attributes<'_>, form: Form, calendar: Calendar) -> Counters {
     let usage = attributes.read::<RawUsage>(AttributeType::LtimeVal);
     let mut counters = Counters {
@@ -172,7 +173,8 @@ pub(crate) fn short_bit(highest: u64, number: u64) -> Option<u32> {
     (number != 0 && behind < 32).then_some(behind)
 }
 
-/// Which bit of the longer bitmap a number has (`xfrm_replay_advance_bmp`): a ring as long as the window, by the lower half of numbers.
+/// The bit of a number in the long bitmap, a ring as long as the window, indexed by the lower 32
+/// bits (`xfrm_replay_advance_bmp`).
 pub(crate) fn long_bit(highest: u64, window: u32, number: u64) -> Option<usize> {
     let behind = u32::try_from(highest.checked_sub(number)?).ok()?;
     if number == 0 || behind >= window {

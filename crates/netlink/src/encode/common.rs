@@ -17,7 +17,8 @@ pub(crate) struct Calendar {
     pub(crate) start: u64,
 }
 
-/// Two clocks that are read one after the other are apart by less than this: that is no step, and times in answers must not waver by it.
+/// Differences below this between two clocks read one after the other are no clock step: times in
+/// answers must not waver.
 const NO_STEP: u64 = 100_000_000;
 
 impl Calendar {

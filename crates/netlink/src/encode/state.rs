@@ -1,4 +1,5 @@
-//! States: `net/xfrm/xfrm_user.c: copy_to_user_state_extra`, attributes in its order. Keys go straight into the datagram, which is wiped.
+//! Encodes states, attributes in the order of `net/xfrm/xfrm_user.c: copy_to_user_state_extra`.
+//! Keys go straight into the datagram, which is wiped.
 
 use std::num::NonZeroU32;
 
@@ -183,7 +184,8 @@ pub(crate) fn put_output_mark(out: &mut Datagram, mark: Mark) {
     }
 }
 
-/// The kernel tells of an authentication algorithm twice, for programs that know only the older attribute.
+/// The kernel sends an authentication algorithm twice, for programs that know the old attribute
+/// only.
 fn put_algorithms(out: &mut Datagram, words: &SaTransform) {
     let icv_bits = u32::try_from(words.transform.icv_len() * 8).unwrap_or(0);
     let name = words.transform.name();

@@ -1,21 +1,19 @@
-//! The controller's answer about the family (`net/netlink/genetlink.c: ctrl_fill_info`), which a client asks before its first request.
+//! The controller's answer about the family, which a client asks for first
+//! (`net/netlink/genetlink.c: ctrl_fill_info`).
 
-use super::{Command, FAMILY, FAMILY_ID, HEAD, HIGHEST, VERSION, put};
-use crate::attribute::RawAttributes;
+pub use uxfrm_netlink_wire::genl::GENL_ID_CTRL as CONTROL;
+use uxfrm_netlink_wire::genl::{
+    CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME, CTRL_CMD_GETFAMILY, CTRL_CMD_NEWFAMILY, GenlHeader,
+};
+use uxfrm_netlink_wire::{AttributeWriter, RawAttributes, find_attribute, fou::is_named_by};
+
+use super::{Command, FAMILY, FAMILY_ID, HIGHEST, VERSION};
 use crate::refusal::{Refusal, number};
 
-/// `GENL_ID_CTRL`: the type of messages to and from the controller.
-pub const CONTROL: u16 = 0x10;
-
-/// `CTRL_CMD_NEWFAMILY`, `CTRL_CMD_GETFAMILY`.
-const NEW: u8 = 1;
-const GET: u8 = 3;
 /// The controller's version.
 const CONTROL_VERSION: u8 = 2;
 
 /// `CTRL_ATTR_*`.
-const ID: u16 = 1;
-const NAME: u16 = 2;
 const OPERATIONS: u16 = 6;
 /// `CTRL_ATTR_OP_*`.
 const OPERATION: u16 = 1;
@@ -27,7 +25,7 @@ const DO: u32 = 2;
 const DUMP: u32 = 4;
 const HAS_POLICY: u32 = 8;
 
-/// The one question that the controller is asked here: who is the family `fou`, by name or by number?
+/// `CTRL_CMD_GETFAMILY` for the family `fou`, by name or by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question;
 
@@ -35,23 +33,15 @@ impl Question {
     /// Reads a message's body.
     ///
     /// # Errors
-    /// `ENOENT` when it is about another family, `EOPNOTSUPP` for another question, `EINVAL` for one about nobody.
+    /// `ENOENT` for another family, `EOPNOTSUPP` for another command, `EINVAL` where no family is
+    /// named.
     pub fn decode(body: &[u8]) -> Result<Self, Refusal> {
-        let Some((head, attributes)) = body.split_first_chunk::<HEAD>() else {
-            return Err(Refusal::bare(number::EINVAL));
-        };
-        if head[0] != GET {
+        let (header, attributes) = GenlHeader::split(body).ok_or(Refusal::bare(number::EINVAL))?;
+        if header.command != CTRL_CMD_GETFAMILY {
             return Err(Refusal::bare(number::EOPNOTSUPP));
         }
-        let mut about = None;
-        for attribute in RawAttributes::of(attributes) {
-            let is_ours = match attribute.kind {
-                ID => attribute.value == FAMILY_ID.to_ne_bytes(),
-                NAME => attribute.value.strip_suffix(&[0]) == Some(FAMILY.as_bytes()),
-                _ => continue,
-            };
-            about = Some(about.unwrap_or(true) && is_ours);
-        }
+        let named = RawAttributes::of(attributes).filter_map(|attribute| is_named_by(&attribute));
+        let about = named.reduce(|all, one| all && one);
         match about {
             Some(true) => Ok(Self),
             Some(false) => Err(Refusal::bare(number::ENOENT)),
@@ -62,43 +52,48 @@ impl Question {
     /// Reads the number of the family from the body of an answer.
     #[must_use]
     pub fn answered(body: &[u8]) -> Option<u16> {
-        let (_, attributes) = body.split_first_chunk::<HEAD>()?;
-        let id = RawAttributes::of(attributes).find(|attribute| attribute.kind == ID)?;
-        id.value.first_chunk().map(|id| u16::from_ne_bytes(*id))
+        let (_, attributes) = GenlHeader::split(body)?;
+        let id = find_attribute(attributes, CTRL_ATTR_FAMILY_ID)?;
+        id.first_chunk().map(|id| u16::from_ne_bytes(*id))
     }
 
     /// The answer's body.
     #[must_use]
     pub fn answer(self) -> Vec<u8> {
-        let mut out = vec![NEW, CONTROL_VERSION, 0, 0];
-        put(NAME, &[FAMILY.as_bytes(), &[0]].concat(), &mut out);
-        put(ID, &FAMILY_ID.to_ne_bytes(), &mut out);
+        let mut bytes = head(CTRL_CMD_NEWFAMILY);
+        let mut out = AttributeWriter::new(&mut bytes);
+        out.text(CTRL_ATTR_FAMILY_NAME, FAMILY);
+        out.bytes(CTRL_ATTR_FAMILY_ID, &FAMILY_ID.to_ne_bytes());
         // Version, size of the family's header, highest attribute.
         for (kind, number) in [(3, u32::from(VERSION)), (4, 0), (5, HIGHEST)] {
-            put(kind, &number.to_ne_bytes(), &mut out);
+            out.ne32(kind, number);
         }
-        let mut operations = Vec::new();
-        for (command, flags) in [
-            (Command::Add, ADMIN | DO | HAS_POLICY),
-            (Command::Delete, ADMIN | DO | HAS_POLICY),
-            (Command::Get, DO | DUMP | HAS_POLICY),
-        ] {
-            let mut operation = Vec::new();
-            put(OPERATION, &u32::from(command as u8).to_ne_bytes(), &mut operation);
-            put(FLAGS, &flags.to_ne_bytes(), &mut operation);
-            put(u16::from(command as u8), &operation, &mut operations);
-        }
-        put(OPERATIONS, &operations, &mut out);
-        out
+        out.nest_unflagged(OPERATIONS, |operations| {
+            for (command, flags) in [
+                (Command::Add, ADMIN | DO | HAS_POLICY),
+                (Command::Delete, ADMIN | DO | HAS_POLICY),
+                (Command::Get, DO | DUMP | HAS_POLICY),
+            ] {
+                operations.nest_unflagged(u16::from(command as u8), |operation| {
+                    operation.ne32(OPERATION, u32::from(command as u8));
+                    operation.ne32(FLAGS, flags);
+                });
+            }
+        });
+        bytes
     }
 
     /// A request's body, by name.
     #[must_use]
     pub fn encode(self) -> Vec<u8> {
-        let mut out = vec![GET, CONTROL_VERSION, 0, 0];
-        put(NAME, &[FAMILY.as_bytes(), &[0]].concat(), &mut out);
-        out
+        let mut bytes = head(CTRL_CMD_GETFAMILY);
+        AttributeWriter::new(&mut bytes).text(CTRL_ATTR_FAMILY_NAME, FAMILY);
+        bytes
     }
+}
+
+fn head(command: u8) -> Vec<u8> {
+    GenlHeader { command, version: CONTROL_VERSION }.to_bytes().to_vec()
 }
 
 #[cfg(test)]
@@ -110,14 +105,14 @@ mod tests {
         assert_eq!(Question::decode(&Question.encode()), Ok(Question));
         assert_eq!(Question::answered(&Question.answer()), Some(FAMILY_ID));
         let about = |kind, value: &[u8]| {
-            let mut body = vec![GET, 1, 0, 0];
-            put(kind, value, &mut body);
+            let mut body = vec![CTRL_CMD_GETFAMILY, 1, 0, 0];
+            AttributeWriter::new(&mut body).bytes(kind, value);
             Question::decode(&body).map_err(|refusal| refusal.errno)
         };
-        assert_eq!(about(ID, &FAMILY_ID.to_ne_bytes()), Ok(Question));
-        assert_eq!(about(ID, &0x1b_u16.to_ne_bytes()), Err(2));
-        assert_eq!(about(NAME, b"nl80211\0"), Err(2));
-        assert_eq!(about(NAME, b"fou"), Err(2));
+        assert_eq!(about(CTRL_ATTR_FAMILY_ID, &FAMILY_ID.to_ne_bytes()), Ok(Question));
+        assert_eq!(about(CTRL_ATTR_FAMILY_ID, &0x1b_u16.to_ne_bytes()), Err(2));
+        assert_eq!(about(CTRL_ATTR_FAMILY_NAME, b"nl80211\0"), Err(2));
+        assert_eq!(about(CTRL_ATTR_FAMILY_NAME, b"fou"), Err(2));
         assert_eq!(about(9, b""), Err(22));
         let errno = |body: &[u8]| Question::decode(body).unwrap_err().errno;
         assert_eq!((errno(&[3]), errno(&[1, 1, 0, 0])), (22, 95));

@@ -1,10 +1,11 @@
 //! Counters of states: GETAE, NEWAE, and telling of them (aevents).
 //!
-//! The kernel tells after every so many packets of a state; here it is looked ten times a second, so a state is told of at most so often.
+//! The kernel notifies after a number of packets; uxfrm polls counters at most ten times a second.
 
 use std::time::Duration;
 
 use uxfrm_engine::{Cause, Lifecycle, Moment, Sa, Snapshot, Thresholds};
+use uxfrm_netlink_wire::Flags;
 
 use super::{
     Call, Server,
@@ -17,7 +18,6 @@ use crate::{
     decode::{replay, state as decode},
     encode::{common, state as encode},
     layout::RawAevent,
-    message::Flags,
 };
 
 /// `XFRM_AE_RTHR`, `XFRM_AE_ETHR`: the answer is to have the thresholds.
@@ -105,16 +105,16 @@ impl Server {
         Ok(())
     }
 
-    /// When [`Server::tell_counters`] must be called at the latest: a tenth of a second after the last time while somebody listens, and as
-    /// much more for each 100,000 states.
+    /// When [`Server::tell_counters`] is due: while somebody listens, a tenth of a second after the
+    /// last call, and another tenth for each 100,000 states.
     #[must_use]
     pub fn poll_counters(&self) -> Option<Moment> {
         let listening = self.clients.are_listening(Groups::AEVENTS);
         listening.then(|| self.next_look.unwrap_or_default())
     }
 
-    /// Tells listeners of states whose counters ran ahead by their thresholds. `snapshot` is the newest; before [`Server::poll_counters`] it
-    /// does nothing.
+    /// Notifies listeners of states whose counters exceed their thresholds. `snapshot` is the
+    /// newest; does nothing before [`Server::poll_counters`].
     pub fn tell_counters(&mut self, snapshot: &Snapshot, now: Moment, out: &mut Outbox) {
         if !self.clients.are_listening(Groups::AEVENTS) {
             self.next_look = None;
@@ -131,8 +131,7 @@ impl Server {
                 Cause::Time => CAUSE_TIME,
             };
             out.multicast(&self.clients, Groups::AEVENTS, || {
-                let mut datagram = Datagram::new();
-                datagram.begin(MessageType::NewAe as u16, 0, 0, 0);
+                let mut datagram = super::notify::begin(MessageType::NewAe, 0);
                 self.put_counters(&mut datagram, sa, cause);
                 datagram
             });
@@ -157,7 +156,8 @@ impl Server {
     }
 }
 
-/// How many pauses lie between two looks: a look takes as long as there are states, and shall take the same share of the time however many.
+/// Poll intervals to skip: a poll takes time in proportion to states, and its share of time stays
+/// constant.
 fn pauses(states: usize) -> u32 {
     u32::try_from(states / QUICKLY_LOOKED_AT).unwrap_or(u32::MAX).saturating_add(1)
 }

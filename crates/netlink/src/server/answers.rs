@@ -1,15 +1,13 @@
-//! Answers to requests of other protocols than `NETLINK_XFRM`, whose server is elsewhere: what comes around the answers is the same
-//! (`net/netlink/af_netlink.c: netlink_rcv_skb`).
+//! Answers for protocols other than `NETLINK_XFRM` whose server is elsewhere: acknowledgements,
+//! refusals and dumps (`net/netlink/af_netlink.c: netlink_rcv_skb`).
+
+use uxfrm_netlink_wire::{Flags, Message, Messages, NLMSG_DONE, NLMSG_MIN_TYPE};
 
 use super::{
     client::{ClientId, Options},
     reply,
 };
-use crate::{
-    Datagram, Refusal,
-    datagram::DUMP_LEN,
-    message::{DONE, Flags, LOWEST_TYPE, Message, Messages},
-};
+use crate::{Datagram, Refusal, datagram::DUMP_LEN};
 
 /// What is sent to one client, in order.
 #[derive(Debug)]
@@ -39,7 +37,7 @@ impl Answers {
         let mut answers = Self { client, options, datagrams: Vec::new() };
         for message in Messages::of(datagram) {
             let is_request =
-                message.flags().contains(Flags::REQUEST) && message.header.kind >= LOWEST_TYPE;
+                message.flags().contains(Flags::REQUEST) && message.header.kind >= NLMSG_MIN_TYPE;
             let settled = if is_request { act(&message, &mut answers) } else { Ok(Settled::Done) };
             answers.settle(message, &settled);
         }
@@ -48,7 +46,9 @@ impl Answers {
 
     /// Puts one message of content.
     pub fn content(&mut self, request: &Message<'_>, kind: u16, body: &[u8]) {
-        self.begin(request, kind, Flags::empty()).put_bytes(body);
+        let mut datagram = Datagram::new(kind, 0, request.header.seq, self.client.port);
+        datagram.put_bytes(body);
+        self.datagrams.push(datagram);
     }
 
     /// Puts all messages of a dump, and its end.
@@ -62,7 +62,7 @@ impl Answers {
         for body in bodies {
             self.more(request, kind).put_bytes(&body);
         }
-        self.more(request, DONE).put(&0_i32);
+        self.more(request, NLMSG_DONE).put(&0_i32);
         Settled::Dumped
     }
 
@@ -79,24 +79,14 @@ impl Answers {
         }
     }
 
-    /// Begins a datagram with one message.
-    fn begin(&mut self, request: &Message<'_>, kind: u16, flags: Flags) -> &mut Datagram {
-        self.datagrams.push(Datagram::new());
-        self.append(request, kind, flags)
-    }
-
     /// Begins a message of a dump, in the last datagram if there is room.
     fn more(&mut self, request: &Message<'_>, kind: u16) -> &mut Datagram {
         if self.datagrams.last().is_none_or(|last| last.len() + ROOM > DUMP_LEN) {
             self.datagrams.push(Datagram::for_dump());
         }
-        self.append(request, kind, Flags::MULTI)
-    }
-
-    fn append(&mut self, request: &Message<'_>, kind: u16, flags: Flags) -> &mut Datagram {
-        let (seq, pid) = (request.header.seq, self.client.port);
         let end = self.datagrams.len() - 1;
-        self.datagrams[end].begin(kind, flags.bits(), seq, pid)
+        let (seq, pid) = (request.header.seq, self.client.port);
+        self.datagrams[end].begin(kind, Flags::MULTI.bits(), seq, pid)
     }
 }
 
@@ -163,6 +153,6 @@ mod tests {
             .flat_map(|part| Messages::of(part))
             .map(|message| (message.header.kind, message.header.flags))
             .collect();
-        assert_eq!(kinds, [vec![(0x55, 2); 9], vec![(DONE, 2)]].concat());
+        assert_eq!(kinds, [vec![(0x55, 2); 9], vec![(NLMSG_DONE, 2)]].concat());
     }
 }

@@ -18,16 +18,17 @@ use crate::{
 };
 
 impl Server {
-    /// Tells listeners of states and policies that came, changed and went: states that went first, as one that came may have the name of such a one.
+    /// Notifies listeners of changed states and policies; deletions first, as a new one may reuse a
+    /// name.
     pub fn tell_changes(&self, changes: &Changes, out: &mut Outbox) {
         let Changes { added, removed, updated, policies, defaults: _ } = changes;
-        removed.iter().for_each(|sa| self.tell_of_gone_state(sa, out));
-        added.iter().for_each(|sa| self.tell_of_state(MessageType::NewSa, sa, out));
-        updated.iter().for_each(|(_, new)| self.tell_of_state(MessageType::UpdSa, new, out));
+        removed.iter().for_each(|sa| self.notify_sa_deleted(sa, out));
+        added.iter().for_each(|sa| self.notify_sa_added(MessageType::NewSa, sa, out));
+        updated.iter().for_each(|(_, new)| self.notify_sa_added(MessageType::UpdSa, new, out));
         for change in policies {
             match change {
-                PolicyChange::Added(entry) => self.tell_of_policy(entry, out),
-                PolicyChange::Removed(entry) => self.tell_of_gone_policy(entry, out),
+                PolicyChange::Added(entry) => self.notify_policy_added(entry, out),
+                PolicyChange::Removed(entry) => self.notify_policy_deleted(entry, out),
             }
         }
     }
@@ -39,7 +40,7 @@ impl Server {
         }
     }
 
-    fn tell_of_state(&self, kind: MessageType, sa: &Sa, out: &mut Outbox) {
+    fn notify_sa_added(&self, kind: MessageType, sa: &Sa, out: &mut Outbox) {
         out.multicast(&self.clients, Groups::SA, || {
             let mut datagram = notify::begin(kind, 0);
             datagram.put(&state::info(sa, self.calendar));
@@ -48,7 +49,7 @@ impl Server {
         });
     }
 
-    fn tell_of_gone_state(&self, sa: &Sa, out: &mut Outbox) {
+    fn notify_sa_deleted(&self, sa: &Sa, out: &mut Outbox) {
         out.multicast(&self.clients, Groups::SA, || {
             let mut datagram = notify::begin(MessageType::DelSa, 0);
             datagram.put(&state::id(sa));
@@ -58,7 +59,7 @@ impl Server {
         });
     }
 
-    fn tell_of_policy(&self, entry: &PolicyEntry, out: &mut Outbox) {
+    fn notify_policy_added(&self, entry: &PolicyEntry, out: &mut Outbox) {
         out.multicast(&self.clients, Groups::POLICY, || {
             let mut datagram = notify::begin(MessageType::NewPolicy, 0);
             datagram.put(&policy::info(entry, self.calendar));
@@ -67,7 +68,7 @@ impl Server {
         });
     }
 
-    fn tell_of_gone_policy(&self, entry: &PolicyEntry, out: &mut Outbox) {
+    fn notify_policy_deleted(&self, entry: &PolicyEntry, out: &mut Outbox) {
         out.multicast(&self.clients, Groups::POLICY, || {
             let mut datagram = notify::begin(MessageType::DelPolicy, 0);
             datagram.put(&policy::id(entry, ByName::Index));

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use bitflags::bitflags;
+use uxfrm_netlink_wire::{Flags, Message};
 
 use super::dump::Dump;
-use crate::message::{Flags, Message};
 
-/// A client. A program that opens a socket per request has the same port each time, and the next may be there before the
-/// last has left: so connections are told apart by a number of their own.
+/// A client's connection. A program that opens a socket per request has the same port each time,
+/// and may connect anew before the old connection ends: `connection` tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId {
     /// Its connection, by its caller's number.
@@ -41,14 +41,15 @@ bitflags! {
 }
 
 bitflags! {
-    /// Options of a netlink socket that change what its client is sent: option n is bit n, as greetings carry them.
+    /// Socket options that change answers: option n is bit n, as in greetings.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Options: u32 {
         /// `NETLINK_CAP_ACK`: a refusal repeats only the header of its request.
         const CAP_ACK = 1 << 10;
         /// `NETLINK_EXT_ACK`: words, and the place of what is wrong.
         const EXT_ACK = 1 << 11;
-        /// None of netlink's: its requests may be [chained](Flags::CHAINED). Other programs' flags mean nothing more than in the kernel.
+        /// uxfrm's own: requests may be [chained](Flags::CHAINED). For other clients that flag is
+        /// ignored.
         const CHAINS = 1 << 31;
     }
 }
@@ -86,14 +87,14 @@ impl Clients {
     }
 
     /// Whether a request is not to be carried out.
-    pub(crate) fn are_past(&self, id: ClientId, message: Message<'_>) -> bool {
+    pub(crate) fn is_chain_broken(&self, id: ClientId, message: Message<'_>) -> bool {
         self.known(id).is_some_and(|client| {
             client.chain == Chain::Broken && client.is_chained(message.flags())
         })
     }
 
     /// A request was refused.
-    pub(crate) fn note_refused(&mut self, id: ClientId, message: Message<'_>) {
+    pub(crate) fn record_refusal(&mut self, id: ClientId, message: Message<'_>) {
         if let Some(client) = self.0.get_mut(&id)
             && client.is_chained(message.flags())
         {

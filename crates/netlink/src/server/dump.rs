@@ -1,10 +1,11 @@
-//! Dumps: all states, or all policies, in as many datagrams as it takes, the youngest first. As in the kernel (`xfrm_state_walk`,
-//! `xfrm_policy_walk`) a dump goes along the order in which they came and keeps its place in it: those that have gone meanwhile are not
-//! shown, and those that came are not either.
+//! Dumps of all states or policies, youngest first, in parts. As in the kernel (`xfrm_state_walk`,
+//! `xfrm_policy_walk`) a dump keeps its place in the order of insertion: it shows neither entries
+//! deleted meanwhile nor new ones.
 
 use std::{iter::Peekable, sync::Arc, vec};
 
 use uxfrm_engine::{Database, PolicyCursor, PolicyEntry, Sa, StateCursor};
+use uxfrm_netlink_wire::{Flags, Message, NLMSG_DONE, NetlinkHeader};
 
 use super::{Server, client::ClientId, larval::Larval, state::Found};
 use crate::{
@@ -14,7 +15,6 @@ use crate::{
     decode::common::protocol_is_meant,
     encode::{common::Calendar, policy as encode},
     layout::RawAddressFilter,
-    message::{DONE, Flags, HEADER_LEN, Message},
     refusal::number,
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct Dump {
     rest: Rest,
 }
 
-/// States looked at for one datagram at the most, whether a client wants to see them or not: others wait meanwhile.
+/// Most states looked at for one datagram, shown or not: other clients wait meanwhile.
 const AT_ONCE: usize = 256;
 
 /// One datagram of a dump.
@@ -142,7 +142,7 @@ impl Dump {
                 Rest::States(_) | Rest::Policies(_) => 0,
                 Rest::Refused(errno) => errno,
             };
-            datagram.begin(DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-errno);
+            datagram.begin(NLMSG_DONE, Flags::MULTI.bits(), self.seq, client.port).put(&-errno);
         }
         Part { datagram, is_last }
     }
@@ -200,7 +200,7 @@ impl Item {
 
 impl Filter {
     fn parse(message: Message<'_>) -> Result<Self, Refusal> {
-        let attributes = Attributes::parse(message.body(), HEADER_LEN)?;
+        let attributes = Attributes::parse(message.body(), NetlinkHeader::LEN)?;
         let addresses = attributes.read::<RawAddressFilter>(AttributeType::AddressFilter);
         if addresses.is_some_and(|filter| filter.source_len.max(filter.destination_len) > 128) {
             return Err(Refusal::bare(number::EINVAL));

@@ -1,14 +1,13 @@
 //! Counts, hash thresholds and defaults: GETSADINFO, NEW- and GETSPDINFO, SET- and GETDEFAULT.
 
 use uxfrm_engine::{Action, Defaults, Direction};
+use uxfrm_netlink_wire::RawAttributes;
 
 use super::{Call, LEFTOVER, Server, client::Groups};
 use crate::{
-    Datagram, MessageType, RawAttributes, Refusal,
+    Datagram, MessageType, Refusal,
     encode::policy::default_number,
     layout::{RawDefaults, RawHashInfo, RawSpdInfo, RawThreshold},
-    message::Flags,
-    refusal::number,
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -20,14 +19,14 @@ const SPD_HASH: u16 = 2;
 const SPD_IPV4_THRESHOLD: u16 = 3;
 const SPD_IPV6_THRESHOLD: u16 = 4;
 
-/// A success that says what changes and what does not: a refusal would be no answer that programs know of.
+/// Warning with a success: programs do not expect a refusal here.
 const PLANNED_ANEW: &str = "Hash thresholds are kept and shown; policies are planned anew, by lengths that are found and not told";
 
 /// `xfrm_policy_hashmax`, `xfrm_state_hashmax`.
 const MOST_BUCKETS: u32 = 1024 * 1024;
 
-/// From which prefix lengths on the kernel hashes policies. Here plans find what tells policies apart themselves: setting these only has all planned
-/// anew, as the kernel hashes all anew (`xfrm_set_spdinfo`). Kept for those that ask for them again.
+/// Prefix lengths from which the kernel hashes policies (`xfrm_set_spdinfo`). Stored and shown;
+/// their only effect is that the classifier is rebuilt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
     ipv4: RawThreshold,
@@ -59,9 +58,7 @@ impl Thresholds {
                 continue;
             }
             let Ok((threshold, _)) = RawThreshold::read_from_prefix(attribute.value) else {
-                let place = u32::try_from(start + attribute.offset).unwrap_or(u32::MAX);
-                let text = "Attribute failed policy validation";
-                return Err(Refusal::at(number::ERANGE, text, place));
+                return Err(Refusal::too_short(start + attribute.offset));
             };
             given = true;
             let highest = threshold.local.max(threshold.remote);
@@ -148,8 +145,7 @@ impl Server {
             new
         });
         call.out.multicast(&self.clients, Groups::POLICY, || {
-            let mut datagram = Datagram::new();
-            datagram.begin(MessageType::GetDefault as u16, Flags::empty().bits(), 0, 0);
+            let mut datagram = Datagram::new(MessageType::GetDefault as u16, 0, 0, 0);
             datagram.put(&raw(defaults));
             datagram
         });

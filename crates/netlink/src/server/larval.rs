@@ -1,5 +1,5 @@
-//! Larval states: an SPI reserved (ALLOCSPI) or a state asked for (ACQUIRE), until a key manager makes it real or time is up
-//! (`net/xfrm/xfrm_state.c: __find_acq_core`, `xfrm_alloc_spi`).
+//! Larval states: an SPI reserved (ALLOCSPI) or a state asked for (ACQUIRE), until a key manager
+//! completes it or it expires (`net/xfrm/xfrm_state.c: __find_acq_core`, `xfrm_alloc_spi`).
 //!
 //! They carry no packets, so they live here and not in the databases that workers read.
 
@@ -44,7 +44,8 @@ pub(crate) struct Larval {
     pub(crate) seq: u32,
     /// The packet that it is for; `None` from ALLOCSPI, which shows its addresses without a family.
     pub(crate) selector: Option<Selector>,
-    /// The device that is to have the real one, and what it calls this one (`XFRM_DEV_OFFLOAD_FLAG_ACQ`).
+    /// The device that will hold the state, and its handle of this one
+    /// (`XFRM_DEV_OFFLOAD_FLAG_ACQ`).
     pub(crate) device: Option<(DeviceId, Handle)>,
     pub(crate) added: Moment,
     lifetime: u32,
@@ -54,9 +55,9 @@ pub(crate) struct Larval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawMode(pub(crate) u8);
 
-/// What [`Larvals::seek`](super::larvals::Larvals::seek) compares.
+/// What [`LarvalTable::seek`](super::larval_table::LarvalTable::seek) compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Wish {
+pub(super) struct AcqTemplate {
     pub(super) id: SaId,
     pub(super) source: IpAddr,
     pub(super) mode: RawMode,
@@ -71,16 +72,16 @@ const RANDOM_TRIES: u32 = 64;
 const MOST_WALKED: u32 = 0x1_0000;
 
 impl Larval {
-    pub(super) fn new(wish: Wish, added: Moment, lifetime: u32) -> Self {
+    pub(super) fn new(template: AcqTemplate, added: Moment, lifetime: u32) -> Self {
         Self {
-            id: wish.id,
-            source: wish.source,
-            mode: wish.mode,
-            reqid: wish.reqid,
-            mark: wish.mark,
-            if_id: wish.if_id,
+            id: template.id,
+            source: template.source,
+            mode: template.mode,
+            reqid: template.reqid,
+            mark: template.mark,
+            if_id: template.if_id,
             direction: None,
-            pcpu: wish.pcpu,
+            pcpu: template.pcpu,
             seq: 0,
             selector: None,
             device: None,
@@ -97,7 +98,7 @@ impl Larval {
         now: Moment,
         lifetime: u32,
     ) -> Self {
-        let wish = Wish {
+        let template = AcqTemplate {
             id: SaId {
                 destination: wanted.destination,
                 spi: wanted.spi,
@@ -111,17 +112,17 @@ impl Larval {
             pcpu: wanted.pcpu,
         };
         let direction = Some(Direction::Out);
-        Self { seq, selector: Some(only(flow)), direction, ..Self::new(wish, now, lifetime) }
+        Self { seq, selector: Some(only(flow)), direction, ..Self::new(template, now, lifetime) }
     }
 
-    /// The one that [`Larval::info`] and [`Larval::attributes`] tell of; `None` for what makes no sense.
+    /// Decodes [`Larval::info`] and [`Larval::attributes`]; `None` for invalid values.
     pub(super) fn restored(
         info: &RawSa,
         attributes: &Attributes<'_>,
         calendar: Calendar,
     ) -> Option<Self> {
         let family = address::family(info.family)?;
-        let wish = Wish {
+        let template = AcqTemplate {
             id: SaId {
                 destination: address(family, info.id.destination),
                 spi: Spi(info.id.spi.get()),
@@ -141,7 +142,7 @@ impl Larval {
             direction: common::sa_direction(attributes),
             seq: info.seq,
             selector,
-            ..Self::new(wish, calendar.moment(info.usage.added), lifetime)
+            ..Self::new(template, calendar.moment(info.usage.added), lifetime)
         })
     }
 
@@ -152,12 +153,12 @@ impl Larval {
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
         let (mode, reqid, if_id) = (RawMode(0), Reqid(0), IfId(0));
-        let wish = Wish { id, source, mode, reqid, mark, if_id, pcpu: None };
-        Self::new(wish, Moment(0), 0)
+        let template = AcqTemplate { id, source, mode, reqid, mark, if_id, pcpu: None };
+        Self::new(template, Moment(0), 0)
     }
 
-    /// Whether a packet that wants a state finds this one in progress (`xfrm_state_find`, `xfrm_state_look_at`); its selector does not
-    /// count there. One of its way, and without an SPI.
+    /// Whether this state serves a packet's acquire: same path, no SPI; its selector does not count
+    /// (`xfrm_state_find`, `xfrm_state_look_at`).
     pub(super) fn serves(&self, wanted: &Wanted) -> bool {
         let any = |address: IpAddr| address.is_unspecified();
         (self.source == wanted.source || any(self.source) || any(wanted.source))
@@ -169,8 +170,8 @@ impl Larval {
             && wanted.spi == Spi(0)
     }
 
-    pub(super) fn wish(&self) -> Wish {
-        Wish {
+    pub(super) fn template(&self) -> AcqTemplate {
+        AcqTemplate {
             id: SaId { spi: Spi(0), ..self.id },
             source: self.source,
             mode: self.mode,
@@ -248,10 +249,10 @@ impl Server {
         let request: RawSpiRequest = call.head()?;
         check_range(&request)?;
         self.check_pcpu(call, number::EINVAL)?;
-        let wish = wish(&request, call)?;
-        let serial = self.larvals.seek(wish, request.sa.seq, call.now);
+        let template = template(&request, call)?;
+        let serial = self.larvals.find_or_insert(template, request.sa.seq, call.now);
         if self.larvals.at(serial).is_some_and(|larval| larval.id.spi == Spi(0)) {
-            let spi = self.free_spi(wish.id, (request.min, request.max), call)?;
+            let spi = self.free_spi(template.id, (request.min, request.max), call)?;
             self.larvals.change(serial, |larval| larval.id.spi = spi);
         }
         if let Some(direction) = common::sa_direction(&call.attributes) {
@@ -322,21 +323,22 @@ fn check_range(request: &RawSpiRequest) -> Result<(), Refusal> {
     if request.min > request.max {
         return Err(Refusal::invalid("Invalid SPI range: min > max"));
     }
-    // A key manager that has a CPI offers compression; one that is refused goes on without (RFC 7296 §2.22). No state of it can follow here.
+    // A refused CPI makes a key manager go on without compression (RFC 7296 §2.22); a reserved one
+    // would be followed by a state that cannot be added.
     if request.sa.id.protocol == COMP {
         return Err(Refusal::new(number::EPROTONOSUPPORT, "IPComp is not supported"));
     }
     Ok(())
 }
 
-fn wish(request: &RawSpiRequest, call: &Call<'_>) -> Result<Wish, Refusal> {
+fn template(request: &RawSpiRequest, call: &Call<'_>) -> Result<AcqTemplate, Refusal> {
     let sa = &request.sa;
     // The kernel reserves an SPI in no family as well, for nobody to find.
     let family =
         address::family(sa.family).ok_or_else(|| Refusal::from(uxfrm_engine::Error::Family))?;
     let protocol = common::protocol(sa.id.protocol)
         .ok_or(const { Refusal::invalid("Invalid protocol, must be one of AH, ESP, IPCOMP") })?;
-    Ok(Wish {
+    Ok(AcqTemplate {
         id: SaId { destination: address(family, sa.id.destination), spi: Spi(0), protocol },
         source: address(family, sa.source),
         mode: RawMode(sa.mode),

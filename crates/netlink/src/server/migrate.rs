@@ -1,7 +1,9 @@
-//! MIGRATE: new ends for the states and templates of a policy: `net/xfrm/xfrm_policy.c: xfrm_migrate`.
+//! MIGRATE: new addresses for a policy's states and templates (`net/xfrm/xfrm_policy.c:
+//! xfrm_migrate`).
 //!
-//! Sequence numbers go on above those that the old state sent, and what it received counts as received: Linux copies both too, but lets
-//! the old state send on for a moment. All states and the policy change at once, or nothing does.
+//! Sequence numbers go on above the old state's, and its replay window is kept: Linux copies both
+//! too, but the old state sends for a moment longer. All states and the policy change at once, or
+//! none.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,7 +15,7 @@ use zerocopy::FromBytes as _;
 
 use super::{Call, Server, client::Groups};
 use crate::{
-    AttributeType, Datagram, MessageType, Refusal,
+    AttributeType, MessageType, Refusal,
     address::{self, address},
     decode::{common, state as decode},
     encode::policy::put_kind,
@@ -70,12 +72,12 @@ impl Server {
             let policy = uxfrm_engine::Policy { templates, index: entry.index(), ..entry.policy() };
             change.update_policy(policy).map(|_| ()).map_err(Refusal::from)
         })?;
-        self.tell_of_migration(&id, kind, &raw, call);
+        self.notify_migration(&id, kind, &raw, call);
         Ok(())
     }
 
     /// `build_migrate`, as it was asked for.
-    fn tell_of_migration(
+    fn notify_migration(
         &self,
         id: &RawPolicyId,
         kind: PolicyKind,
@@ -84,8 +86,7 @@ impl Server {
     ) {
         let attributes = &call.attributes;
         call.out.multicast(&self.clients, Groups::MIGRATE, || {
-            let mut datagram = Datagram::new();
-            datagram.begin(MessageType::Migrate as u16, 0, 0, 0);
+            let mut datagram = super::notify::begin(MessageType::Migrate, 0);
             datagram.put(&RawPolicyId { index: 0, pad: [0; 3], ..*id });
             for (kind, len) in [(AttributeType::KmAddress, 40), (AttributeType::Encap, 24)] {
                 if let Some(value) = attributes.value(kind).and_then(|value| value.get(..len)) {
@@ -193,7 +194,8 @@ fn policy(
     found.cloned().ok_or(const { Refusal::new(number::ENOENT, NOT_FOUND) })
 }
 
-/// To the kernel an unknown old family is IPv4 (`xfrm_addr_equal`). An unknown new one it puts into the template; here it is none.
+/// The kernel takes an unknown old family for IPv4 (`xfrm_addr_equal`) and stores an unknown new
+/// one; here the new one is refused.
 fn migration(raw: &RawMigration) -> Option<Migration> {
     let old = address::family(raw.old_family).unwrap_or(Family::V4);
     let new = address::family(raw.new_family)?;

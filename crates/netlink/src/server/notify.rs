@@ -126,7 +126,8 @@ fn expire_policy(server: &Server, entry: &PolicyEntry, limit: Limit, out: &mut O
     });
 }
 
-/// `xfrm_state_find`, `km_query`, `build_acquire`. Nobody listening, nothing is asked for, and no larval state made; nor where a device does not take it.
+/// Acquire for a packet, and its larval state; nothing without listeners or if the device refuses
+/// (`xfrm_state_find`, `km_query`, `build_acquire`).
 fn acquire(
     server: &mut Server,
     database: &mut Database,
@@ -138,7 +139,7 @@ fn acquire(
     if server.clients.listeners(Groups::ACQUIRE).next().is_none() {
         return;
     }
-    if !server.larvals.lacks(wanted, now) {
+    if !server.larvals.needs_acquire(wanted, now) {
         return;
     }
     let attach = |device| database.attach_larval(device, wanted).map(|handle| (device, handle));
@@ -203,7 +204,5 @@ fn asking_policy<'a>(
 
 /// What comes of itself has no number.
 pub(super) fn begin(kind: MessageType, pid: u32) -> Datagram {
-    let mut datagram = Datagram::new();
-    datagram.begin(kind as u16, 0, 0, pid);
-    datagram
+    Datagram::new(kind as u16, 0, 0, pid)
 }

@@ -16,8 +16,8 @@ pub struct Delivery {
     pub to: ClientId,
     /// What.
     pub datagram: Arc<Datagram>,
-    /// The group that it was sent to; `None` is an answer. When a listener's queue is full, a group's datagrams are dropped and
-    /// the listener is told `ENOBUFS`; answers wait.
+    /// The multicast group; `None` for an answer. If a listener's queue is full its notifications
+    /// are dropped and it gets `ENOBUFS`; answers wait.
     pub group: Option<Groups>,
 }
 

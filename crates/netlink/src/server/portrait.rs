@@ -7,14 +7,14 @@ use uxfrm_engine::{
     Counters, Database, Defaults, Failures, History, Lifecycle, Moment, PolicyCursor, PolicyEntry,
     Sa, StateCursor,
 };
+use uxfrm_netlink_wire::{Flags, Message, Messages, NetlinkHeader, aligned};
 
 use super::{Server, info, larval::Larval, state::Found};
 use crate::{
-    AttributeType, Attributes, Datagram, MessageType, Messages, Refusal,
+    AttributeType, Attributes, Datagram, MessageType, Refusal,
     decode::{policy as decode_policy, replay, state as decode_state},
     encode::{policy as encode_policy, state as encode_state},
     layout::{RawDefaults, RawPolicy, RawSa, RawUsage},
-    message::{Flags, HEADER_LEN, Message, aligned},
     refusal::number,
 };
 
@@ -41,7 +41,7 @@ impl Server {
         states.into_iter().map(portrait).collect()
     }
 
-    /// A message for each larval state, for each policy, those of one priority in their order, and for the defaults.
+    /// Messages for larval states, for policies, of one priority in their order, and for defaults.
     pub fn portray_others(&self, database: &Database) -> Vec<Datagram> {
         let larvals = self.larvals.iter().map(|larval| {
             let mut datagram = begin(MessageType::NewSa);
@@ -149,9 +149,7 @@ impl Server {
 }
 
 fn begin(kind: MessageType) -> Datagram {
-    let mut datagram = Datagram::new();
-    datagram.begin(kind as u16, Flags::REQUEST.bits(), 0, 0);
-    datagram
+    Datagram::new(kind as u16, Flags::REQUEST.bits(), 0, 0)
 }
 
 /// A message's structure, and its attributes.
@@ -160,5 +158,5 @@ fn parts<T: zerocopy::FromBytes>(message: Message<'_>) -> Result<(T, Attributes<
     let (raw, _) = T::read_from_prefix(body).map_err(|_| Refusal::bare(number::EINVAL))?;
     let start = aligned(size_of::<T>());
     let tail = body.get(start..).unwrap_or_default();
-    Ok((raw, Attributes::parse(tail, HEADER_LEN + start)?))
+    Ok((raw, Attributes::parse(tail, NetlinkHeader::LEN + start)?))
 }

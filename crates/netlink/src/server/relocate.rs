@@ -1,7 +1,8 @@
-//! MIGRATE_STATE (Linux 7.2): new ends for one state that is named by its SPI: `net/xfrm/xfrm_user.c: xfrm_do_migrate_state`.
+//! MIGRATE_STATE (Linux 7.2): new addresses for one state (`net/xfrm/xfrm_user.c:
+//! xfrm_do_migrate_state`).
 //!
-//! What the request does not name stays as it is. The new state goes on where the old one ends, and workers see no moment without one
-//! of both; so nobody has to block traffic meanwhile, as Linux advises for AES-GCM.
+//! Values that the request omits are kept. Workers see one of both states at any time, so traffic
+//! need not be blocked meanwhile, as Linux advises for AES-GCM.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -33,8 +34,8 @@ impl Server {
         let (source, destination) =
             (address(family, raw.new_source), address(family, raw.new_destination));
         let selector = match selector {
-            Wish::Words(selector) => selector,
-            Wish::OfTheEnds => Some(selector_of_ends(&config, source, destination)?),
+            NewSelector::Given(selector) => selector,
+            NewSelector::FromAddresses => Some(selector_of_ends(&config, source, destination)?),
         };
         let encap = encap(call, &config, family)?;
         let (mapping_age, nat_keepalive) = timers(call, &config, encap)?;
@@ -65,7 +66,7 @@ impl Server {
             .apply(call.now, |change| change.move_sas(vec![(old, to)]))
             .map_err(refusal)?;
         for new in &moved {
-            self.tell_of_relocation(&raw, new, call);
+            self.notify_sa_migrated(&raw, new, call);
         }
         Ok(())
     }
@@ -84,7 +85,7 @@ impl Server {
     }
 
     /// `build_migrate_state`
-    fn tell_of_relocation(&self, raw: &RawStateMigration, new: &Sa, call: &mut Call<'_>) {
+    fn notify_sa_migrated(&self, raw: &RawStateMigration, new: &Sa, call: &mut Call<'_>) {
         let config = new.config();
         let encap = call.attributes.read::<RawEncap>(AttributeType::Encap);
         let encap = encap.or_else(|| config.encap.as_ref().map(put::raw_encap));
@@ -117,15 +118,15 @@ fn put_attributes(
 }
 
 /// The selector that a request wants.
-enum Wish {
+enum NewSelector {
     /// This; `None` is any traffic.
-    Words(Option<Selector>),
+    Given(Option<Selector>),
     /// That of the new ends, as the old one was that of the old ends.
-    OfTheEnds,
+    FromAddresses,
 }
 
 /// What is wrong with the request itself, in the kernel's order; its new family and selector.
-fn words(raw: &RawStateMigration, call: &Call<'_>) -> Result<(Family, Wish), Refusal> {
+fn words(raw: &RawStateMigration, call: &Call<'_>) -> Result<(Family, NewSelector), Refusal> {
     if raw.id.spi.get() == 0 {
         return Err(Refusal::invalid("Invalid SPI 0x0"));
     }
@@ -144,8 +145,8 @@ fn words(raw: &RawStateMigration, call: &Call<'_>) -> Result<(Family, Wish), Ref
     let family = address::family(raw.new_family)
         .ok_or_else(|| Refusal::from(uxfrm_engine::Error::Family))?;
     let wish = match raw.flags & UPDATE_SELECTOR {
-        0 => Wish::Words(selector(&raw.new_selector)?),
-        _ => Wish::OfTheEnds,
+        0 => NewSelector::Given(selector(&raw.new_selector)?),
+        _ => NewSelector::FromAddresses,
     };
     Ok((family, wish))
 }

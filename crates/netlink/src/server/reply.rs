@@ -1,12 +1,10 @@
 //! `NLMSG_ERROR`: acknowledgements and refusals (`net/netlink/af_netlink.c: netlink_ack`).
 
+use uxfrm_netlink_wire::{Flags, Message, NLMSG_ERROR};
 use zerocopy::IntoBytes as _;
 
 use super::client::{ClientId, Options};
-use crate::{
-    Datagram, Refusal,
-    message::{ERROR, Flags, Message},
-};
+use crate::{Datagram, Refusal};
 
 const TEXT: u16 = 1;
 const OFFSET: u16 = 2;
@@ -21,7 +19,7 @@ pub(super) fn acknowledge(
     let warning = warning.filter(|_| options.contains(Options::EXT_ACK));
     let tlvs = if warning.is_some() { Flags::ACK_TLVS } else { Flags::empty() };
     let mut datagram = begin(client, message, Flags::CAPPED | tlvs);
-    datagram.put(&0_i32).put(&message.header);
+    datagram.put(&0_i32).put_bytes(&message.header.to_bytes());
     if let Some(text) = warning {
         put_text(&mut datagram, text);
     }
@@ -45,7 +43,7 @@ pub(super) fn refuse(
     let mut datagram = begin(client, message, capped | tlvs);
     datagram.put(&-refusal.errno);
     if is_capped {
-        datagram.put(&message.header);
+        datagram.put_bytes(&message.header.to_bytes());
     } else {
         datagram.put_bytes(message.bytes);
     }
@@ -59,9 +57,7 @@ pub(super) fn refuse(
 }
 
 fn begin(client: ClientId, message: Message<'_>, flags: Flags) -> Datagram {
-    let mut datagram = Datagram::new();
-    datagram.begin(ERROR, flags.bits(), message.header.seq, client.port);
-    datagram
+    Datagram::new(NLMSG_ERROR, flags.bits(), message.header.seq, client.port)
 }
 
 fn put_text(datagram: &mut Datagram, text: &str) {

@@ -29,8 +29,8 @@ impl Server {
             return Err(Refusal::bare(number::EEXIST));
         }
         let sa = self.add(call, config)?;
-        self.larvals.answered_by(&sa);
-        self.tell_of_sa(MessageType::NewSa, &sa, call);
+        self.larvals.remove_answered_by(&sa);
+        self.notify_sa(MessageType::NewSa, &sa, call);
         Ok(())
     }
 
@@ -41,7 +41,7 @@ impl Server {
         let (id, mark) = (config.id, config.mark);
         let Some(larval) = self.larvals.find(id, mark) else {
             let sa = call.database.apply(call.now, |change| change.update_sa(config))?;
-            self.tell_of_sa(MessageType::UpdSa, &sa, call);
+            self.notify_sa(MessageType::UpdSa, &sa, call);
             return Ok(());
         };
         if config.direction.is_some() && larval.direction != config.direction {
@@ -49,7 +49,7 @@ impl Server {
         }
         let sa = self.add(call, config)?;
         self.larvals.take(id, mark);
-        self.tell_of_sa(MessageType::UpdSa, &sa, call);
+        self.notify_sa(MessageType::UpdSa, &sa, call);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Server {
         })?)
     }
 
-    fn tell_of_sa(&self, kind: MessageType, sa: &Sa, call: &mut Call<'_>) {
+    fn notify_sa(&self, kind: MessageType, sa: &Sa, call: &mut Call<'_>) {
         call.tell(&self.clients, Groups::SA, kind, |datagram| {
             datagram.put(&encode::info(sa, self.calendar));
             encode::attributes(datagram, sa, self.calendar);
@@ -175,7 +175,7 @@ impl Found {
     }
 }
 
-/// The name that a request gives a state. Protocols without SPIs are found by addresses, and there are none here.
+/// The id that a request names. Protocols without SPIs are looked up by addresses: none exist here.
 pub(super) fn sa_id(raw: &RawSaId, call: &Call<'_>) -> Result<(SaId, Mark), Refusal> {
     const WITH_SPI: [u8; 3] = [50, 51, 108];
     let by_address = !WITH_SPI.contains(&raw.protocol);

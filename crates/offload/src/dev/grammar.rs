@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use uxfrm_words::{Cursor, Error, is_abbreviation};
+use uxfrm_cli_grammar::{Cursor, Error, is_abbreviation};
 
 use super::{Addition, Command, LinkWord, Part, ProfileChoice, Setting, TableName};
 use crate::{Fault, FaultError, RuleError, steering::grammar::RuleCommand};

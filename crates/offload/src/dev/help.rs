@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use uxfrm_words::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
+use uxfrm_cli_grammar::{Phrase, completion, is_abbreviation, page, takes_value, words_of};
 
 const COMMANDS: [Phrase; 6] = [
     ("add", "NAME OPTIONS"),

@@ -138,7 +138,8 @@ unsafe fn read(address: *const sockaddr, length: socklen_t) -> Option<sockaddr_n
     if address.is_null() || length < LENGTH {
         return None;
     }
-    // SAFETY: by this function's contract there are enough bytes; any bytes are a valid `sockaddr_nl`.
+    // SAFETY: by this function's contract there are enough bytes; any bytes are a valid
+    // `sockaddr_nl`.
     let address = unsafe { address.cast::<sockaddr_nl>().read_unaligned() };
     (c_int::from(address.nl_family) == libc::AF_NETLINK).then_some(address)
 }

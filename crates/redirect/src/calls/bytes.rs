@@ -1,4 +1,4 @@
-//! Any bytes where a program's calls bring them, for fuzzers and tests: into and out of the program's own buffers, whose bounds are checked.
+//! Arbitrary bytes at a program's calls, for fuzzers and tests; checks the bounds of its buffers.
 
 use std::mem::zeroed;
 use std::os::fd::AsRawFd as _;
@@ -8,7 +8,7 @@ use libc::{c_int, iovec, msghdr};
 use super::own_policy::OwnPolicy;
 use super::{control, datagram, ethtool, generic, vectors};
 use crate::ends::Ends;
-use crate::table::{self, Wish};
+use crate::table::{self, RecvOption};
 
 /// What stands behind a buffer that a program lends.
 const FENCE: u8 = 0xa5;
@@ -16,7 +16,7 @@ const FENCE: u8 = 0xa5;
 /// What a socket of generic netlink sends, in one buffer and in two.
 pub(crate) fn generic(input: &[u8]) {
     let whole = generic::is_for_gateway(input);
-    if let Some(told) = generic::told(input) {
+    if let Some(told) = generic::greeting_result(input) {
         assert!(told.is_ok() || !whole);
     }
     let (first, second) = input.split_at(input.len() / 3);
@@ -38,14 +38,15 @@ pub(crate) fn options(input: &[u8]) {
     assert!(found.is_none_or(|place| place < names.len()));
 }
 
-/// Tells a program's message of its ends. `room` is the room for the address, for control messages, and what the program wants to know.
+/// Writes a datagram's addresses to a program's message. `room`: for the address, for control
+/// messages, and the options that the program set.
 pub(crate) fn told(ends: &Ends, room: &[u8]) {
     let &[name, control, wishes, ..] = room else { return };
     let descriptor = std::io::stdin().as_raw_fd();
     table::remove(descriptor);
     let Some(socket) = table::insert_datagram(descriptor, ends.family, ends.local) else { return };
-    socket.set_wish(Wish::Address, c_int::from(wishes & 1));
-    socket.set_wish(Wish::Tos, c_int::from(wishes & 2));
+    socket.set_wanted(RecvOption::Address, c_int::from(wishes & 1));
+    socket.set_wanted(RecvOption::Tos, c_int::from(wishes & 2));
     let (mut address, mut messages) = ([FENCE; 256 + 8], [u64::from_ne_bytes([FENCE; 8]); 33]);
     // SAFETY: all bytes zero is a valid `msghdr`.
     let mut message: msghdr = unsafe { zeroed() };

@@ -1,11 +1,11 @@
-//! Control messages of redirected UDP sockets: where a datagram came to and from where it shall leave, and who sent it here.
+//! Control messages of redirected UDP sockets: local address, TOS, and the sender's descriptors.
 
 use std::mem::{MaybeUninit, size_of};
 
 use libc::{c_int, cmsghdr, msghdr};
 
 use crate::ends::{Ends, Family};
-use crate::table::{Datagram, Wish};
+use crate::table::{Datagram, RecvOption};
 
 /// Room for credentials.
 const ROOM: usize = 64;
@@ -97,7 +97,8 @@ pub(super) unsafe fn read(message: &msghdr, ends: &mut Ends) {
             (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
                 if length > 0 =>
             {
-                // An `int`, or for IPv4 also one byte; the first byte is the whole where the machine is little-endian.
+                // An `int`, for IPv4 also one byte; on little-endian machines the first byte is the
+                // value.
                 let wide = length >= size_of::<c_int>();
                 ends.tos = if wide {
                     data.cast::<c_int>().read_unaligned().to_le_bytes()[0]
@@ -117,7 +118,7 @@ pub(super) unsafe fn read(message: &msghdr, ends: &mut Ends) {
 pub(super) unsafe fn write(message: &mut msghdr, socket: Datagram, ends: &Ends) {
     let room = if message.msg_control.is_null() { 0 } else { message.msg_controllen };
     let mut out = Writer { to: message.msg_control.cast(), room, at: 0, cut: false };
-    if socket.wishes(Wish::Address) {
+    if socket.wants(RecvOption::Address) {
         match ends.family {
             Family::V4 => {
                 let mut info = [0; 12];
@@ -135,7 +136,7 @@ pub(super) unsafe fn write(message: &mut msghdr, socket: Datagram, ends: &Ends) 
             }
         }
     }
-    if socket.wishes(Wish::Tos) {
+    if socket.wants(RecvOption::Tos) {
         let class = c_int::from(ends.tos).to_ne_bytes();
         let (level, kind, data): (_, _, &[u8]) = match ends.family {
             Family::V4 => (libc::IPPROTO_IP, libc::IP_TOS, &[ends.tos]),

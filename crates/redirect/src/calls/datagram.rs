@@ -1,11 +1,11 @@
-//! UDP sockets that are bound to a port of the gateway's: a Unix datagram socket in their place, with UDP's addresses made up.
+//! UDP sockets bound to a port of the gateway's: Unix datagram sockets with UDP addresses made up.
 //!
-//! The gateway owns the port and hands on what is for IKE daemons; each datagram has its [`Ends`] before it. Why it is so, and
-//! what the sockets are called, is told in `crates/io/src/ike.rs`. There is no connection: a gateway that ends and comes back
-//! finds the socket by its name, and this one finds the gateway.
+//! The gateway owns the port and passes IKE on; [`Ends`] precedes each datagram
+//! (`crates/io/src/ike.rs` has the reasons and the names). There is no connection: after a restart
+//! the gateway finds the socket by its name, and this socket finds the gateway.
 //!
-//! The program is told the truth about source, destination and TOS; about errors only what is known at once: no gateway is
-//! `ECONNREFUSED`, and no ICMP error comes back.
+//! Source, destination and TOS are the true ones. Errors are those known at once: `ECONNREFUSED`
+//! without a gateway; ICMP errors are not reported.
 
 use std::mem::{size_of, zeroed};
 
@@ -13,8 +13,8 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_un, socklen_
 
 use super::{control, ip, vectors};
 use crate::ends::{self, End, Ends, Family, LENGTH};
-use crate::table::{self, Datagram, Wish};
-use crate::{errno, gateway, next, stand_in};
+use crate::table::{self, Datagram, RecvOption};
+use crate::{errno, fallback_socket, gateway, next};
 
 /// The port that the gateway always has (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
@@ -33,7 +33,7 @@ const VECTORS: usize = 64;
 /// How long a gateway that does not read is waited for, in milliseconds.
 const PATIENCE: usize = 100;
 
-/// Binds a UDP socket to one of the gateway's ports. `None` when it is no such socket or no such port.
+/// Binds a UDP socket to a port of the gateway's. `None` for other sockets and other ports.
 ///
 /// # Safety
 /// `address` is null or valid for `length` bytes.
@@ -67,7 +67,8 @@ fn prepare(socket: c_int, descriptor: c_int, family: Family, local: End) -> Resu
     let (level, info, tos) = levels(family);
     let wished = option(descriptor, level, info).unwrap_or(0);
     let byte = option(descriptor, level, tos).unwrap_or(0);
-    // SAFETY: the option and the name are valid for their lengths; the other calls take no pointers.
+    // SAFETY: the option and the name are valid for their lengths; the other calls take no
+    // pointers.
     unsafe {
         let value = (&raw const on).cast();
         check(next::setsockopt()(socket, libc::SOL_SOCKET, libc::SO_PASSCRED, value, 4))?;
@@ -78,7 +79,7 @@ fn prepare(socket: c_int, descriptor: c_int, family: Family, local: End) -> Resu
         check(next::dup3()(socket, descriptor, libc::O_CLOEXEC))?;
     }
     let socket = table::insert_datagram(descriptor, family, local).ok_or(libc::EMFILE)?;
-    socket.set_wish(Wish::Address, wished);
+    socket.set_wanted(RecvOption::Address, wished);
     socket.set_tos(byte.to_le_bytes()[0]);
     Ok(())
 }
@@ -94,14 +95,14 @@ fn is_the_gateways(port: u16) -> bool {
     result == 0
 }
 
-/// Tries the gateway's address for a port: the file that stands in for its name, and where nobody is, the name.
+/// Tries the gateway's address for a port: the fallback file, then the abstract name.
 fn at_gateway(
     port: u16,
     mut attempt: impl FnMut(*mut sockaddr_un, socklen_t) -> ssize_t,
 ) -> ssize_t {
     let mut text = [0; ends::NAME];
     let count = ends::name(port, None, &mut text);
-    if let Some((mut address, length)) = stand_in::address(&text[..count]) {
+    if let Some((mut address, length)) = fallback_socket::address(&text[..count]) {
         let result = attempt(&raw mut address, length);
         if result >= 0 || !matches!(errno::last(), libc::ENOENT | libc::ECONNREFUSED | libc::EACCES)
         {
@@ -189,7 +190,8 @@ pub(super) unsafe fn send(
     (ours.msg_iov, ours.msg_iovlen) = vectors.parts();
     let sent = at_gateway(socket.local().port, |address, length| {
         (ours.msg_name, ours.msg_namelen) = (address.cast(), length);
-        // SAFETY: the address is valid for its length, our buffers live, and the others are the caller's.
+        // SAFETY: the address is valid for its length, our buffers live, and the others are the
+        // caller's.
         unsafe { patiently(descriptor, &ours, flags) }
     });
     // What is sent is sent as a whole.
@@ -266,7 +268,7 @@ pub(super) unsafe fn local(
 /// What an option of a program's means for it.
 pub(super) enum Meaning {
     /// It is kept: what comes is told of, or what goes carries it.
-    Wish(Wish),
+    RecvOption(RecvOption),
     /// The TOS or traffic-class byte.
     Tos,
     /// The Unix socket has it as well.
@@ -280,10 +282,10 @@ pub(super) fn meaning(level: c_int, name: c_int) -> Meaning {
     match (level, name) {
         (libc::IPPROTO_IP, libc::IP_PKTINFO)
         | (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO | libc::IPV6_2292PKTINFO) => {
-            Meaning::Wish(Wish::Address)
+            Meaning::RecvOption(RecvOption::Address)
         }
         (libc::IPPROTO_IP, libc::IP_RECVTOS) | (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS) => {
-            Meaning::Wish(Wish::Tos)
+            Meaning::RecvOption(RecvOption::Tos)
         }
         (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => Meaning::Tos,
         // Credentials are ours to ask for.
@@ -344,7 +346,7 @@ fn option(descriptor: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (result == 0).then_some(value)
 }
 
-/// The abstract address of the gateway, or of who is bound to an address, and how many of its bytes count.
+/// Abstract address of the gateway, or of the socket bound to an address, and its length.
 fn name(port: u16, bound: Option<(Family, &[u8; 16])>) -> (sockaddr_un, socklen_t) {
     let mut text = [0; ends::NAME];
     let count = ends::name(port, bound, &mut text);

@@ -4,7 +4,7 @@ use libc::{c_int, c_uint, c_ulong, epoll_event};
 
 use super::{datagram, ethtool};
 use crate::table::Socket;
-use crate::{errno, gateway, mailbox, next, parking, table};
+use crate::{connection_reuse, errno, gateway, mailbox, next, table};
 
 const FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
@@ -32,11 +32,11 @@ fn redirect(kind: c_int) -> c_int {
         return errno::fail(libc::ESOCKTNOSUPPORT);
     }
     if flags == libc::SOCK_CLOEXEC
-        && let Some(parked) = parking::take()
+        && let Some(parked) = connection_reuse::take()
         && table::insert(parked.descriptor, kind & !FLAGS)
     {
         if let Some(socket) = table::find(parked.descriptor) {
-            socket.set_told(parked.told);
+            socket.set_gateway_identity(parked.identity);
             mailbox::follow(&parked, socket);
         }
         return parked.descriptor;
@@ -67,10 +67,10 @@ fn redirect(kind: c_int) -> c_int {
 
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn close(descriptor: c_int) -> c_int {
-    if table::find(descriptor).is_some_and(|socket| parking::park(descriptor, socket)) {
+    if table::find(descriptor).is_some_and(|socket| connection_reuse::keep(descriptor, socket)) {
         return 0;
     }
-    if parking::forget(descriptor) {
+    if connection_reuse::forget(descriptor) {
         gateway::close(descriptor);
         return errno::fail(libc::EBADF); // the program closed it already
     }
@@ -85,7 +85,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     if flags.unsigned_abs() & libc::CLOSE_RANGE_CLOEXEC == 0 {
         let number = |number: c_uint| c_int::try_from(number).unwrap_or(c_int::MAX);
         table::remove_range(number(first), number(last));
-        parking::forget_range(number(first), number(last));
+        connection_reuse::forget_range(number(first), number(last));
     }
     // SAFETY: the call takes no pointers.
     unsafe { next::close_range()(first, last, flags) }
@@ -94,7 +94,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn closefrom(first: c_int) {
     table::remove_range(first, c_int::MAX);
-    parking::forget_range(first, c_int::MAX);
+    connection_reuse::forget_range(first, c_int::MAX);
     // SAFETY: the call takes no pointers.
     unsafe { next::closefrom()(first) }
 }
@@ -107,7 +107,7 @@ unsafe extern "C" fn dup(descriptor: c_int) -> c_int {
 
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn dup2(descriptor: c_int, copy: c_int) -> c_int {
-    if parking::forget(copy) {
+    if connection_reuse::forget(copy) {
         gateway::close(copy);
     }
     // SAFETY: the call takes no pointers.
@@ -117,7 +117,7 @@ unsafe extern "C" fn dup2(descriptor: c_int, copy: c_int) -> c_int {
 
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn dup3(descriptor: c_int, copy: c_int, flags: c_int) -> c_int {
-    if parking::forget(copy) {
+    if connection_reuse::forget(copy) {
         gateway::close(copy);
     }
     // SAFETY: the call takes no pointers.
@@ -137,8 +137,8 @@ unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: usize)
     controlled(descriptor, command, unsafe { next::fcntl64()(descriptor, command, argument) })
 }
 
-/// Interfaces are asked about through any socket (`SIOCETHTOOL`, `SIOCGIFCONF`): a Unix socket will do. Of datagrams that wait, the
-/// program knows no header. Interfaces that are the gateway's devices have IPsec of their own.
+/// `SIOCETHTOOL` and `SIOCGIFCONF` work on any socket, also on a Unix one. Of waiting datagrams the
+/// header is hidden; on the gateway's devices ethtool shows the gateway's IPsec offload.
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize) -> c_int {
     spoil(descriptor);
@@ -156,7 +156,8 @@ unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: usize)
     result
 }
 
-/// Remembers who waits for a socket of ours: a connection that takes its place must be waited for as well.
+/// Remembers an `epoll` that waits for this socket: a connection in its place must be added as
+/// well.
 #[cfg_attr(not(any(test, fuzzing)), unsafe(no_mangle))]
 unsafe extern "C" fn epoll_ctl(
     epoll: c_int,

@@ -1,8 +1,9 @@
 //! `SIOCETHTOOL`: whether an interface has IPsec of its own (`esp-hw-offload`).
 //!
-//! charon asks so before it asks for an offload: first which of the kernel's features has that name, then whether the interface of its address has it. The
-//! kernel is asked as ever; where it has given names, the place of that one is remembered, and in what it says of an interface that the gateway has a device
-//! for, the feature is on.
+//! charon asks before it requests an offload: which kernel feature has that name, then whether the
+//! interface has the feature. The kernel answers; the feature's place in its list of names is
+//! remembered, and the feature is set in answers about interfaces for which the gateway has a
+//! device.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,7 +24,8 @@ const NAME: &[u8] = b"esp-hw-offload\0";
 /// Where the kernel has it among all features.
 static PLACE: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Bytes of an answer that tell whether there is a device, and how it then begins: `uxfrm_offload::dev::Answer`.
+/// Bytes of an answer about a device, and how it begins if there is one:
+/// `uxfrm_offload::dev::Answer`.
 const ANSWER: usize = 64;
 const DEVICE: &[u8] = b"{\"device\":";
 
@@ -41,12 +43,14 @@ struct Block {
 /// # Safety
 /// `request` is what the kernel has just done a `SIOCETHTOOL` with.
 pub(super) unsafe fn answered(request: *const ifreq) {
-    // SAFETY: by this function's contract: a name and a pointer to what was asked, which begins with the command and two more words.
+    // SAFETY: by this function's contract: a name and a pointer to what was asked, which begins
+    // with the command and two more words.
     let (request, asked) =
         unsafe { (&*request, (*request).ifr_ifru.ifru_data.cast::<u32>().cast_const()) };
     // SAFETY: as above.
     match unsafe { asked.read_unaligned() } {
-        // SAFETY: as above; this one has three words, and so many names behind them as the third says.
+        // SAFETY: by this function's contract; this one has three words, and so many names behind
+        // them as the third says.
         STRINGS => unsafe {
             if asked.add(1).read_unaligned() == OF_FEATURES {
                 let count = usize::try_from(asked.add(2).read_unaligned()).unwrap_or(0);
@@ -56,7 +60,8 @@ pub(super) unsafe fn answered(request: *const ifreq) {
             }
         },
         FEATURES => {
-            // SAFETY: as above; this one has two words, and so many blocks behind them as the second says.
+            // SAFETY: by this function's contract; this one has two words, and so many blocks
+            // behind them as the second says.
             let count = usize::try_from(unsafe { asked.add(1).read_unaligned() }).unwrap_or(0);
             let place = PLACE.load(Ordering::Relaxed);
             if place / 32 < count && is_device(&request.ifr_name) {

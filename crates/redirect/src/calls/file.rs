@@ -1,4 +1,4 @@
-//! What any descriptor can be asked for: `read` and `write`. On our sockets they are `recv` and `send`, as on all sockets.
+//! `read` and `write` on any descriptor; on our sockets they are `recv` and `send`.
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, ssize_t};
 

@@ -1,15 +1,18 @@
-//! Sockets of generic netlink: the kernel's own, except for the family `fou`, which is the gateway's.
+//! Generic netlink sockets: the kernel's own, except for the family `fou`, which is the gateway's.
 //!
-//! One socket may speak to several families, so it is decided by message: what asks the controller for `fou`, and what is for the number that the
-//! gateway says it has, goes to the gateway; all else goes on to the kernel. The gateway's number is above all of the kernel's, so the two can't be
-//! mixed up. Its answers are put into the socket's own queue, where `poll` and `recv` find them as they find the kernel's: who may add a receive
-//! port may do that too (`CAP_NET_ADMIN`). They come from another port than the kernel's 0, which is set right when they are received.
+//! One socket may speak to several families, so each message is routed by itself: questions to the
+//! controller about `fou` and messages to the gateway's family number go to the gateway, others to
+//! the kernel. The gateway's number is above all kernel numbers. Its answers are put into the
+//! socket's own queue, where `poll` and `recv` find them; this needs `CAP_NET_ADMIN`, as adding a
+//! receive port does. Their source port is corrected to the kernel's 0 on receipt.
 
 use std::mem::{size_of, zeroed};
 
 use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
 
 use uxfrm_control::greeting::{Dialect, Greeting, Kind};
+use uxfrm_netlink_wire::genl::{CTRL_CMD_GETFAMILY, GENL_ID_CTRL, GenlHeader};
+use uxfrm_netlink_wire::{Flags, NetlinkHeader, RawAttributes, fou};
 
 use super::address::{FAMILY, LENGTH as NAME};
 use super::vectors;
@@ -20,22 +23,7 @@ const REQUEST: usize = 4096;
 /// Bytes of the longest datagram that it answers with.
 const ANSWER: usize = 32 * 1024;
 
-/// `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY`, `CTRL_ATTR_FAMILY_ID`, `CTRL_ATTR_FAMILY_NAME`.
-const CONTROL: u16 = 0x10;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
-/// `NLM_F_DUMP`: all families are asked for, which are the kernel's.
-const DUMP: u16 = 0x300;
-
-/// The family's name, and its number: `crates/netlink/src/fou.rs` has the same.
-const NAME_OF_FOU: &[u8] = b"fou\0";
-const FOU: u16 = 0x4f46;
-
-/// `struct nlmsghdr` and `struct genlmsghdr`.
-const HEAD: usize = 20;
-
-/// Sends a message to the gateway if it is for it; what the call returns then. `None` for what is the kernel's.
+/// Sends a message to the gateway if it is meant for it; the call's result. `None`: the kernel's.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -63,31 +51,20 @@ unsafe fn relay_request(descriptor: c_int, vectors: &[iovec]) -> Option<ssize_t>
     })
 }
 
-/// Whether the first message of a datagram is the gateway's. Who puts messages for several families into one datagram sends all to the first one's.
+/// Whether the first message of a datagram is the gateway's; the others in it go the same way.
 pub(super) fn is_for_gateway(datagram: &[u8]) -> bool {
-    let Some((head, attributes)) = datagram.split_first_chunk::<HEAD>() else { return false };
-    let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]);
-    match half(4) {
-        FOU => true,
-        CONTROL => head[16] == GET_FAMILY && half(6) & DUMP == 0 && asks_for_fou(attributes),
+    let Some((header, body)) = NetlinkHeader::split(datagram) else { return false };
+    let Some((family, attributes)) = GenlHeader::split(body) else { return false };
+    match header.kind {
+        fou::FAMILY_ID => true,
+        // A dump asks for all families, which are the kernel's.
+        GENL_ID_CTRL => {
+            family.command == CTRL_CMD_GETFAMILY
+                && !Flags::from_bits_retain(header.flags).intersects(Flags::DUMP)
+                && RawAttributes::of(attributes).any(|one| fou::is_named_by(&one) == Some(true))
+        }
         _ => false,
     }
-}
-
-fn asks_for_fou(mut attributes: &[u8]) -> bool {
-    while let Some((&[a, b, c, d], rest)) = attributes.split_first_chunk() {
-        let (length, kind) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
-        let Some(value) = length.checked_sub(4).and_then(|length| rest.get(..length)) else {
-            return false;
-        };
-        if kind == FAMILY_NAME && value == NAME_OF_FOU
-            || kind == FAMILY_ID && value == FOU.to_ne_bytes()
-        {
-            return true;
-        }
-        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    false
 }
 
 /// Asks the gateway, and puts its answers into the socket's queue.
@@ -127,7 +104,7 @@ fn deliver(connection: c_int, port: u32) -> Result<(), c_int> {
     let result = loop {
         match receive(connection, &mut bytes) {
             Err(errno) => break Err(errno),
-            Ok(answer) => match told(answer) {
+            Ok(answer) => match greeting_result(answer) {
                 Some(result) => break result,
                 None => {
                     if let Err(errno) = put(socket, answer, port) {
@@ -154,7 +131,7 @@ fn receive(connection: c_int, bytes: &mut [u8; ANSWER]) -> Result<&[u8], c_int> 
 }
 
 /// What a greeting says: that all answers have come, or that some were lost. `None` for an answer.
-pub(super) fn told(answer: &[u8]) -> Option<Result<(), c_int>> {
+pub(super) fn greeting_result(answer: &[u8]) -> Option<Result<(), c_int>> {
     let greeting = Greeting::parse(answer)?;
     Some(match greeting.kind {
         // Requests of who may not use the gateway have been refused one by one.
@@ -227,7 +204,8 @@ pub(super) unsafe fn set_right(descriptor: c_int, from: *mut sockaddr, length: s
         return;
     }
     let from = from.cast::<sockaddr_nl>();
-    // SAFETY: by this function's contract there is room for a netlink address; any bytes are a valid one.
+    // SAFETY: by this function's contract there is room for a netlink address; any bytes are a
+    // valid one.
     unsafe {
         let mut address = from.read_unaligned();
         if c_int::from(address.nl_family) == libc::AF_NETLINK && address.nl_pid != 0 {
@@ -254,36 +232,31 @@ const _: () = assert!(size_of::<sockaddr_nl>() == NAME as usize);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use uxfrm_netlink_wire::append_message;
 
     fn request(kind: u16, flags: u16, command: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let mut bytes = vec![0; 4];
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(flags.to_ne_bytes());
-        bytes.extend([0; 8]);
-        bytes.extend([command, 1, 0, 0]);
-        for (kind, value) in attributes {
-            bytes.extend(u16::try_from(4 + value.len()).unwrap().to_ne_bytes());
-            bytes.extend(kind.to_ne_bytes());
-            bytes.extend(*value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-        }
+        let (flags, family) = (Flags::from_bits_retain(flags), GenlHeader { command, version: 1 });
+        let mut bytes = Vec::new();
+        append_message(&mut bytes, kind, flags, 0, family.to_bytes(), |out| {
+            attributes.iter().for_each(|(kind, value)| out.bytes(*kind, value));
+        });
         bytes
     }
 
     #[test]
     fn only_what_is_about_fou_is_the_gateways() {
-        let ours = FOU.to_ne_bytes();
+        let ours = fou::FAMILY_ID.to_ne_bytes();
         for (bytes, expected) in [
-            (request(CONTROL, 1, 3, &[(2, b"fou\0")]), true),
-            (request(CONTROL, 1, 3, &[(9, b"x"), (2, b"fou\0")]), true),
-            (request(CONTROL, 1, 3, &[(1, &ours)]), true),
-            (request(FOU, 5, 1, &[]), true),
-            (request(FOU, 0x301, 3, &[]), true),
-            (request(CONTROL, 1, 3, &[(2, b"nl80211\0")]), false),
-            (request(CONTROL, 1, 3, &[(2, b"fou2\0")]), false),
-            (request(CONTROL, 0x301, 3, &[(2, b"fou\0")]), false),
-            (request(CONTROL, 1, 10, &[(2, b"fou\0")]), false),
-            (request(CONTROL, 1, 3, &[(1, &[0x1b, 0])]), false),
+            (request(GENL_ID_CTRL, 1, 3, &[(2, b"fou\0")]), true),
+            (request(GENL_ID_CTRL, 1, 3, &[(9, b"x"), (2, b"fou\0")]), true),
+            (request(GENL_ID_CTRL, 1, 3, &[(1, &ours)]), true),
+            (request(fou::FAMILY_ID, 5, 1, &[]), true),
+            (request(fou::FAMILY_ID, 0x301, 3, &[]), true),
+            (request(GENL_ID_CTRL, 1, 3, &[(2, b"nl80211\0")]), false),
+            (request(GENL_ID_CTRL, 1, 3, &[(2, b"fou2\0")]), false),
+            (request(GENL_ID_CTRL, 0x301, 3, &[(2, b"fou\0")]), false),
+            (request(GENL_ID_CTRL, 1, 10, &[(2, b"fou\0")]), false),
+            (request(GENL_ID_CTRL, 1, 3, &[(1, &[0x1b, 0])]), false),
             (request(0x1b, 1, 1, &[]), false),
         ] {
             assert_eq!(is_for_gateway(&bytes), expected, "{bytes:?}");
@@ -292,7 +265,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_looked_at_without_a_panic() {
-        let whole = request(CONTROL, 1, 3, &[(2, b"fob\0"), (1, b"\0\0")]);
+        let whole = request(GENL_ID_CTRL, 1, 3, &[(2, b"fob\0"), (1, b"\0\0")]);
         for length in 0..whole.len() {
             assert!(!is_for_gateway(&whole[..length]));
             for value in [0, 1, 3, 5, 0xff] {

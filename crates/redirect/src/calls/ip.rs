@@ -29,7 +29,8 @@ pub(super) unsafe fn read(
     if address.is_null() || length < size_of::<libc::sa_family_t>() {
         return None;
     }
-    // SAFETY: by this function's contract there are enough bytes for what is read in each case; any bytes will do.
+    // SAFETY: by this function's contract there are enough bytes for what is read in each case; any
+    // bytes will do.
     unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
@@ -59,8 +60,8 @@ pub(super) unsafe fn write(
     end: End,
     scope: u32,
 ) {
-    // SAFETY: all bytes zero are a valid `sockaddr_in6`, which a `sockaddr_in` is no larger than; by this function's contract the
-    // copy ends where the room does.
+    // SAFETY: all bytes zero are a valid `sockaddr_in6`, which a `sockaddr_in` is no larger than;
+    // by this function's contract the copy ends where the room does.
     unsafe {
         let mut ip: libc::sockaddr_in6 = zeroed();
         let size = match family {

@@ -3,7 +3,7 @@
 use libc::{c_int, iovec, ssize_t};
 
 use crate::table::Socket;
-use crate::{errno, exchange, gateway, mailbox, next, quiet, table};
+use crate::{errno, exchange, gateway, mailbox, next, table, wakeup_socket};
 
 /// How often a listener that blocks looks for a gateway, in milliseconds.
 const PAUSE: c_int = 500;
@@ -31,8 +31,9 @@ fn reconnected(descriptor: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
-/// What a program receives whose gateway went before it answered: an error with the request's number, `ECONNRESET`. It asks for what it
-/// knows of netlink, where each request is answered: charon would wait for ever. Its length, as the call returns it, and the message's flags.
+/// The answer to a program whose gateway went first: an error `ECONNRESET` with the request's
+/// sequence number, as netlink answers each request and charon would wait for ever. Its length, as
+/// the call returns it, and the message's flags.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -63,7 +64,7 @@ pub(super) fn lost(descriptor: c_int) -> c_int {
     }
 }
 
-/// The errno of who receives from a socket without a gateway. A listener that may block waits here until there is one.
+/// Errno of receiving without a gateway. A blocking listener waits here until there is one.
 pub(super) fn received_in_silence(descriptor: c_int, socket: &Socket, flags: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let status = unsafe { next::fcntl()(descriptor, libc::F_GETFL) };
@@ -72,7 +73,7 @@ pub(super) fn received_in_silence(descriptor: c_int, socket: &Socket, flags: c_i
         if reconnected(descriptor).is_ok() {
             return libc::ENOBUFS;
         }
-        quiet::hush(descriptor);
+        wakeup_socket::hush(descriptor);
         if socket.groups() == 0 {
             return libc::ECONNRESET;
         }

@@ -1,13 +1,13 @@
 //! Messages: `send` and `recv` in all their forms.
 //!
-//! The gateway's own datagrams ([`Greeting`]) do not reach the program: an overrun becomes `ENOBUFS`, as on a netlink
-//! socket. When the gateway is gone and another one is there, the next message goes to that one, and who waits for messages is told
-//! that some were lost (`ENOBUFS`).
+//! The gateway's [`Greeting`] datagrams do not reach the program: an overrun becomes `ENOBUFS`, as
+//! on a netlink socket. After a restart of the gateway the next message goes to the new one, and
+//! listeners get `ENOBUFS`: messages were lost.
 //!
-//! Who waits for an answer meanwhile gets one, the error `ECONNRESET`. When there is no gateway, who sends gets that as the call's error, and so does who
-//! receives without having asked: netlink knows no end of file. A listener is told of the loss
-//! once, and then its socket is silent, as the kernel's is when nothing happens, until this process finds a gateway again: by sending,
-//! by opening a socket, by receiving once more.
+//! A program that waits for an answer meanwhile gets the error `ECONNRESET`. Without a gateway,
+//! sending fails with it, and so does receiving without having asked: netlink knows no end of file.
+//! A listener is told once; then its socket is silent until this process finds a gateway by
+//! sending, by opening a socket, or by receiving again.
 
 use libc::{
     c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -20,7 +20,7 @@ use super::loss::{self, is_gone, lost, received_in_silence, sent};
 use super::vectors::{first_bytes, named, prefix, room, vector, vectors, whole};
 use super::{address, control, datagram, generic, option};
 use crate::table::Socket;
-use crate::{errno, exchange, gateway, mailbox, next, patience, table};
+use crate::{busy_poll, errno, exchange, gateway, mailbox, next, table};
 
 /// Bytes of the longest message that has room in any case.
 const SHORT: size_t = 8 * 1024;
@@ -172,7 +172,7 @@ pub(super) unsafe extern "C" fn recv(
     loop {
         // SAFETY: the caller promises `length` writable bytes.
         let receive = |flags: c_int| unsafe { next::recv()(descriptor, bytes, length, flags) };
-        let received = patience::receive(socket, flags, receive);
+        let received = busy_poll::receive(socket, flags, receive);
         let vector = [vector(bytes, length)];
         // SAFETY: the caller's buffer has `length` bytes.
         let first = unsafe { first_bytes(&vector, received) };
@@ -277,7 +277,7 @@ pub(super) unsafe extern "C" fn recvmsg(
         let whole = &raw mut *message;
         // SAFETY: the vectors are the caller's.
         let receive = |flags: c_int| unsafe { next::recvmsg()(descriptor, whole, flags) };
-        let received = patience::receive(socket, flags, receive);
+        let received = busy_poll::receive(socket, flags, receive);
         // SAFETY: as above.
         let first = unsafe { first_bytes(vectors(message), received) };
         // SAFETY: as above.
@@ -358,8 +358,8 @@ enum Prepared {
     Done(ssize_t),
 }
 
-/// Gives the socket a port if it has none, and notes what is asked. An empty message, which netlink ignores, would look like an end of
-/// file.
+/// Gives the socket a port if it has none, and notes the request. An empty message, which netlink
+/// ignores, would look like an end of file.
 ///
 /// # Safety
 /// The vectors are valid for their lengths.
@@ -382,7 +382,7 @@ unsafe fn prepare(descriptor: c_int, vectors: &[iovec]) -> Prepared {
     // SAFETY: by this function's contract.
     let header = unsafe { prefix(vectors) };
     let request = exchange::request(header, length);
-    let is_for_page = !patience::begin() && request.is_some() && exchange::is_public(header);
+    let is_for_page = !busy_poll::begin() && request.is_some() && exchange::is_public(header);
     if !is_for_page {
         mailbox::step_aside(socket);
     }
@@ -447,7 +447,8 @@ unsafe fn note_passed(message: *const msghdr) {
     }
 }
 
-/// What the program is told about a datagram that came in; `None` when it was not for the program, or [`loss::answer`] has what is.
+/// The result of a received datagram; `None` if it is not for the program or [`loss::answer`]
+/// applies.
 fn received_by_program(
     descriptor: c_int,
     received: ssize_t,

@@ -1,4 +1,5 @@
-//! Socket options: netlink's on our sockets; on any socket those that would give its traffic or its ESP to the kernel.
+//! Socket options: netlink's on our sockets; on any socket those that hand its traffic or ESP to
+//! XFRM.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -22,7 +23,7 @@ const IPV6_IPSEC_POLICY: c_int = 34;
 const UDP_ENCAP_ESPINUDP_NON_IKE: c_int = 1;
 const UDP_ENCAP_ESPINUDP: c_int = 2;
 
-/// Netlink options that are a switch; of the others, membership is a number and `LIST_MEMBERSHIPS` is only read.
+/// Netlink options that are switches; membership is a number, `LIST_MEMBERSHIPS` read-only.
 const SWITCHES: [c_int; 7] = [
     libc::NETLINK_PKTINFO,
     libc::NETLINK_BROADCAST_ERROR,
@@ -46,7 +47,7 @@ unsafe extern "C" fn setsockopt(
     // What its traffic passes by is the gateway's affair, which sends it.
     if let Some(socket) = table::datagram(descriptor) {
         match datagram::meaning(level, name) {
-            Meaning::Wish(wish) => socket.set_wish(wish, number().unwrap_or(0)),
+            Meaning::RecvOption(wish) => socket.set_wanted(wish, number().unwrap_or(0)),
             Meaning::Tos => socket.set_tos(number().unwrap_or(0).to_le_bytes()[0]),
             Meaning::Nothing => {}
             // SAFETY: the caller's promises are passed on.
@@ -82,8 +83,8 @@ unsafe extern "C" fn setsockopt(
     }
 }
 
-/// Room that is asked for is kept in mind where it makes no difference before somebody asks how much there is, or needs it: a Unix socket
-/// receives into the sender's room, and has enough for what is usual.
+/// Buffer sizes are applied only when somebody reads them or needs them: a Unix socket receives
+/// into the sender's buffer, which mostly suffices.
 fn keeps(descriptor: c_int, room: Room, bytes: Option<c_int>) -> bool {
     let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| *bytes != 0);
     let (Some(socket), Some(bytes)) = (table::find(descriptor), bytes) else { return false };
@@ -235,7 +236,7 @@ fn answer_datagram(socket: Datagram, level: c_int, name: c_int) -> Option<Result
         (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_DGRAM.unsigned_abs(),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => 1,
         _ => match datagram::meaning(level, name) {
-            Meaning::Wish(wish) => socket.wishes(wish).into(),
+            Meaning::RecvOption(wish) => socket.wants(wish).into(),
             Meaning::Tos => socket.tos().into(),
             Meaning::Socket => return None,
             Meaning::Nothing => 0,

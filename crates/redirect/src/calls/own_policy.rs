@@ -1,5 +1,6 @@
-//! Policies of a socket's own (`net/xfrm/xfrm_state.c: xfrm_user_policy`). An IKE daemon's let its traffic pass all other policies by, and for that a
-//! mark can stand. One that asks for more is refused: with the mark, what it wants protected would leave plain.
+//! Policies of a socket (`net/xfrm/xfrm_state.c: xfrm_user_policy`). An IKE daemon's bypass policy
+//! is replaced by a mark. A policy that protects is refused: with a mark its traffic would leave in
+//! plain.
 
 /// What a policy of a socket's own comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,8 @@ pub(super) enum OwnPolicy {
 const OUT: u8 = 1;
 /// `XFRM_POLICY_ALLOW`
 const ALLOW: u8 = 0;
-/// Bytes of `struct xfrm_userpolicy_info` and of each `struct xfrm_user_tmpl` behind it; where direction and action are.
+/// Sizes of `struct xfrm_userpolicy_info` and `struct xfrm_user_tmpl`; offsets of direction and
+/// action.
 const POLICY: usize = 168;
 const TEMPLATE: usize = 64;
 const DIRECTION_AT: usize = 160;

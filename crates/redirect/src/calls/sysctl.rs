@@ -1,11 +1,11 @@
-//! Files that are settings of the kernel's XFRM: what IKE daemons write there was meant for uxfrm, which has its own.
+//! Files of the kernel's XFRM settings: IKE daemons write there what is meant for uxfrm.
 //!
-//! charon writes how long an acquire and a reserved SPI wait (165 s) when it starts: as long as it sends its messages again before it
-//! gives up. That goes to the gateway, by a connection that the program takes for the file. All else goes to `/dev/null`, so that the machine keeps
-//! its settings. Reading tells the kernel's.
+//! At start charon writes how long acquires and reserved SPIs live (165 s, its retransmission
+//! time). That goes to the gateway, over a connection in place of the file. Other writes go to
+//! `/dev/null`: the machine keeps its settings. Reading shows the kernel's.
 //!
-//! The C library has more doors than `open`: the `_2` ones of programs that were built with `_FORTIFY_SOURCE` (`sysctl`), and streams, which
-//! it opens without a call that could be stood before (`tee`, `awk`).
+//! The C library has more entries than `open`: the `_2` functions of `_FORTIFY_SOURCE` (`sysctl`),
+//! and streams, which it opens without a call that can be interposed (`tee`, `awk`).
 
 use std::ffi::CStr;
 
@@ -112,7 +112,7 @@ unsafe fn streamed(
     }
 }
 
-/// How a stream of this mode is opened, as `open` has it: reading and writing, and whether `exec` closes it.
+/// Flags of `open` for a stream's mode: reading and writing, and close-on-exec.
 fn access(mode: &[u8]) -> c_int {
     // Behind a comma stands a character set.
     let mode = mode.split(|byte| *byte == b',').next().unwrap_or_default();
@@ -125,7 +125,7 @@ fn access(mode: &[u8]) -> c_int {
     if mode.contains(&b'e') { access | libc::O_CLOEXEC } else { access }
 }
 
-/// What opening by `open` leads to. A number that was closed behind our back stands for something else now.
+/// Opens through `open`. A number closed behind our back means another file now.
 ///
 /// # Safety
 /// `path` is null or ends with a zero byte.

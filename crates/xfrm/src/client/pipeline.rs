@@ -1,5 +1,5 @@
-//! Many requests in flight: they go out in datagrams of many messages, of which only the last asks for an acknowledgement;
-//! refusals are answered anyway. So a batch of 100,000 lines costs a few thousand system calls.
+//! Pipelined requests: datagrams of many messages of which only the last asks for an
+//! acknowledgement; refusals come anyway. 100,000 batch lines cost a few thousand system calls.
 
 use std::{collections::VecDeque, io, os::fd::AsRawFd as _};
 
@@ -24,19 +24,19 @@ const MOST: usize = 64;
 /// Milliseconds for which a server may neither answer nor take more.
 const PATIENCE: u16 = 60_000;
 
-/// Datagrams that wait for their acknowledgement: the server does all that it finds at once with one write to its disk.
+/// Unacknowledged datagrams: the server writes all that it finds at once to its disk together.
 const IN_FLIGHT: usize = 32;
 
-/// Bytes that the socket should have room for. Where that is not allowed, fewer datagrams are in flight.
+/// Wanted size of the socket's buffer. If it is not allowed, fewer datagrams are in flight.
 const ROOM: usize = 4 * 1024 * 1024;
 
 /// What becomes of requests behind one that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
+pub enum OnRefusal {
     /// They are carried out.
-    GoesOn,
+    Continue,
     /// They are not, though they may be on their way already.
-    Ends,
+    Stop,
 }
 
 /// Requests that are on their way, each with a tag that its refusal is reported with.
@@ -46,7 +46,7 @@ pub struct Pipeline<T> {
     filling: Vec<(u32, T)>,
     /// Where the last message of it begins.
     last: usize,
-    course: Course,
+    on_refusal: OnRefusal,
     /// Of the datagrams on their way, oldest first.
     sent: VecDeque<Vec<(u32, T)>>,
     refused: Vec<(T, Refusal)>,
@@ -55,16 +55,16 @@ pub struct Pipeline<T> {
 impl<T: Copy> Pipeline<T> {
     /// None on their way yet.
     #[must_use]
-    pub fn new(connection: &Connection, course: Course) -> Self {
+    pub fn new(connection: &Connection, on_refusal: OnRefusal) -> Self {
         // Root may have more than others.
         let _as_it_is = setsockopt(&connection.socket, sockopt::SndBufForce, &ROOM)
             .or_else(|_| setsockopt(&connection.socket, sockopt::SndBuf, &ROOM));
         Self {
-            // Room for the message that makes it full, too: it never grows, which would leave keys behind.
+            // With room for the message that fills it: growing would leave keys behind.
             datagram: Zeroizing::new(Vec::with_capacity(2 * FULL)),
             filling: Vec::new(),
             last: 0,
-            course,
+            on_refusal,
             sent: VecDeque::new(),
             refused: Vec::new(),
         }
@@ -82,7 +82,7 @@ impl<T: Copy> Pipeline<T> {
     ) -> Result<(), Error> {
         let seq = connection.next_number();
         request.number(seq);
-        if self.course == Course::Ends {
+        if self.on_refusal == OnRefusal::Stop {
             request.ask(Flags::CHAINED);
         }
         self.last = self.datagram.len();
@@ -132,7 +132,7 @@ impl<T: Copy> Pipeline<T> {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
             match send(connection.socket.as_raw_fd(), &self.datagram, flags) {
                 Ok(_) => break,
-                // Both ends could wait for the other to read if only one of the two were waited for.
+                // Waits for both directions: each end could be waiting for the other to read.
                 Err(Errno::EAGAIN) => self.wait(connection)?,
                 Err(Errno::EINTR) => {}
                 Err(Errno::EPIPE | Errno::ECONNRESET) => return Err(Error::Closed),

@@ -7,8 +7,8 @@ use uxfrm_engine::{Family, Prefix};
 use super::{
     cursor::{Cursor, Fault},
     error::Error,
+    lexer::Word,
     number::Number,
-    words::Word,
 };
 
 /// What stands behind `src` or `dst`.

@@ -1,5 +1,5 @@
-//! `ALGO-LIST`: `enc|auth|comp NAME KEY`, `aead NAME KEY ICV-BITS`, `auth-trunc NAME KEY BITS`. Keys go straight into
-//! [`KeyMaterial`]; no error shows one. Which names there are is for the databases to say.
+//! `ALGO-LIST`: `enc|auth|comp NAME KEY`, `aead NAME KEY ICV-BITS`, `auth-trunc NAME KEY BITS`.
+//! Keys go straight into [`KeyMaterial`]; no error shows one. The databases know the valid names.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ use super::{
     cursor::{Cursor, Fault},
     error::{Error, Position},
     keyword::AlgorithmKind,
+    lexer::Word,
     protocol,
     secret::Shown,
     state::Part,
-    words::Word,
 };
 
 /// iproute2's buffer.
@@ -35,7 +35,7 @@ pub struct Algorithm {
 }
 
 impl Algorithm {
-    /// The name. It may be a key that slipped: never for logs; for errors there is [`Algorithm::shown_name`].
+    /// The name. It may be a misplaced key: never log it; errors use [`Algorithm::shown_name`].
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -167,7 +167,8 @@ fn parse_key(cursor: &mut Cursor<'_, '_>, keyword: &'static str) -> Result<KeyMa
     })
 }
 
-/// `0x` and digits (an odd number of them gets a zero in front), or the bytes as they stand (`xfrm_algo_parse`).
+/// `0x` and hex digits (an odd number gets a leading zero), or the bytes themselves
+/// (`xfrm_algo_parse`).
 fn read_key(text: &str) -> Result<KeyMaterial, &'static str> {
     const TOO_LONG: &str = "ALGO-KEYMAT value makes buffer overflow";
     let Some(digits) = text.strip_prefix("0x").filter(|digits| !digits.is_empty()) else {

@@ -1,4 +1,4 @@
-//! What a line asks for, as it is written: two lines that iproute2 sends as different bytes are different here.
+//! Parsed lines, as written: lines that iproute2 sends as different bytes are different here.
 
 use std::net::IpAddr;
 
@@ -64,7 +64,8 @@ pub enum Command<S = Box<StateWords>, P = Box<PolicyWords>> {
         /// For IPv6.
         v6: Option<Hthresh>,
     },
-    /// `policy setdefault`: what happens in a direction where no policy matches; `None` stays as it is.
+    /// `policy setdefault`: the action without a matching policy, by direction; `None` keeps the
+    /// old one.
     SetDefault {
         /// For packets to this host.
         inbound: Option<Action>,

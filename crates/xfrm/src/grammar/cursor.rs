@@ -5,9 +5,9 @@ use uxfrm_engine::Family;
 use super::{
     error::{Error, Position, one_of},
     keyword::{Entry, Table},
+    lexer::Word,
     number::Number,
     secret::Shown,
-    words::Word,
 };
 
 /// What is wrong with a line, and where.
@@ -67,7 +67,7 @@ impl<'l, 'a> Cursor<'l, 'a> {
         self.keyword(table).ok_or_else(|| self.unknown(&table.words()))
     }
 
-    /// Takes the next word, which has to be one of the table's or the beginning of one; the first that fits counts.
+    /// Takes the next word as a table's word or abbreviation; the first match counts.
     pub(super) fn abbreviated<T: Copy>(&mut self, table: &Table<T>) -> Result<T, Fault> {
         let entry = self.peek().and_then(|word| table.abbreviated(word.text()));
         match entry {

@@ -1,5 +1,5 @@
-//! The words of the grammar, one table per place where a word may stand. The tables are what the parser matches against
-//! and what errors list as expected; a word that is not here does not exist.
+//! The grammar's words, one table per place. The parser matches against the tables, and errors list
+//! them.
 
 mod meaning;
 
@@ -65,7 +65,7 @@ macro_rules! table {
 }
 
 table! {
-/// Before the object, in the order in which iproute2 tries abbreviations; what is only ours comes last.
+/// Options before the object, in the order of iproute2's abbreviations; uxfrm's own come last.
 OPTIONS: ProgramOption {
     "-loops" "COUNT" => ProgramOption::IgnoredWithValue,
     "-family" "FAMILY" => ProgramOption::Family,
@@ -417,7 +417,7 @@ THRESHOLDS: Family {
     "hthresh6" "LBITS RBITS" => Family::V6,
 } }
 
-/// Algorithms that errors and completion offer: `aead`. A test of `uxfrm-daemon` holds them to what there is.
+/// Algorithms for errors and completion: `aead`. A test of `uxfrm-daemon` checks them.
 pub const AEADS: &[&str] = &[
     "rfc4106(gcm(aes))",
     "rfc4309(ccm(aes))",

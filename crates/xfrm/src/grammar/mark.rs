@@ -7,7 +7,7 @@ use super::{
     keyword::MASK,
 };
 
-/// Behind `mark`: without a mask all bits count (`ip/ipxfrm.c: xfrm_parse_mark`). With mask 0 it is no mark.
+/// Behind `mark`: no mask means all bits (`ip/ipxfrm.c: xfrm_parse_mark`); mask 0 means no mark.
 pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Mark, Fault> {
     let value = cursor.number()?;
     Ok(match mask(cursor)?.unwrap_or(u32::MAX) {

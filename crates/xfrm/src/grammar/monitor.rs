@@ -4,14 +4,14 @@ use super::{
     command::{Line, Monitor, Topic},
     cursor::{Cursor, Fault},
     keyword::{MONITOR, MonitorWord},
-    words::Word,
+    lexer::Word,
 };
 
 /// Behind `monitor`.
 pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
     let mut monitor = Monitor::default();
     while let Some(word) = cursor.peek() {
-        // Not abbreviated: `nokeys`, and `all`, so that `a` is `all-nsid`, the first of those that are.
+        // `nokeys` and `all` are not abbreviated: `a` is `all-nsid`.
         let meaning = match cursor.keyword(&MONITOR) {
             Some(meaning) => meaning,
             None => abbreviated(word, cursor)?,

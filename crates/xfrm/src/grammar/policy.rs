@@ -43,7 +43,8 @@ pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<Line, Fault> {
 const TWO_SELECTORS: &str = "unknown; the SELECTOR has to stand in one place";
 const NO_DIRECTION: &str = "Not enough information: DIR is required";
 
-/// `{ delete | get } { SELECTOR | index INDEX } dir DIR [ctx CTX] [mark MARK [mask MASK]] [ptype PTYPE] [if_id IF_ID]`
+/// `{ delete | get } { SELECTOR | index INDEX } dir DIR [ctx CTX] [mark MARK [mask MASK]]
+/// [ptype PTYPE] [if_id IF_ID]`
 fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKey, Fault> {
     let (mut direction, mut index, mut kind, mut selector) = (None, None, None, None);
     let (mut mark, mut if_id, mut context) = (Mark::default(), None, None);
@@ -93,7 +94,8 @@ fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<PolicyKey, Fault> {
     Ok(PolicyKey { direction, target, mark, if_id, kind, context })
 }
 
-/// `{ deleteall | list } [nosock] [SELECTOR] [dir DIR] [index INDEX] [ptype PTYPE] [action ACTION] …`
+/// `{ deleteall | list } [nosock] [SELECTOR] [dir DIR] [index INDEX] [ptype PTYPE]
+/// [action ACTION] …`
 fn parse_filter(cursor: &mut Cursor<'_, '_>) -> Result<PolicyFilter, Fault> {
     let mut filter = PolicyFilter::default();
     filter.selector.family = cursor.family;

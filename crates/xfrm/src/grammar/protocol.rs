@@ -73,7 +73,7 @@ pub(super) const ICMPV6: u8 = 58;
 pub(super) const SCTP: u8 = 132;
 pub(super) const MOBILITY_HEADER: u8 = 135;
 
-/// IANA's names as systems list them in `/etc/protocols`; the first of a number is the one that is printed.
+/// IANA's names as in `/etc/protocols`; the first name of a number is printed.
 const UPPER_PROTOCOLS: &[(&str, u8)] = &[
     ("ip", 0),
     ("icmp", ICMP),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::keyword::{AEADS, AUTHS, CIPHERS};
 
-/// A word of the line as an error shows it: quoted, or only its length where it may be a key that slipped.
+/// A word as an error shows it: quoted, or only its length where it may be a misplaced key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown(Form);
 
@@ -20,7 +20,7 @@ const LONGEST_KEYWORD: usize = 14;
 const LONGEST_NUMBER: usize = 18;
 
 impl Shown {
-    /// A word before any key of its line: shown unless it is longer than words and numbers are and looks like key material.
+    /// A word before any key of its line: shown unless it is long and looks like key material.
     pub(super) fn word(text: &str) -> Self {
         if text.chars().count() <= LONGEST_NUMBER || !is_hexadecimal(text) {
             Self::plain(text)
@@ -29,8 +29,8 @@ impl Shown {
         }
     }
 
-    /// A word behind `enc`, `auth`, `aead` …, where a forgotten name or length makes the key stand in another's place:
-    /// shown only if it looks like a keyword, an address or an algorithm.
+    /// A word behind `enc`, `auth`, `aead` …, where a forgotten name or length moves the key: shown
+    /// only if it looks like a keyword, an address or an algorithm.
     pub(super) fn behind_key(text: &str) -> Self {
         if is_keyword_like(text) || is_address_like(text) || is_algorithm_like(text) {
             Self::plain(text)

@@ -48,7 +48,8 @@ impl SelectorFilter {
             && self.ifindex.is_none_or(|ifindex| ifindex == selector.ifindex)
     }
 
-    /// The selector in which what was not named fits all; `default` is the family where none was named.
+    /// The selector; omitted fields match everything, and `default` is the family where none is
+    /// given.
     #[must_use]
     pub fn selector(&self, default: Family) -> Selector {
         let family = self.family.unwrap_or(default);

@@ -64,7 +64,8 @@ fn parse_key(cursor: &mut Cursor<'_, '_>) -> Result<StateKey, Fault> {
 const TWO_IDS: &str = "unknown; the ID (src dst proto spi) has to stand in one place";
 const NO_ID: &str = "Not enough information: ID is required";
 
-/// `allocspi ID [mode MODE] [mark MARK [mask MASK]] [reqid REQID] [dir DIR] [seq SEQ] [min SPI max SPI] [pcpu-num CPUNUM]`
+/// `allocspi ID [mode MODE] [mark MARK [mask MASK]] [reqid REQID] [dir DIR] [seq SEQ]
+/// [min SPI max SPI] [pcpu-num CPUNUM]`
 fn parse_spi_request(cursor: &mut Cursor<'_, '_>) -> Result<SpiRequest, Fault> {
     let (mut id, mut min, mut max, mut direction, mut pcpu) = (None, None, None, None, None);
     let (mut mode, mut reqid, mut acquire_seq, mut mark) =

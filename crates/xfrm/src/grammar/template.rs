@@ -31,7 +31,8 @@ pub struct TemplateWords {
     pub level: Level,
 }
 
-/// Behind `tmpl`: up to the first word that is no template's, or the second ID (`ip/xfrm_policy.c: xfrm_tmpl_parse`).
+/// Behind `tmpl`: up to a word of no template, or a second ID (`ip/xfrm_policy.c:
+/// xfrm_tmpl_parse`).
 pub(super) fn parse(cursor: &mut Cursor<'_, '_>) -> Result<TemplateWords, Fault> {
     let (mut id, mut mode, mut reqid, mut level) =
         (None, Mode::Transport, Reqid::default(), Level::Required);

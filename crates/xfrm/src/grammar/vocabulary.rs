@@ -1,7 +1,7 @@
-//! The keyword tables as lists of words: which may stand where. Help, completion and the manual are made from it, so that
-//! a word that the parser takes can't be missing there.
+//! Keyword tables as lists of words by place. Help, completion and manual use them, so none lacks a
+//! word that the parser takes.
 
-use uxfrm_words::Phrase;
+use uxfrm_cli_grammar::Phrase;
 
 use super::keyword::{
     ACTIONS, AEADS, AUTHS, CIPHERS, DEFAULT_ACTIONS, DEVICE, DIRECTION, ENCAPS, FAMILIES,
@@ -81,7 +81,7 @@ pub(crate) fn notions() -> Vec<(&'static str, Vec<Phrase>)> {
     ]
 }
 
-/// The words that may follow `word` in a command on `object`; empty where that is a name or number that nobody can guess.
+/// The words that may follow `word` in a command on `object`; empty for free names and numbers.
 pub(crate) fn values(object: &str, command: &str, word: &str) -> Vec<&'static str> {
     let is_policy = object == "policy";
     match word {

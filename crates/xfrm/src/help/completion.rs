@@ -1,11 +1,10 @@
 //! What may come next on a command line.
 
-use uxfrm_words::{Phrase, completion, takes_value};
+use uxfrm_cli_grammar::{Phrase, completion, takes_value};
 
 use crate::grammar::vocabulary;
 
-/// The words that may stand where the last of `words` is being typed, behind `uxfrm xfrm`; those that begin with it.
-/// Interfaces' names are given by the caller.
+/// Completes the last of `words` behind `uxfrm xfrm`. The caller gives the names of interfaces.
 #[must_use]
 pub fn complete(words: &[&str], interfaces: &[String]) -> Vec<String> {
     let (typed, before) = completion::typed(words);

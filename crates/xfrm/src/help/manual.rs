@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use uxfrm_words::page::{escaped, terms};
+use uxfrm_cli_grammar::page::{escaped, terms};
 
 use crate::grammar::vocabulary;
 

@@ -55,7 +55,7 @@ pub(super) fn key(kind: MessageType, key: &PolicyKey, flags: Flags) -> Request {
     request
 }
 
-/// `delete` of a policy that a dump told of. With its type, which iproute2 leaves out: it would never find sub policies.
+/// Deletes a policy of a dump, with its type: iproute2 omits it and never finds sub policies.
 pub(crate) fn delete(policy: &RawPolicy, found: &Found<'_>) -> Request {
     let raw = RawPolicyId {
         selector: policy.selector,

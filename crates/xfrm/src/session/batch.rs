@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{DONE, FAILED, Failure, Session, World};
 use crate::{
-    client::{Course, Error, Pipeline},
+    client::{Error, OnRefusal, Pipeline},
     grammar::{self, Command, Options},
     request::{self, request},
     script::{Line, Lines, Next},
@@ -19,7 +19,7 @@ pub(super) fn run(path: &Path, options: &Options, world: &mut impl World) -> Res
             return Err(Failure::NoConnection(text));
         }
     };
-    let course = if options.force { Course::GoesOn } else { Course::Ends };
+    let course = if options.force { OnRefusal::Continue } else { OnRefusal::Stop };
     let session = Session::open(options, world)?;
     let mut batch = Batch {
         pipeline: Pipeline::new(&session.connection, course),

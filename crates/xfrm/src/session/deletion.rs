@@ -4,7 +4,7 @@ use uxfrm_netlink::{AttributeType, client::Request};
 
 use crate::{
     answer::Answer,
-    client::{Connection, Course, Error, Pipeline},
+    client::{Connection, Error, OnRefusal, Pipeline},
     grammar::{Command, PolicyFilter, StateFilter},
     request::{self, delete_policy, delete_state},
     text::SOCKET,
@@ -31,7 +31,7 @@ pub(super) fn policies(connection: &mut Connection, filter: &PolicyFilter) -> Re
     })
 }
 
-/// Ends when a round finds nothing, or can delete nothing of what it finds: then the first refusal says why.
+/// Ends when a round finds nothing, or can delete nothing: then the first refusal is reported.
 fn rounds(
     connection: &mut Connection,
     list: &Command,
@@ -43,7 +43,7 @@ fn rounds(
         let mut found = Vec::new();
         connection.talk(request, wanted, |message| found.extend(deletion(&Answer::of(message))))?;
         let count = found.len();
-        let mut pipeline = Pipeline::new(connection, Course::GoesOn);
+        let mut pipeline = Pipeline::new(connection, OnRefusal::Continue);
         for request in found {
             pipeline.push(connection, request, ())?;
         }

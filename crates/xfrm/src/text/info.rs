@@ -15,12 +15,12 @@ pub(crate) const THRESHOLDS: [(u16, &str); 2] = [(3, "IPv4"), (4, "IPv6")];
 
 impl Page<'_> {
     pub(super) fn sad_info(&mut self, found: &Found<'_>) {
-        let Some(count) = found.read_number::<u32>(SAD_COUNT) else {
+        let Some(count) = found.read::<u32>(SAD_COUNT) else {
             return self.raw("BAD SAD info returned\n");
         };
         self.put(format_args!("\t SAD count {count}"));
         if self.shows_statistics()
-            && let Some(hash) = found.read_number::<RawHashInfo>(SAD_HASH)
+            && let Some(hash) = found.read::<RawHashInfo>(SAD_HASH)
         {
             let (buckets, most) = (hash.buckets, hash.most);
             self.put(format_args!(" (buckets count {buckets} Max {most})"));
@@ -30,7 +30,7 @@ impl Page<'_> {
 
     pub(super) fn spd_info(&mut self, found: &Found<'_>) {
         self.raw("\t SPD");
-        if let Some(raw) = found.read_number::<RawSpdInfo>(SPD_COUNTS) {
+        if let Some(raw) = found.read::<RawSpdInfo>(SPD_COUNTS) {
             let RawSpdInfo { inbound, outbound, forward, .. } = raw;
             self.put(format_args!(" IN  {inbound} OUT {outbound} FWD {forward}"));
             if self.shows_statistics() {
@@ -47,12 +47,12 @@ impl Page<'_> {
     }
 
     fn spd_hashes(&mut self, found: &Found<'_>) {
-        if let Some(RawHashInfo { buckets, most }) = found.read_number(SPD_HASH) {
+        if let Some(RawHashInfo { buckets, most }) = found.read(SPD_HASH) {
             self.put(format_args!("\t SPD buckets: count {buckets} Max {most}"));
             self.end_line();
         }
         for (number, family) in THRESHOLDS {
-            if let Some(RawThreshold { local, remote }) = found.read_number(number) {
+            if let Some(RawThreshold { local, remote }) = found.read(number) {
                 let words =
                     format_args!("\t SPD {family} thresholds: local {local} remote {remote}");
                 self.put(words);

@@ -13,10 +13,10 @@ use crate::grammar::{
         ACTIONS, DEVICE, OFFLOADS, POLICY, POLICY_DIRECTIONS, POLICY_FLAGS, POLICY_KINDS,
         PolicyWord, SELECTOR, UPPER, words_of,
     },
+    lexer::Word,
     limit, mark,
     selector::{self, SelectorFilter},
     template::{self, TemplateWords},
-    words::Word,
 };
 
 /// A policy as a line has it.

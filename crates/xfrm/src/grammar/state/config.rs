@@ -19,9 +19,9 @@ use crate::grammar::{
         DEVICE, DIRECTION, ENCAPS, ID, MODES, OFFLOADS, STATE, STATE_DIRECTIONS, STATE_EXTRA_FLAGS,
         STATE_FLAGS, StateWord, words_of,
     },
+    lexer::Word,
     limit, mark, protocol,
     selector::{self, SelectorFilter},
-    words::Word,
 };
 
 /// `XFRMA_REPLAY_ESN_MAX`, in packets.

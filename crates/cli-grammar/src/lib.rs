@@ -1,12 +1,13 @@
 //! What the grammars of `uxfrm xfrm`, `fou`, `link` and `dev` share.
 //!
-//! A grammar is a table of [`Phrase`]s and code that reads them. The table makes the help page, the completion and the manual, so that none of
-//! these can say what the others do not; a test in each grammar holds the table against the code.
+//! A grammar is a table of [`Phrase`]s and code that reads them. Help, completion and manual are
+//! made from the table, so they cannot disagree; a test in each grammar checks the table against
+//! the code.
 //!
-//! | module | is |
+//! | module | owns |
 //! | --- | --- |
-//! | [`cursor`] | the words of a command, one after the other, and what can be wrong with one, in iproute2's texts |
-//! | [`completion`] | what may come next |
+//! | [`cursor`] | reading the words of a command, with iproute2's error texts |
+//! | [`completion`] | the words that may come next |
 //! | [`page`] | help and manual |
 
 #![forbid(unsafe_code)]

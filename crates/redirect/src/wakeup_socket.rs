@@ -1,4 +1,4 @@
-//! Sockets without a gateway: who polls one waits until a gateway that has started wakes it, or for ever.
+//! Sockets without a gateway: polling one waits until a starting gateway wakes it.
 
 use std::ptr::null_mut;
 
@@ -23,8 +23,9 @@ pub(crate) fn open(descriptor: c_int) -> Result<c_int, c_int> {
         return Err(errno::last());
     }
     let (address, length) = address(process::number(), descriptor.unsigned_abs());
-    // SAFETY: the address is valid for its length. Where another process has the name, as one of another container's may, nobody wakes
-    // this one, and it finds the gateway when it asks something.
+    // SAFETY: the address is valid for its length. Where another process has the name, as one of
+    // another container's may, nobody wakes this one, and it finds the gateway when it asks
+    // something.
     let _bound = unsafe { next::bind()(silent, (&raw const address).cast(), length) };
     Ok(silent)
 }

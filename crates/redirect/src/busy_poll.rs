@@ -1,6 +1,6 @@
-//! Waiting for an answer awake, a moment long: a gateway that is awake has most answers sooner than a program goes to sleep and is woken.
-//! Where that was in vain twice in a row, the next answer is slept for, and twice as many for each time more: on a machine with more to do
-//! than it has processors it mostly is.
+//! Polls for an answer for a moment before sleeping: a running gateway mostly answers sooner than a
+//! sleeping program is woken. After two misses in a row the next answer is slept for, and twice as
+//! many after each further miss: a machine with more work than processors mostly misses.
 
 use std::mem::{size_of, zeroed};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,19 +11,19 @@ use crate::errno;
 use crate::table::Socket;
 
 /// How long, in nanoseconds: longer than it takes a virtual machine to wake an idle processor.
-const MOMENT: i64 = 200_000;
+const SPIN_NANOSECONDS: i64 = 200_000;
 
 /// The most answers that are slept for at a time.
-const MOST_SLEPT: u32 = 64;
+const MAX_BACKOFF: u32 = 64;
 
 /// How many are slept for after the next one that does not come in time.
-static NEXT: AtomicU32 = AtomicU32::new(0);
+static BACKOFF: AtomicU32 = AtomicU32::new(0);
 
 /// How many of those are left.
-static LEFT: AtomicU32 = AtomicU32::new(0);
+static REMAINING: AtomicU32 = AtomicU32::new(0);
 
 /// Looks between two looks at the clock.
-const LOOKS: u32 = 64;
+const SPINS_PER_CLOCK_READ: u32 = 64;
 
 /// Receives from a socket by `receive`, which takes flags, as it does with these flags.
 pub(crate) fn receive(
@@ -33,18 +33,18 @@ pub(crate) fn receive(
 ) -> ssize_t {
     // A socket that may not block, or has a time limit, is spoilt.
     let waits = flags & libc::MSG_DONTWAIT == 0 && socket.is_busy() && !socket.is_spoilt();
-    if !waits || is_tired() || !are_several_processors() {
+    if !waits || is_backed_off() || !has_several_processors() {
         return receive(flags);
     }
-    let end = now().saturating_add(MOMENT);
+    let end = now().saturating_add(SPIN_NANOSECONDS);
     loop {
         let received = receive(flags | libc::MSG_DONTWAIT);
         if received >= 0 || errno::last() != libc::EAGAIN {
-            rest();
+            reset();
             return received;
         }
         if now() >= end {
-            tire();
+            back_off();
             return receive(flags);
         }
     }
@@ -56,7 +56,7 @@ pub(crate) fn once<T: PartialEq>(look: impl Fn() -> T, nothing: T) -> Option<T> 
     if seen == nothing {
         return None;
     }
-    rest();
+    reset();
     Some(seen)
 }
 
@@ -64,41 +64,41 @@ pub(crate) fn once<T: PartialEq>(look: impl Fn() -> T, nothing: T) -> Option<T> 
 pub(crate) fn until<T: PartialEq + Copy>(look: impl Fn() -> T, nothing: T) -> Option<T> {
     let mut end = None;
     loop {
-        for _ in 0..LOOKS {
+        for _ in 0..SPINS_PER_CLOCK_READ {
             let seen = once(&look, nothing);
             if seen.is_some() {
                 return seen;
             }
             std::hint::spin_loop();
         }
-        if now() >= *end.get_or_insert_with(|| now().saturating_add(MOMENT)) {
-            tire();
+        if now() >= *end.get_or_insert_with(|| now().saturating_add(SPIN_NANOSECONDS)) {
+            back_off();
             return None;
         }
     }
 }
 
 /// Answers are slept for, for a while.
-fn tire() {
-    let slept = NEXT.load(Ordering::Relaxed);
-    LEFT.store(slept + 1, Ordering::Relaxed); // that of this request as well
-    NEXT.store((2 * slept).clamp(1, MOST_SLEPT), Ordering::Relaxed);
+fn back_off() {
+    let slept = BACKOFF.load(Ordering::Relaxed);
+    REMAINING.store(slept + 1, Ordering::Relaxed); // that of this request as well
+    BACKOFF.store((2 * slept).clamp(1, MAX_BACKOFF), Ordering::Relaxed);
 }
 
 /// An answer came in time.
-fn rest() {
-    NEXT.store(0, Ordering::Relaxed);
+fn reset() {
+    BACKOFF.store(0, Ordering::Relaxed);
 }
 
 /// A request is made: whether its answer is slept for.
 pub(crate) fn begin() -> bool {
-    let left = LEFT.load(Ordering::Relaxed).saturating_sub(1);
-    LEFT.store(left, Ordering::Relaxed);
+    let left = REMAINING.load(Ordering::Relaxed).saturating_sub(1);
+    REMAINING.store(left, Ordering::Relaxed);
     left > 0
 }
 
-fn is_tired() -> bool {
-    LEFT.load(Ordering::Relaxed) > 0
+fn is_backed_off() -> bool {
+    REMAINING.load(Ordering::Relaxed) > 0
 }
 
 /// Nanoseconds of a clock that does not jump.
@@ -110,7 +110,7 @@ fn now() -> i64 {
 }
 
 /// Whether program and gateway can run at the same time.
-pub(crate) fn are_several_processors() -> bool {
+pub(crate) fn has_several_processors() -> bool {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let known = COUNT.load(Ordering::Relaxed);
     if known != 0 {

@@ -10,18 +10,18 @@ use std::{
 
 use uxfrm_engine::{DeviceId, FlowKey, Handle, Mark, Moment, Sa, SaId, SaProtocol, Spi, Wanted};
 
-use super::larval::{Larval, Wish};
+use super::larval::{AcqTemplate, Larval};
 use crate::decode::common;
 
 /// All larval states, the youngest last.
 #[derive(Debug)]
-pub(super) struct Larvals {
+pub(super) struct LarvalTable {
     all: BTreeMap<Serial, Larval>,
     next: u64,
     /// Those with an SPI. One SPI of a protocol may be of several destinations only by hand.
     by_spi: Index<(Spi, SaProtocol)>,
     /// Those without.
-    bare: Index<(IpAddr, SaProtocol)>,
+    without_spi: Index<(IpAddr, SaProtocol)>,
     by_seq: Index<u32>,
     /// What packets asked for.
     asked: HashMap<Wanted, Serial>,
@@ -32,9 +32,9 @@ pub(super) struct Larvals {
     /// What devices did not take, and when they are asked again.
     refused: HashMap<Wanted, Moment>,
     /// Places on devices of those that are gone.
-    left: Vec<(DeviceId, Handle)>,
+    released: Vec<(DeviceId, Handle)>,
     /// Whether what workers know of `asked` and `refused` is old.
-    news: bool,
+    changed: bool,
     /// How to undo what was done since all of it stood last, the latest at the end.
     undo: Vec<Undo>,
 }
@@ -43,11 +43,11 @@ pub(super) struct Larvals {
 #[derive(Debug)]
 enum Undo {
     /// It came.
-    Came(Serial),
+    Inserted(Serial),
     /// It was this.
     Changed(Serial, Larval),
     /// It was there, and was what packets asked for.
-    Went(Serial, Larval, Vec<Wanted>),
+    Removed(Serial, Larval, Vec<Wanted>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,18 +57,18 @@ pub(super) struct Serial(u64);
 #[derive(Debug)]
 struct Index<K>(HashMap<K, Vec<Serial>>);
 
-/// How many may be asked for at a time: beyond that packets find nobody, as in the kernel when memory ends.
+/// Most acquires at a time; beyond that packets find no state, as in a kernel out of memory.
 const MOST_ASKED: usize = 4096;
 /// For so long a device that did not take a larval state is not asked for the same again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-impl Larvals {
+impl LarvalTable {
     pub(super) fn new(seed: u64, lifetime: u32) -> Self {
         Self {
             all: BTreeMap::new(),
             next: 0,
             by_spi: Index(HashMap::new()),
-            bare: Index(HashMap::new()),
+            without_spi: Index(HashMap::new()),
             by_seq: Index(HashMap::new()),
             asked: HashMap::new(),
             expiries: BTreeSet::new(),
@@ -76,14 +76,14 @@ impl Larvals {
             random: seed,
             acquires: 0,
             refused: HashMap::new(),
-            left: Vec::new(),
-            news: true,
+            released: Vec::new(),
+            changed: true,
             undo: Vec::new(),
         }
     }
 
     /// How far the changes are that do not stand yet.
-    pub(super) const fn mark(&self) -> usize {
+    pub(super) const fn checkpoint(&self) -> usize {
         self.undo.len()
     }
 
@@ -93,30 +93,30 @@ impl Larvals {
     }
 
     /// Undoes what was done since a mark.
-    pub(super) fn undo_to(&mut self, mark: usize) {
+    pub(super) fn roll_back_to(&mut self, mark: usize) {
         while self.undo.len() > mark
             && let Some(undo) = self.undo.pop()
         {
             match undo {
-                Undo::Came(serial) => {
+                Undo::Inserted(serial) => {
                     let _gone = self.take_out(serial);
                 }
                 Undo::Changed(serial, before) => {
                     let _after = self.take_out(serial);
-                    self.put_in(serial, before);
+                    self.insert_at(serial, before);
                 }
-                Undo::Went(serial, larval, asked) => {
-                    self.left.retain(|place| Some(*place) != larval.device);
-                    self.news |= !asked.is_empty();
+                Undo::Removed(serial, larval, asked) => {
+                    self.released.retain(|place| Some(*place) != larval.device);
+                    self.changed |= !asked.is_empty();
                     self.asked.extend(asked.into_iter().map(|wanted| (wanted, serial)));
-                    self.put_in(serial, larval);
+                    self.insert_at(serial, larval);
                 }
             }
         }
     }
 
     pub(super) fn set_lifetime(&mut self, seconds: u32) {
-        self.news |= self.lifetime != seconds;
+        self.changed |= self.lifetime != seconds;
         self.lifetime = seconds;
     }
 
@@ -133,8 +133,8 @@ impl Larvals {
     }
 
     /// Whether what packets asked for has changed since this was asked last.
-    pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 
     /// What packets asked for, each with its end.
@@ -154,8 +154,8 @@ impl Larvals {
     }
 
     /// Takes the places on devices that are not needed any more.
-    pub(super) fn take_left(&mut self) -> Vec<(DeviceId, Handle)> {
-        std::mem::take(&mut self.left)
+    pub(super) fn take_released_handles(&mut self) -> Vec<(DeviceId, Handle)> {
+        std::mem::take(&mut self.released)
     }
 
     /// The one with an SPI, as a look-up of states would find it. Without an SPI none is found so.
@@ -176,7 +176,7 @@ impl Larvals {
     }
 
     /// Takes all out that are on a device, which has lost them.
-    pub(super) fn lose(&mut self, device: DeviceId) {
+    pub(super) fn remove_on_device(&mut self, device: DeviceId) {
         let is_on = |larval: &Larval| larval.device.is_some_and(|(on, _)| on == device);
         let doomed: Vec<_> = self.serials(is_on).collect();
         for serial in doomed {
@@ -184,8 +184,9 @@ impl Larvals {
         }
     }
 
-    /// A real state has come: what was asked for with its number, else what it answers without an SPI, goes.
-    pub(super) fn answered_by(&mut self, sa: &Sa) {
+    /// Removes the larval state that a new state completes: by acquire number, else one without
+    /// SPI.
+    pub(super) fn remove_answered_by(&mut self, sa: &Sa) {
         let (config, id) = (sa.config(), sa.id());
         let way = (id.destination, id.protocol);
         let mark = config.mark.value & config.mark.mask;
@@ -199,23 +200,23 @@ impl Larvals {
                 && larval.reqid == sa.reqid()
         };
         let by_seq = || self.youngest(&self.by_seq, &sa.acquire_seq(), asked);
-        let by_words = || self.youngest(&self.bare, &way, meant);
+        let by_words = || self.youngest(&self.without_spi, &way, meant);
         let numbered = if sa.acquire_seq() == 0 { None } else { by_seq() };
         if let Some(serial) = numbered.or_else(by_words) {
             self.remove(serial);
         }
     }
 
-    /// A packet asks for a state: whether it needs a larval state of its own, because none is there already nor are there too many.
-    pub(super) fn lacks(&mut self, wanted: &Wanted, now: Moment) -> bool {
+    /// Whether a packet's acquire needs a new larval state: none serves it and there is room.
+    pub(super) fn needs_acquire(&mut self, wanted: &Wanted, now: Moment) -> bool {
         let is_refused = self.refused.get(wanted).is_some_and(|again| now < *again);
         if is_refused || self.asked.contains_key(wanted) || self.asked.len() >= MOST_ASKED {
             return false;
         }
         let way = (wanted.destination, wanted.protocol);
-        if let Some(serial) = self.youngest(&self.bare, &way, |old| old.serves(wanted)) {
+        if let Some(serial) = self.youngest(&self.without_spi, &way, |old| old.serves(wanted)) {
             self.asked.insert(*wanted, serial);
-            self.news = true;
+            self.changed = true;
             return false;
         }
         true
@@ -225,7 +226,7 @@ impl Larvals {
     pub(super) fn refuse(&mut self, wanted: Wanted, now: Moment) {
         self.refused.retain(|_, again| now < *again);
         self.refused.insert(wanted, now.plus(ASK_AGAIN));
-        self.news = true;
+        self.changed = true;
     }
 
     /// The larval state that a packet asks for.
@@ -242,7 +243,7 @@ impl Larvals {
         larval.device = device;
         let serial = self.insert(larval);
         self.asked.insert(*wanted, serial);
-        self.news = true;
+        self.changed = true;
         self.all.get(&serial)
     }
 
@@ -250,7 +251,7 @@ impl Larvals {
     pub(super) fn restore(&mut self, larval: Larval) {
         self.acquires = self.acquires.max(larval.seq);
         self.insert(larval);
-        self.news = true;
+        self.changed = true;
     }
 
     pub(super) fn first_expiry(&self) -> Option<Moment> {
@@ -262,21 +263,29 @@ impl Larvals {
         self.remove(serial)
     }
 
-    /// The one that ALLOCSPI means, made if it is not there: by number, else one without SPI that wishes the same.
-    pub(super) fn seek(&mut self, wish: Wish, seq: u32, now: Moment) -> Serial {
-        let mark = wish.mark.value & wish.mark.mask;
+    /// The larval state for ALLOCSPI: by acquire number, else by template without SPI, else a new
+    /// one.
+    pub(super) fn find_or_insert(
+        &mut self,
+        template: AcqTemplate,
+        seq: u32,
+        now: Moment,
+    ) -> Serial {
+        let mark = template.mark.value & template.mark.mask;
         let by_seq = |larval: &Larval| {
-            larval.id.destination == wish.id.destination && larval.mark.fits(mark)
+            larval.id.destination == template.id.destination && larval.mark.fits(mark)
         };
-        let by_wish = |larval: &Larval| {
+        let by_template = |larval: &Larval| {
             // As in the kernel, which interface it is for does not count.
-            let same = Wish { mark: wish.mark, if_id: wish.if_id, ..larval.wish() } == wish;
+            let same =
+                AcqTemplate { mark: template.mark, if_id: template.if_id, ..larval.template() }
+                    == template;
             same && larval.mark.fits(mark)
         };
-        let way = (wish.id.destination, wish.id.protocol);
+        let way = (template.id.destination, template.id.protocol);
         let numbered = if seq == 0 { None } else { self.youngest(&self.by_seq, &seq, by_seq) };
-        let found = numbered.or_else(|| self.youngest(&self.bare, &way, by_wish));
-        found.unwrap_or_else(|| self.insert(Larval::new(wish, now, self.lifetime)))
+        let found = numbered.or_else(|| self.youngest(&self.without_spi, &way, by_template));
+        found.unwrap_or_else(|| self.insert(Larval::new(template, now, self.lifetime)))
     }
 
     pub(super) fn at(&self, serial: Serial) -> Option<&Larval> {
@@ -288,7 +297,7 @@ impl Larvals {
         let Some(mut larval) = self.take_out(serial) else { return };
         self.undo.push(Undo::Changed(serial, larval.clone()));
         change(&mut larval);
-        self.put_in(serial, larval);
+        self.insert_at(serial, larval);
     }
 
     pub(super) fn has_spi(&self, spi: Spi, protocol: SaProtocol) -> bool {
@@ -328,22 +337,22 @@ impl Larvals {
     fn insert(&mut self, larval: Larval) -> Serial {
         self.next += 1;
         let serial = Serial(self.next);
-        self.undo.push(Undo::Came(serial));
-        self.put_in(serial, larval);
+        self.undo.push(Undo::Inserted(serial));
+        self.insert_at(serial, larval);
         serial
     }
 
     fn remove(&mut self, serial: Serial) -> Option<Larval> {
         let larval = self.take_out(serial)?;
-        self.left.extend(larval.device);
+        self.released.extend(larval.device);
         let asked = self.asked.extract_if(|_, asked| *asked == serial);
         let asked: Vec<_> = asked.map(|(wanted, _)| wanted).collect();
-        self.news |= !asked.is_empty();
-        self.undo.push(Undo::Went(serial, larval.clone(), asked));
+        self.changed |= !asked.is_empty();
+        self.undo.push(Undo::Removed(serial, larval.clone(), asked));
         Some(larval)
     }
 
-    fn put_in(&mut self, serial: Serial, larval: Larval) {
+    fn insert_at(&mut self, serial: Serial, larval: Larval) {
         self.remember(serial, &larval);
         self.all.insert(serial, larval);
     }
@@ -357,7 +366,7 @@ impl Larvals {
     fn remember(&mut self, serial: Serial, larval: &Larval) {
         let SaId { destination, spi, protocol } = larval.id;
         if spi == Spi(0) {
-            self.bare.add((destination, protocol), serial);
+            self.without_spi.add((destination, protocol), serial);
         } else {
             self.by_spi.add((spi, protocol), serial);
         }
@@ -369,7 +378,7 @@ impl Larvals {
 
     fn forget(&mut self, serial: Serial, larval: &Larval) {
         let SaId { destination, spi, protocol } = larval.id;
-        self.bare.drop(&(destination, protocol), serial);
+        self.without_spi.drop(&(destination, protocol), serial);
         self.by_spi.drop(&(spi, protocol), serial);
         self.by_seq.drop(&larval.seq, serial);
         self.expiries.remove(&(larval.expires(), serial));

@@ -1,4 +1,5 @@
-//! Where the gateway listens whose name somebody else has: a file that only root can make ([`uxfrm_control::stand_in`]).
+//! The gateway's socket file, used when its abstract name is taken: only root can create it
+//! ([`uxfrm_control::stand_in`]).
 
 use std::ffi::CStr;
 use std::mem::zeroed;
@@ -12,7 +13,7 @@ use uxfrm_control::stand_in::{DIRECTORY, LENGTH, NAMESPACE, path};
 const ROOM: usize = 108;
 const _: () = assert!(LENGTH < ROOM);
 
-/// The file's address, and how many of its bytes count; `None` where no gateway has ever needed one.
+/// The file's address and its length; `None` if no gateway has ever needed the file.
 pub(crate) fn address(name: &[u8]) -> Option<(sockaddr_un, socklen_t)> {
     inode(DIRECTORY)?;
     let namespace = inode(NAMESPACE)?;

@@ -1,12 +1,12 @@
-//! A connection whose socket the program has closed, kept for the next netlink socket that it opens: `ip -batch` opens one for each line,
-//! and a new connection costs more than what is asked on it.
+//! Keeps the connection of a closed netlink socket for the program's next one: `ip -batch` opens a
+//! socket per line, and connecting costs more than the request.
 //!
-//! What is parked is as good as new. Nothing is on its way on it and nothing was ever changed that a new one would not have; it has no
-//! copies, in this process or in others; and who takes it is who a new one would be from: the same thread, as the same user, in the same
-//! network namespace. Where one of these is not known for sure the connection is closed, as the program wants it.
+//! A kept connection equals a new one: nothing is in flight on it, its settings are the defaults,
+//! no copy of it exists in any process, and the same thread, user and network namespace takes it.
+//! If any of this is uncertain the connection is closed.
 //!
-//! While it is parked its number is taken, so the next socket has the number that the last one had, and other files have higher ones. The
-//! program can't tell a parked connection from none by what it calls here; a list of `/proc/self/fd` shows it.
+//! The kept descriptor's number stays in use: the next socket has it again, and other files get
+//! higher ones. Of the calls that are interposed here none shows it; `/proc/self/fd` does.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
@@ -22,10 +22,10 @@ const NONE: c_int = -1;
 const HELD: c_int = -2;
 
 /// The descriptor that is parked.
-static PARKED: AtomicI32 = AtomicI32::new(NONE);
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(NONE);
 /// The thread that parked it, by what it has of its own.
 static THREAD: AtomicUsize = AtomicUsize::new(0);
-/// The options that the gateway knows of it. Its port is the process's number, and it has no groups.
+/// The options that the gateway knows; its port is the process's number, and it has no groups.
 static OPTIONS: AtomicU32 = AtomicU32::new(0);
 /// Whether it has the process's page.
 static PAGED: AtomicBool = AtomicBool::new(false);
@@ -39,8 +39,10 @@ pub(crate) fn forks() -> u32 {
 }
 
 /// Keeps a socket's connection. False when it has to be closed.
-pub(crate) fn park(descriptor: c_int, socket: &Socket) -> bool {
-    let Some(Identity { port, groups: 0, options }) = socket.told() else { return false };
+pub(crate) fn keep(descriptor: c_int, socket: &Socket) -> bool {
+    let Some(Identity { port, groups: 0, options }) = socket.gateway_identity() else {
+        return false;
+    };
     // Programs that close one of the first three want its number next.
     if descriptor <= libc::STDERR_FILENO || !socket.is_as_new() || port != process::number() {
         return false;
@@ -53,24 +55,25 @@ pub(crate) fn park(descriptor: c_int, socket: &Socket) -> bool {
     THREAD.store(errno::place(), Ordering::Relaxed);
     OPTIONS.store(options, Ordering::Relaxed);
     PAGED.store(is_paged, Ordering::Relaxed);
-    PARKED.store(descriptor, Ordering::Release);
+    DESCRIPTOR.store(descriptor, Ordering::Release);
     true
 }
 
 /// A connection that was parked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parked {
+pub(crate) struct ReusableConnection {
     pub(crate) descriptor: c_int,
     /// Who the gateway takes it for.
-    pub(crate) told: Identity,
+    pub(crate) identity: Identity,
     /// Whether it has the process's page.
     pub(crate) is_paged: bool,
 }
 
 /// Takes the connection that is parked, if it is the calling thread's and still there.
-pub(crate) fn take() -> Option<Parked> {
-    let descriptor = PARKED.load(Ordering::Acquire);
-    // A later thread in the same place can't have left this one's network or user: that would have released what is parked.
+pub(crate) fn take() -> Option<ReusableConnection> {
+    let descriptor = DESCRIPTOR.load(Ordering::Acquire);
+    // A later thread at this address has the same user and network: changing them releases the
+    // connection.
     if descriptor < 0 || THREAD.load(Ordering::Relaxed) != errno::place() {
         return None;
     }
@@ -78,9 +81,13 @@ pub(crate) fn take() -> Option<Parked> {
     let port = process::number();
     let options = OPTIONS.load(Ordering::Relaxed);
     let is_paged = PAGED.load(Ordering::Relaxed);
-    PARKED.store(NONE, Ordering::Release);
+    DESCRIPTOR.store(NONE, Ordering::Release);
     if is_paged && mailbox::is_awaited() || is_silent(descriptor) {
-        return Some(Parked { descriptor, told: Identity { port, groups: 0, options }, is_paged });
+        return Some(ReusableConnection {
+            descriptor,
+            identity: Identity { port, groups: 0, options },
+            is_paged,
+        });
     }
     gateway::close(descriptor);
     None
@@ -88,32 +95,32 @@ pub(crate) fn take() -> Option<Parked> {
 
 /// Closes what is parked: from here on a new connection would be from another.
 pub(crate) fn release() {
-    let descriptor = PARKED.load(Ordering::Acquire);
+    let descriptor = DESCRIPTOR.load(Ordering::Acquire);
     if descriptor >= 0 && forget(descriptor) {
         gateway::close(descriptor);
     }
 }
 
-/// Lets a descriptor go that the caller closes or replaces, if it is parked and not another process's.
+/// Drops a descriptor that the caller closes or replaces, if it is kept and this process's own.
 pub(crate) fn forget(descriptor: c_int) -> bool {
-    let is_parked = descriptor >= 0 && PARKED.load(Ordering::Relaxed) == descriptor;
-    if !is_parked || process::is_borrowed() || hold(descriptor).is_none() {
+    let is_kept = descriptor >= 0 && DESCRIPTOR.load(Ordering::Relaxed) == descriptor;
+    if !is_kept || process::is_borrowed() || hold(descriptor).is_none() {
         return false;
     }
-    PARKED.store(NONE, Ordering::Release);
+    DESCRIPTOR.store(NONE, Ordering::Release);
     true
 }
 
 /// As [`forget`], for all descriptors of a range.
 pub(crate) fn forget_range(first: c_int, last: c_int) {
-    let descriptor = PARKED.load(Ordering::Acquire);
+    let descriptor = DESCRIPTOR.load(Ordering::Acquire);
     if (first..=last).contains(&descriptor) {
         forget(descriptor);
     }
 }
 
 fn hold(expected: c_int) -> Option<c_int> {
-    PARKED.compare_exchange(expected, HELD, Ordering::Acquire, Ordering::Relaxed).ok()
+    DESCRIPTOR.compare_exchange(expected, HELD, Ordering::Acquire, Ordering::Relaxed).ok()
 }
 
 /// Whether a connection is there and nothing has come on it.
@@ -125,14 +132,14 @@ fn is_silent(descriptor: c_int) -> bool {
 }
 
 /// Has the C library tell of forks.
-extern "C" fn attend_forks() {
+extern "C" fn register_fork_handlers() {
     process::prepare();
     process::know();
-    // SAFETY: the handlers stay as long as the library, which is never unloaded. Should there be no room for them, the numbers of forks
-    // are not known, and nothing may be parked.
+    // SAFETY: the handlers stay as long as the library, which is never unloaded. Should there be no
+    // room for them, the numbers of forks are not known, and nothing may be kept.
     unsafe {
         if libc::pthread_atfork(Some(before_fork), None, Some(in_child)) != 0 {
-            PARKED.store(HELD, Ordering::Relaxed);
+            DESCRIPTOR.store(HELD, Ordering::Relaxed);
         }
     }
 }
@@ -141,7 +148,7 @@ extern "C" fn attend_forks() {
 #[used]
 // SAFETY: the loader calls what stands there once, before the program begins.
 #[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn() = attend_forks;
+static AT_LOAD: extern "C" fn() = register_fork_handlers;
 
 unsafe extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
@@ -151,5 +158,5 @@ unsafe extern "C" fn before_fork() {
 unsafe extern "C" fn in_child() {
     release();
     process::know();
-    PARKED.store(NONE, Ordering::Release);
+    DESCRIPTOR.store(NONE, Ordering::Release);
 }

@@ -101,7 +101,7 @@ impl<'a> Lines<'a> {
         self.at.column = self.at.column.saturating_add(columns);
     }
 
-    /// Goes over a backslash and the end of its line, if that is what comes next. Blanks may stand between them.
+    /// Skips a backslash at the end of a line, and blanks between them.
     fn skip_continuation(&mut self) -> Result<bool, Fault> {
         let Some(behind) = self.rest().strip_prefix('\\') else { return Ok(false) };
         if !behind.trim_start_matches(is_blank).starts_with('\n') {

@@ -1,4 +1,5 @@
-//! What is still to come on a netlink socket after its last request, so that nobody waits for it when the gateway has gone.
+//! The answer a netlink socket still owes its last request, so that nobody waits for a gone
+//! gateway.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,12 +14,12 @@ const FAILED: u32 = 2;
 
 /// The last request's header, and what is to come.
 #[derive(Debug)]
-pub(crate) struct Awaited {
+pub(crate) struct PendingAnswer {
     what: AtomicU32,
     header: [AtomicU32; 4],
 }
 
-impl Awaited {
+impl PendingAnswer {
     pub(crate) const fn nothing() -> Self {
         Self { what: AtomicU32::new(NOTHING), header: [const { AtomicU32::new(0) }; 4] }
     }
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn an_error_is_owed_from_the_request_to_its_last_answer() {
-        let (awaited, add) = (Awaited::nothing(), header(0x13, 5, 7));
+        let (awaited, add) = (PendingAnswer::nothing(), header(0x13, 5, 7));
         assert!(!awaited.fail() && awaited.failed().is_none());
         awaited.begin(add);
         awaited.hear(header(2, 0, 6));
