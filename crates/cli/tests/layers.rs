@@ -18,7 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-runtime"],
     &["uxfrm-daemon"],
     &["uxfrm-fleet", "uxfrm-bench"],
-    &["uxfrm"],
+    &["uxfrm-cli"],
 ];
 
 /// The layers up to here are sans-IO: no clock, thread, descriptor, random source or environment.
@@ -37,7 +37,7 @@ const ENGINE: &str = "uxfrm-engine";
 /// it.
 const REDIRECT: &str = "uxfrm-redirect";
 const CONTROL: &str = "uxfrm-control";
-const CLI: &str = "uxfrm";
+const CLI: &str = "uxfrm-cli";
 
 /// What the source of a sans-IO crate may not say outside its tests.
 const OUTSIDE_WORLD: &[&str] = &[
@@ -101,7 +101,7 @@ fn the_check_sees_an_arrow_upwards() {
     assert!(may_use("uxfrm-engine", TESTKIT, DependencyKind::Development));
     assert!(may_use(CLI, REDIRECT, DependencyKind::Development));
     assert!(may_use(REDIRECT, CONTROL, DependencyKind::Normal));
-    assert!(may_use("uxfrm", IO, DependencyKind::Normal));
+    assert!(may_use(CLI, IO, DependencyKind::Normal));
 }
 
 #[test]
