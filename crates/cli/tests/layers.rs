@@ -16,6 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
     &["uxfrm-xfrm", "uxfrm-link"],
     &["uxfrm-runtime"],
+    &["uxfrm"],
     &["uxfrm-daemon"],
     &["uxfrm-fleet", "uxfrm-bench"],
     &["uxfrm-cli"],
