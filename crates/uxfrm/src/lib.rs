@@ -3,18 +3,19 @@
 //!
 //! The engine has no clock, thread, socket or random source. Your program passes time, randomness,
 //! packets and keys as arguments, and sends, delivers and counts what comes out. So it fits under
-//! any event loop, and two gateways fit in one unit test
-//! ([`examples/two_gateways.rs`](https://github.com/uxfrm/uxfrm/blob/main/crates/uxfrm/examples/two_gateways.rs)).
-//! The guide is `docs/embedding.md` in the repository.
+//! any event loop, and two gateways fit in one unit test ([two_gateways.rs]). The guide is
+//! `docs/embedding.md` in the repository.
+//!
+//! [two_gateways.rs]: https://github.com/uxfrm/uxfrm/tree/main/crates/uxfrm/examples
 //!
 //! # The five types you need
 //!
 //! | type | is | how many |
 //! | --- | --- | --- |
-//! | [`SaConfig`] | a state: SPI, addresses, mode, algorithm, [keys](KeyMaterial), replay window | one per SA |
-//! | [`Policy`] | which packets are protected, and by which [`Template`]; which pass, which drop | as many as you like |
-//! | [`Database`] | all states and policies; checks changes and publishes them to workers | one |
-//! | [`Worker`] | the data path: [`Worker::outbound`] encrypts, [`Worker::inbound`] decrypts | one per thread |
+//! | [`SaConfig`] | a state: SPI, addresses, [keys](SaTransform), replay window | one per SA |
+//! | [`Policy`] | which packets a [`Template`] protects, which pass, which drop | any number |
+//! | [`Database`] | all states and policies; publishes each change to workers | one |
+//! | [`Worker`] | [encrypts](Worker::outbound) and [decrypts](Worker::inbound) | one per thread |
 //! | [`Batch`] | the [packets](PacketBuf) of one call | one in, an [`Output`] out |
 //!
 //! ```

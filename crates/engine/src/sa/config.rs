@@ -79,8 +79,8 @@ pub struct SaTransform {
 }
 
 impl SaTransform {
-    /// AES-GCM with a tag of 16 bytes (RFC 4106). The key's length names the AES key size: 20, 28 or
-    /// 36 bytes, of which the last 4 are the salt.
+    /// AES-GCM with a tag of 16 bytes (RFC 4106). The key's length chooses the AES key size: 20, 28
+    /// or 36 bytes, of which the last 4 are the salt.
     ///
     /// # Errors
     /// [`uxfrm_crypto::Error::KeyLength`] for a key of another length.
@@ -333,7 +333,8 @@ impl SaConfig {
     ///
     /// let (here, there) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
-    /// let state = SaConfig::esp_tunnel(here, there, Spi(0x1001), keys).with_reqid(Reqid(7)).with_esn();
+    /// let state = SaConfig::esp_tunnel(here, there, Spi(0x1001), keys);
+    /// let state = state.with_reqid(Reqid(7)).with_esn();
     ///
     /// let mut database = Database::new(Backend::Auto, 1);
     /// let added = database.apply(Moment(0), |change| change.add_sa(state))?;

@@ -84,10 +84,12 @@ impl Policy {
     /// ```
     /// use uxfrm_engine::{Direction, Policy, Prefix, Priority, Template};
     ///
-    /// let (from, to) = (Prefix::new([10, 1, 0, 0].into(), 16)?, Prefix::new([10, 2, 0, 0].into(), 16)?);
+    /// let from = Prefix::new([10, 1, 0, 0].into(), 16)?;
+    /// let to = Prefix::new([10, 2, 0, 0].into(), 16)?;
     /// let template = Template::esp_tunnel([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
-    /// let policy = Policy::protect(Direction::Out, from, to, template).with_priority(Priority(100));
+    /// let policy = Policy::protect(Direction::Out, from, to, template);
     /// assert_eq!(policy.templates, [template]);
+    /// assert_eq!(policy.with_priority(Priority(100)).priority, Priority(100));
     /// # Ok::<(), uxfrm_engine::PrefixError>(())
     /// ```
     #[must_use]
