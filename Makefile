@@ -18,7 +18,7 @@ demo: ## Two gateways in network namespaces, real traffic through ESP between th
 test: layers ## All tests: unit, property, vectors; then against a real Linux kernel and scapy (needs root for those)
 	@scripts/prerequisites test
 	$(CARGO) test $(FLAGS) --workspace --no-fail-fast
-	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
+	$(CARGO) build $(FLAGS) -p uxfrm-cli -p uxfrm-redirect
 	UXFRM=$(BUILT)/debug/uxfrm scripts/interop $(ARGS)
 
 sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=10000; SEED=N replays one; docs/simulation.md)
@@ -28,7 +28,7 @@ sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=1
 
 endure: ## Kills, stops, upgrades and lost stores beneath traffic in host and inline mode, so many of each (ROUNDS=300 SEED=1): no IV twice, nothing plain
 	@scripts/prerequisites test
-	$(CARGO) build $(FLAGS) -p uxfrm -p uxfrm-redirect
+	$(CARGO) build $(FLAGS) -p uxfrm-cli -p uxfrm-redirect
 	UXFRM_ROUNDS=$(or $(ROUNDS),300) UXFRM_SEED=$(or $(SEED),1) UXFRM=$(BUILT)/debug/uxfrm scripts/interop -q -k test_endurance
 
 loom: ## What threads share without locks, in all orders, with loom (ARGS=replay: those models only; loom/README.md)

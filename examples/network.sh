@@ -139,7 +139,7 @@ find_uxfrm() {
 		done
 	fi
 	if [ -z "${UXFRM-}" ]; then
-		(cd "$repository" && cargo build --locked --release -p uxfrm -p uxfrm-redirect)
+		(cd "$repository" && cargo build --locked --release -p uxfrm-cli -p uxfrm-redirect)
 		UXFRM=$target/release/uxfrm
 	fi
 	UXFRM=$(realpath "$UXFRM")

@@ -17,9 +17,10 @@ const LAYERS: &[&[&str]] = &[
     &["uxfrm-tunnel", "uxfrm-offload", "uxfrm-netlink"],
     &["uxfrm-xfrm", "uxfrm-link"],
     &["uxfrm-runtime"],
+    &["uxfrm"],
     &["uxfrm-daemon"],
     &["uxfrm-fleet", "uxfrm-bench"],
-    &["uxfrm"],
+    &["uxfrm-cli"],
 ];
 
 /// The layers up to here are sans-IO: no clock, thread, descriptor, random source or environment.
@@ -43,7 +44,7 @@ const ENGINE: &str = "uxfrm-engine";
 /// [`NETLINK_WIRE`] with the gateway. [`CLI`]'s tests have it built.
 const REDIRECT: &str = "uxfrm-redirect";
 const CONTROL: &str = "uxfrm-control";
-const CLI: &str = "uxfrm";
+const CLI: &str = "uxfrm-cli";
 
 /// What the source of a sans-IO crate may not say outside its tests.
 const OUTSIDE_WORLD: &[&str] = &[
@@ -143,7 +144,7 @@ fn the_check_sees_an_arrow_upwards() {
     assert!(may_use(REDIRECT, NETLINK_WIRE, DependencyKind::Normal));
     assert!(!may_use(REDIRECT, PACKET, DependencyKind::Normal));
     assert!(!may_use(NETLINK_WIRE, PACKET, DependencyKind::Normal));
-    assert!(may_use("uxfrm", IO, DependencyKind::Normal));
+    assert!(may_use(CLI, IO, DependencyKind::Normal));
 }
 
 #[test]

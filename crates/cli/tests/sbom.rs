@@ -58,7 +58,7 @@ fn linked() -> BTreeSet<String> {
     let mut waiting: Vec<&PackageId> = metadata
         .workspace_packages()
         .into_iter()
-        .filter(|package| ["uxfrm", "uxfrm-redirect"].contains(&package.name.as_str()))
+        .filter(|package| ["uxfrm-cli", "uxfrm-redirect"].contains(&package.name.as_str()))
         .map(|package| &package.id)
         .collect();
     let mut found = BTreeSet::new();

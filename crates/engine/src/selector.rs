@@ -63,6 +63,28 @@ impl Selector {
         }
     }
 
+    /// Fits every packet from one prefix to another, of any protocol and any port.
+    ///
+    /// Both prefixes must be of one family: a database refuses a mixed selector.
+    ///
+    /// ```
+    /// use uxfrm_engine::{PortMask, Prefix, Selector};
+    ///
+    /// let hosts = Prefix::new([10, 1, 0, 0].into(), 16)?;
+    /// let server = Prefix::host([192, 0, 2, 7].into());
+    /// let https = Selector {
+    ///     protocol: 6,
+    ///     destination_port: PortMask::exactly(443),
+    ///     ..Selector::between(hosts, server)
+    /// };
+    /// assert_eq!(https.source, hosts);
+    /// # Ok::<(), uxfrm_engine::PrefixError>(())
+    /// ```
+    #[must_use]
+    pub const fn between(source: Prefix, destination: Prefix) -> Self {
+        Self { source, destination, ..Self::any(destination.family()) }
+    }
+
     /// The family it is of.
     #[must_use]
     pub const fn family(&self) -> Family {

@@ -31,6 +31,47 @@ pub struct SaTransform {
     pub authentication_key: KeyMaterial,
 }
 
+impl SaTransform {
+    /// AES-GCM with a tag of 16 bytes (RFC 4106). The key's length chooses the AES key size: 20, 28
+    /// or 36 bytes, of which the last 4 are the salt.
+    ///
+    /// # Errors
+    /// [`uxfrm_crypto::Error::KeyLength`] for a key of another length.
+    ///
+    /// ```
+    /// use uxfrm_crypto::KeyMaterial;
+    /// use uxfrm_engine::SaTransform;
+    ///
+    /// let aes_128 = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
+    /// assert_eq!(aes_128.transform.name(), "rfc4106(gcm(aes))");
+    /// assert!(SaTransform::aes_gcm(KeyMaterial::new(&[7; 16])).is_err(), "no salt");
+    /// # Ok::<(), uxfrm_crypto::Error>(())
+    /// ```
+    pub fn aes_gcm(key: KeyMaterial) -> Result<Self, uxfrm_crypto::Error> {
+        Self::aead("rfc4106(gcm(aes))", key, 128)
+    }
+
+    /// An AEAD by the kernel's name, with its salt or nonce at the end of the key; as
+    /// `ip xfrm state add … aead NAME KEY ICV-BITS`.
+    ///
+    /// # Errors
+    /// As [`Transform::aead`].
+    ///
+    /// ```
+    /// use uxfrm_crypto::KeyMaterial;
+    /// use uxfrm_engine::SaTransform;
+    ///
+    /// let key = KeyMaterial::new(&[7; 36]);
+    /// let chacha = SaTransform::aead("rfc7539esp(chacha20,poly1305)", key, 128)?;
+    /// assert_eq!(chacha.transform.icv_len(), 16);
+    /// # Ok::<(), uxfrm_crypto::Error>(())
+    /// ```
+    pub fn aead(name: &str, key: KeyMaterial, icv_bits: u32) -> Result<Self, uxfrm_crypto::Error> {
+        let transform = Transform::aead(name, key.len() * 8, icv_bits)?;
+        Ok(Self { transform, encryption_key: key, authentication_key: KeyMaterial::empty() })
+    }
+}
+
 /// `encap espinudp SPORT DPORT OADDR`.
 ///
 /// With a source port of 0, which Linux would send as it stands, each inner flow has a source port of its own, as with `encap-sport auto`
@@ -48,6 +89,24 @@ pub struct UdpEncap {
 }
 
 impl UdpEncap {
+    /// ESP in UDP as RFC 3948 has it: `encap espinudp SPORT DPORT 0.0.0.0`.
+    ///
+    /// ```
+    /// use uxfrm_engine::{UdpEncap, UdpEncapKind};
+    ///
+    /// let encap = UdpEncap::espinudp(4500, 4500);
+    /// assert!(encap.kind == UdpEncapKind::Esp && !encap.spreads_flows());
+    /// ```
+    #[must_use]
+    pub const fn espinudp(source_port: u16, destination_port: u16) -> Self {
+        Self {
+            kind: UdpEncapKind::Esp,
+            source_port,
+            destination_port,
+            original_address: Family::V4.unspecified(),
+        }
+    }
+
     /// Whether each inner flow has a source port of its own.
     #[must_use]
     pub const fn spreads_flows(&self) -> bool {
@@ -194,6 +253,87 @@ impl SaConfig {
             care_of: None,
             offload: None,
         }
+    }
+}
+
+impl SaConfig {
+    /// An ESP state in tunnel mode from one gateway to another: reqid 0, a replay window of
+    /// [`SaConfig::DEFAULT_REPLAY_WINDOW`] packets, both directions, no limits.
+    ///
+    /// ```
+    /// use uxfrm_crypto::{Backend, KeyMaterial};
+    /// use uxfrm_engine::{Database, Moment, Reqid, SaConfig, SaTransform, Spi};
+    ///
+    /// let (here, there) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
+    /// let state = SaConfig::esp_tunnel(here, there, Spi(0x1001), keys);
+    /// let state = state.with_reqid(Reqid(7)).with_esn();
+    ///
+    /// let mut database = Database::new(Backend::Auto, 1);
+    /// let added = database.apply(Moment(0), |change| change.add_sa(state))?;
+    /// assert!(added.extended() && added.config().window == SaConfig::DEFAULT_REPLAY_WINDOW);
+    /// # Ok::<(), uxfrm_engine::Error>(())
+    /// ```
+    #[must_use]
+    pub fn esp_tunnel(
+        source: IpAddr,
+        destination: IpAddr,
+        spi: Spi,
+        transform: SaTransform,
+    ) -> Self {
+        let id = SaId { destination, spi, protocol: SaProtocol::Esp };
+        Self { mode: Mode::Tunnel, ..Self::new(id, source, transform) }
+            .with_replay_window(Self::DEFAULT_REPLAY_WINDOW)
+    }
+
+    /// An ESP state in transport mode between two hosts; otherwise as [`SaConfig::esp_tunnel`].
+    #[must_use]
+    pub fn esp_transport(
+        source: IpAddr,
+        destination: IpAddr,
+        spi: Spi,
+        transform: SaTransform,
+    ) -> Self {
+        Self { mode: Mode::Transport, ..Self::esp_tunnel(source, destination, spi, transform) }
+    }
+
+    /// Packets in the replay window where nothing else is said (RFC 4303 §3.4.3).
+    pub const DEFAULT_REPLAY_WINDOW: u32 = 64;
+
+    /// This state for templates with another reqid.
+    #[must_use]
+    pub fn with_reqid(self, reqid: Reqid) -> Self {
+        Self { reqid, ..self }
+    }
+
+    /// This state with a replay window of so many packets, at most 4096; 0 switches the check off.
+    #[must_use]
+    pub fn with_replay_window(self, packets: u32) -> Self {
+        Self { replay: ReplayConfig { window: packets, ..self.replay }, ..self }
+    }
+
+    /// This state with extended sequence numbers (RFC 4303 §2.2.1).
+    #[must_use]
+    pub fn with_esn(self) -> Self {
+        Self { flags: self.flags | SaFlags::ESN, ..self }
+    }
+
+    /// This state for one direction only. One for [`Direction::Out`] has no replay window.
+    ///
+    /// ```
+    /// use uxfrm_crypto::KeyMaterial;
+    /// use uxfrm_engine::{Direction, SaConfig, SaTransform, Spi};
+    ///
+    /// let (here, there) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
+    /// let state = SaConfig::esp_transport(here, there, Spi(0x1001), keys);
+    /// assert_eq!(state.with_direction(Direction::Out).replay.window, 0);
+    /// # Ok::<(), uxfrm_crypto::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_direction(self, direction: Direction) -> Self {
+        let window = if direction == Direction::Out { 0 } else { self.replay.window };
+        Self { direction: Some(direction), ..self.with_replay_window(window) }
     }
 }
 

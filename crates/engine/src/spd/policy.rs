@@ -2,7 +2,9 @@
 
 use bitflags::bitflags;
 
-use crate::{Direction, IfId, Limits, Mark, Offload, PolicyIndex, Priority, Selector, Template};
+use crate::{
+    Direction, IfId, Limits, Mark, Offload, PolicyIndex, Prefix, Priority, Selector, Template,
+};
 
 /// What happens to packets that match. Allowed packets go through the templates; without templates they pass as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,4 +96,74 @@ pub enum PolicyName {
     Index(PolicyIndex),
     /// Its selector, as it was given.
     Selector(Selector),
+}
+
+impl Policy {
+    /// Packets from one prefix to another go through `template`'s ESP, or are dropped (RFC 4301:
+    /// PROTECT). Inbound and forwarded packets must have come out of it.
+    ///
+    /// Priority 0 and no mark, interface id, flag or limit. More templates go to
+    /// [`Policy::templates`], narrower traffic to [`Policy::selector`].
+    ///
+    /// ```
+    /// use uxfrm_engine::{Direction, Policy, Prefix, Priority, Template};
+    ///
+    /// let from = Prefix::new([10, 1, 0, 0].into(), 16)?;
+    /// let to = Prefix::new([10, 2, 0, 0].into(), 16)?;
+    /// let template = Template::esp_tunnel([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    /// let policy = Policy::protect(Direction::Out, from, to, template);
+    /// assert_eq!(policy.templates, [template]);
+    /// assert_eq!(policy.with_priority(Priority(100)).priority, Priority(100));
+    /// # Ok::<(), uxfrm_engine::PrefixError>(())
+    /// ```
+    #[must_use]
+    pub fn protect(direction: Direction, from: Prefix, to: Prefix, template: Template) -> Self {
+        Self { templates: vec![template], ..Self::bypass(direction, from, to) }
+    }
+
+    /// Packets from one prefix to another pass as they are (RFC 4301: BYPASS).
+    ///
+    /// ```
+    /// use uxfrm_engine::{Action, Direction, Family, Policy, Prefix};
+    ///
+    /// let any = Prefix::any(Family::V6);
+    /// let policy = Policy::bypass(Direction::In, any, any);
+    /// assert!(policy.action == Action::Allow && policy.templates.is_empty());
+    /// ```
+    #[must_use]
+    pub fn bypass(direction: Direction, from: Prefix, to: Prefix) -> Self {
+        Self {
+            direction,
+            kind: PolicyKind::Main,
+            index: PolicyIndex(0),
+            selector: Selector::between(from, to),
+            priority: Priority(0),
+            action: Action::Allow,
+            templates: Vec::new(),
+            mark: Mark::default(),
+            if_id: IfId(0),
+            flags: PolicyFlags::empty(),
+            limits: Limits::default(),
+            offload: None,
+        }
+    }
+
+    /// Packets from one prefix to another are dropped (RFC 4301: DISCARD).
+    ///
+    /// ```
+    /// use uxfrm_engine::{Action, Direction, Family, Policy, Prefix};
+    ///
+    /// let any = Prefix::any(Family::V4);
+    /// assert_eq!(Policy::block(Direction::Out, any, any).action, Action::Block);
+    /// ```
+    #[must_use]
+    pub fn block(direction: Direction, from: Prefix, to: Prefix) -> Self {
+        Self { action: Action::Block, ..Self::bypass(direction, from, to) }
+    }
+
+    /// This policy with another priority; lower goes first.
+    #[must_use]
+    pub fn with_priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
+    }
 }
