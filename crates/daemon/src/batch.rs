@@ -6,8 +6,10 @@
 //! would have been right, and no key byte in any error.
 
 mod algorithm;
+pub(crate) mod apply;
 mod error;
 mod policy;
+pub(crate) mod provenance;
 mod state;
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};

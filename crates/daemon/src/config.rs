@@ -15,22 +15,23 @@ use toml::de::DeTable;
 use uxfrm_io::text_file;
 
 mod cache;
-mod complaint;
-mod contradiction;
+mod consistency;
 mod device;
+mod error;
 mod inline;
-mod mistake;
-mod value;
-mod values;
+pub(crate) mod limits;
+mod names;
+mod raw_keys;
+mod types;
 
-use mistake::Fault;
+use error::Fault;
 
 pub use cache::Cache;
-pub(crate) use contradiction::of_tun;
 pub use device::{Device, LinkDown};
+pub use error::Mistake;
 pub use inline::{By, Inline};
-pub use mistake::Mistake;
-pub use value::{Functions, Gather, Mtu, Table, TunName, Workers};
+pub(crate) use names::{DIVERTED, of_tun};
+pub use types::{Functions, Gather, Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -321,8 +322,8 @@ impl Config {
         // What follows a mistake of the text is seldom one of its own: a bracket that is not closed has all behind it wrong.
         let document = DeTable::parse(text).map_err(|error| told(vec![Fault::of_toml(&error)]))?;
         let document = document.into_inner();
-        let config = values::read(document.clone()).map_err(told)?;
-        let contradictions = contradiction::find(&config);
+        let config = raw_keys::read(document.clone()).map_err(told)?;
+        let contradictions = consistency::find(&config);
         if contradictions.is_empty() {
             return Ok(config);
         }

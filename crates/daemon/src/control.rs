@@ -6,16 +6,16 @@
 //! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Requests are handled in
 //! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
-pub(crate) mod awaken;
-mod client;
-mod handing;
+mod busy_poll;
+pub mod client;
+mod handover;
 mod listener;
-mod protocol;
-mod reach;
 mod refusal;
-mod rhythm;
-mod stay;
-mod xfrm;
+mod session;
+pub(crate) mod socket_owner;
+pub mod stats_socket;
+pub(crate) mod wake_clients;
+mod xfrm_server;
 
 use std::{
     collections::VecDeque,
@@ -35,16 +35,16 @@ use nix::{
 
 use zeroize::Zeroize as _;
 
-use client::Client;
-pub(crate) use client::Seat;
+use crate::protocol::{ClientId, Outbox, Protocol, Rest};
+use busy_poll::follow_up::Rhythm;
+pub(crate) use client::trust;
+pub use client::{Spoken, connect, reach, speak, wait_for_ever};
 use listener::{Accepted, Listener};
-pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol, Rest};
-pub(crate) use reach::trust;
-pub use reach::{Spoken, connect, reach, speak, wait_for_ever};
-use rhythm::Rhythm;
+use session::Client;
+pub(crate) use session::Seat;
 pub(crate) use uxfrm_control::greeting::Dialect;
 use uxfrm_control::greeting::Greeting;
-pub(crate) use xfrm::{Serving, Xfrm};
+pub(crate) use xfrm_server::Xfrm;
 
 /// Bytes of the largest datagram that is taken: what a socket's default buffer lets through.
 const LARGEST: usize = 256 * 1024;

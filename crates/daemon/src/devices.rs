@@ -5,9 +5,9 @@
 //! gateway runs; threads start when there are lanes.
 
 mod by_route;
-mod desk;
+mod handover;
 mod interface;
-mod passing;
+mod requests;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,23 +26,21 @@ use uxfrm_offload::{
 use uxfrm_packet::Pool;
 use uxfrm_runtime::{Bay, DeviceLane, Events, Exit};
 
+use crate::config::limits::MOST_FUNCTIONS;
 use crate::{
     carrier::Carrier,
+    clock::now,
     config::{Device, LinkDown as Choice},
-    control::{ClientId, Outbox},
-    lanes,
-    time::now,
+    ports::workers,
+    protocol::{ClientId, Outbox},
 };
 use by_route::ByRoute;
+pub(crate) use handover::{Finals, Passed, drain};
 pub(crate) use interface::Making;
 use interface::{Interface, Look};
-pub(crate) use passing::{Finals, Passed, drain};
 
 /// How often interfaces are looked at.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Of virtual functions: a TUN each.
-pub(crate) const MOST_FUNCTIONS: u16 = 64;
 
 /// The devices of a gateway.
 #[derive(Debug)]
@@ -226,7 +224,7 @@ impl Devices {
         for report in self.news.drain(..) {
             for (client, device) in &self.listeners {
                 if device.as_ref().is_none_or(|wanted| *wanted == report.device) {
-                    outbox.send(*client, desk::datagram(&Answer::Event(report.clone())));
+                    outbox.send(*client, requests::datagram(&Answer::Event(report.clone())));
                 }
             }
         }
@@ -326,7 +324,7 @@ impl Devices {
             return Ok(());
         };
         let exit = match around.mode {
-            Mode::Host => Exit::Wire(lanes::sending(around.mark)?),
+            Mode::Host => Exit::Wire(workers::sending(around.mark)?),
             Mode::Inline => Exit::Lane,
         };
         let devices = installed.interfaces.iter().map(Interface::device).collect();

@@ -9,8 +9,6 @@
 //! the host comes back by it. Up: the host's stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
 //! crash it stays out, and nothing passes between the devices until the next start.
 
-mod keep_out;
-
 use std::io;
 use std::net::IpAddr;
 
@@ -19,13 +17,14 @@ use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
 use uxfrm_io::{Fitted, Rtnetlink, Share, Tun, xdp::Takes};
 use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Turns};
 
-pub(crate) use self::keep_out::KeepOut;
 use crate::{
     config::{Config, Inline},
     descriptor_store::DescriptorStore,
-    ethernet::{Device, Place},
-    guidance::{Guidance, Guided, Links},
-    lanes::{self, Opened, Surroundings, UdpPort},
+    ports::{
+        ethernet::{Device, Place},
+        next_hops::{Guidance, Guided, Links},
+        workers::{self, Opened, Surroundings, UdpPort},
+    },
 };
 
 /// The two devices.
@@ -51,7 +50,7 @@ impl Devices {
         let mut wire = Device::find(&mut rtnetlink, inline.wire(), Place::WIRE)?;
         let workers = config.runtime.workers.count().get();
         protected.prepare(inline.protected_by(), Takes::Passing, workers, descriptors)?;
-        let esp = Takes::Esp { ports: lanes::numbers(config) };
+        let esp = Takes::Esp { ports: workers::numbers(config) };
         wire.prepare(inline.wire_by(), esp, workers, descriptors)?;
         let devices = Self { protected, wire };
         devices.know_host(own).context("can't tell AF_XDP the host's addresses")?;
@@ -62,7 +61,7 @@ impl Devices {
     ///
     /// # Errors
     /// The kernel's.
-    fn know_host(&self, own: &[IpAddr]) -> io::Result<()> {
+    pub(crate) fn know_host(&self, own: &[IpAddr]) -> io::Result<()> {
         // That at the wire takes what is the gateway's whatever the host's addresses.
         self.protected.know_host(own)
     }
@@ -102,14 +101,14 @@ pub(crate) fn open(
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<Opened> {
     let Beside { devices, bay } = beside;
-    let ports = lanes::udp_ports(config, descriptors)?;
-    let source_ports = lanes::source_ports()?;
+    let ports = workers::udp_ports(config, descriptors)?;
+    let source_ports = workers::source_ports()?;
     let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };
     let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
-    for (number, queue) in lanes::queues(config, tun, descriptors)?.into_iter().enumerate() {
+    for (number, queue) in workers::queues(config, tun, descriptors)?.into_iter().enumerate() {
         let cpu = Cpu(u32::try_from(number).context("workers are at most 1024")?);
-        let common = lanes::settings(config, &queue, around)?;
+        let common = workers::settings(config, &queue, around)?;
         let encap_ports = ports.iter().map(|port| port.number).collect();
         let headers = WireHeaders::Engine;
         let settings =
@@ -142,10 +141,10 @@ fn inline_ports(
 ) -> anyhow::Result<InlinePorts> {
     let workers = config.runtime.workers.count().get();
     let share = Share::new(cpu.0, u32::try_from(workers)?).context("more lanes than workers")?;
-    let mut sockets = Vec::from(lanes::raw(config, share, descriptors)?);
+    let mut sockets = Vec::from(workers::raw(config, share, descriptors)?);
     for port in ports {
-        for local in lanes::unspecified(port.number) {
-            sockets.push(Box::new(lanes::open(config, port, local, share, descriptors)?));
+        for local in workers::unspecified(port.number) {
+            sockets.push(Box::new(workers::open(config, port, local, share, descriptors)?));
         }
     }
     let protected = devices.protected.open(cpu, workers, descriptors)?;

@@ -4,12 +4,11 @@
 //! policies change as one: workers see all of it at once, and one thing that is refused leaves all as it was. A state whose line is the same goes on with
 //! its numbers.
 
-mod difference;
+mod diff;
+mod report;
 mod settings;
-mod shown;
 mod step;
 mod tunnels;
-mod written;
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +16,14 @@ use serde::{Deserialize, Serialize};
 use uxfrm_engine::{Changes, Database, Error as Refused, PolicyChange};
 
 use crate::{
+    batch::provenance::Written,
+    clock::now,
     config::{AtExit, Config},
-    following::Following,
-    gateway, sandbox,
-    time::now,
+    reconcile::{Following, databases},
+    sandbox,
     tunnels::{Carrying, Plan},
 };
-use difference::Difference;
-pub(crate) use written::Written;
+use diff::Difference;
 
 /// What a client asks, as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +121,7 @@ impl Reload {
 
     fn attempt(&mut self, request: Request, targets: Targets<'_>) -> anyhow::Result<Outcome> {
         let config = Config::load(&self.path)?;
-        let said = gateway::imagine(&config)?;
+        let said = databases::imagine(&config)?;
         let plan = Plan::read(&config)?;
         let Targets { database, following, tunnels: carrying, at_exit } = targets;
         let difference = Difference::find(database, &self.written, &said);
@@ -142,7 +141,7 @@ impl Reload {
         let expires = config.control.acquire_expires;
         outcome.acquire_expires =
             (expires != self.config.control.acquire_expires).then_some(expires.get());
-        self.written = Written::of(database, &said);
+        self.written = diff::written(database, &said);
         self.plan = plan;
         // What waits for the next start is told again at the next reload.
         self.config.host.at_exit = config.host.at_exit;
@@ -204,7 +203,7 @@ fn release(targets: Targets<'_>) -> anyhow::Result<Outcome> {
     })?;
     let changes = together(database, following)?;
     let gone = changes.policies.iter().filter_map(|change| match change {
-        PolicyChange::Removed(entry) => Some(shown::gone(&entry.policy())),
+        PolicyChange::Removed(entry) => Some(report::gone(&entry.policy())),
         PolicyChange::Added(_) => None,
     });
     Ok(Outcome { lines: gone.collect(), changes, ..Outcome::default() })

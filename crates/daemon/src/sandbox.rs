@@ -11,7 +11,8 @@ use uxfrm_io::confine::{self, Confined, Extra, Places};
 
 use crate::{
     config::{Config, Inline},
-    sequences, stand_in,
+    fallback_socket,
+    reconcile::sequences,
 };
 
 /// Where to read on.
@@ -94,7 +95,8 @@ fn places(path: &Path, config: &Config) -> Places {
     let socket = config.control.socket.as_deref().and_then(directory);
     let socket = socket.filter(|place| is_own(place, &of_others));
     let store = store.map(|store| around_store(store, &of_others));
-    let write = store.into_iter().chain(witness).chain(socket).chain(stand_in::own()).collect();
+    let write =
+        store.into_iter().chain(witness).chain(socket).chain(fallback_socket::own()).collect();
     let mut read = of_others;
     read.extend(["/run/netns", "/etc/localtime", "/usr/share/zoneinfo"].map(PathBuf::from));
     Places { read, write }

@@ -15,17 +15,17 @@
 //! tells the successor to go on; or it ends the successor, and only then tells the predecessor. There is no moment at which both could
 //! send. Nothing of this touches the disk between 4 and 5: what is reserved in the journal is reserved still.
 
-mod carried;
 mod channel;
 mod manifest;
 mod orphans;
 mod predecessor;
+mod queued_packets;
 #[cfg(test)]
 pub(crate) mod rehearsal;
+mod sa_progress;
 mod successor;
 mod supervisor;
 mod trust;
-mod waiting;
 
 use std::path::PathBuf;
 

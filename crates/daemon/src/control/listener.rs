@@ -20,7 +20,7 @@ use nix::{
 
 use uxfrm_control::greeting::NAME;
 
-use crate::stand_in::{self, SocketFile};
+use crate::fallback_socket::{self, SocketFile};
 
 /// A listening socket; a file goes with it.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl AsFd for Listener {
 }
 
 fn bind_file(socket: &OwnedFd, path: &Path, user: Option<u32>) -> io::Result<SocketFile> {
-    stand_in::clear(path, SockType::SeqPacket)?;
+    fallback_socket::clear(path, SockType::SeqPacket)?;
     // What the file will have: there is no moment at which others could connect.
     fchmod(socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
@@ -115,12 +115,12 @@ fn bind_file(socket: &OwnedFd, path: &Path, user: Option<u32>) -> io::Result<Soc
 fn bind_name(socket: &OwnedFd, user: Option<u32>) -> io::Result<Option<SocketFile>> {
     match bind(socket.as_raw_fd(), &UnixAddr::new_abstract(NAME)?) {
         Ok(()) => {
-            stand_in::sweep(NAME, SockType::SeqPacket);
+            fallback_socket::sweep(NAME, SockType::SeqPacket);
             Ok(None)
         }
         Err(Errno::EADDRINUSE) => {
-            let path = stand_in::make(NAME, SockType::SeqPacket)
-                .map_err(|error| stand_in::refused(NAME, &error))?;
+            let path = fallback_socket::make(NAME, SockType::SeqPacket)
+                .map_err(|error| fallback_socket::refused(NAME, &error))?;
             bind_file(socket, &path, user).map(Some)
         }
         Err(errno) => Err(errno.into()),

@@ -10,6 +10,7 @@ use uxfrm_control::{
 use uxfrm_io::shared_page::SharedPage;
 
 use super::*;
+use crate::protocol::{Identity, Rest};
 
 /// Repeats what it hears; a datagram of one byte N asks for a dump of N parts of 40,000 bytes.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use uxfrm_io::{
 };
 use uxfrm_offload::Link;
 
-use crate::gateway::bring_up;
+use crate::tun::bring_up;
 
 /// Of TUNs that nobody sends into.
 const MTU: u16 = 1500;

@@ -2,7 +2,7 @@
 
 use uxfrm_engine::{Change, Defaults, Error, Mark, Policy, SaConfig, SaId};
 
-use super::difference::name;
+use super::diff::name;
 
 #[derive(Debug)]
 pub(super) enum Step {

@@ -6,8 +6,9 @@ use proptest::{collection::vec, prelude::*};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Direction, FlowKey, Moment};
 
-use super::{difference::Difference, written::Written};
-use crate::load;
+use super::diff::Difference;
+use crate::batch::apply;
+use crate::batch::provenance::Written;
 
 const NOW: Moment = Moment(0);
 
@@ -60,7 +61,7 @@ fn load(database: &mut Database, lines: &[String]) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("lines");
     std::fs::write(&path, lines.join("\n") + "\n").expect("it is written");
-    load::load(database, &[path], NOW).expect("they are right");
+    apply::load(database, &[path], NOW).expect("they are right");
 }
 
 fn said(lines: &[String]) -> Database {
@@ -74,7 +75,7 @@ fn reload(running: &mut Database, written: &mut Written, lines: &[String]) -> Ve
     let difference = Difference::find(running, written, &said);
     let told = difference.lines();
     running.apply(NOW, |change| difference.carry_out(change)).expect("nothing stands in the way");
-    *written = Written::of(running, &said);
+    *written = super::diff::written(running, &said);
     told
 }
 

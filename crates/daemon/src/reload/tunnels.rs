@@ -4,7 +4,7 @@ use uxfrm_link::{Admin, TunnelLink};
 use uxfrm_netlink::Refusal;
 use uxfrm_tunnel::PortRequest;
 
-use crate::tunnels::{Carrying, Plan, fault::words};
+use crate::tunnels::{Carrying, Plan, error::words};
 
 /// One thing to do.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use uxfrm_io::{
 };
 
 use crate::{
-    following::{PacketFilter, Routes},
-    guard::Guard,
-    host::LedBy,
+    firewall::Guard,
+    reconcile::{PacketFilter, Routes},
+    routes::LedBy,
 };
 
 const TUN: &str = "uxfrm0";

@@ -15,11 +15,11 @@ use uxfrm_engine::Moment;
 use uxfrm_testkit::Rng;
 
 use crate::{
-    sequences::{
+    clock::{self, Clock},
+    reconcile::sequences::{
         disk::Disk,
         memory::{Memory, Shelf},
     },
-    time::{self, Clock},
 };
 
 thread_local! {
@@ -48,7 +48,7 @@ pub(super) fn begin(seed: u64) {
     NOW.set(1_000_000_000);
     START.set(1_700_000_000_000_000_000);
     DICE.set(Rng::new(seed ^ 0x5eed));
-    time::set(Rc::new(FakeClock));
+    clock::set(Rc::new(FakeClock));
 }
 
 /// Time passes.

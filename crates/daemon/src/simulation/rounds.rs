@@ -13,7 +13,7 @@ use super::{
     machine::{self, Health},
     site::{PLACES, Run, Site, outer, pick},
 };
-use crate::control::Outbox;
+use crate::protocol::Outbox;
 
 const SEEDS: u64 = 60;
 const ROUNDS: usize = 30;
@@ -193,7 +193,7 @@ impl Stand {
             let _held = sa.sequence().take(packets);
             let next = u32::try_from(sa.highest_received()).unwrap() + packets;
             let _beyond = sa.replay().check(next).and_then(|new| sa.replay().accept(new));
-            let _limited = sa.charge(packets, 100, crate::time::now());
+            let _limited = sa.charge(packets, 100, crate::clock::now());
         }
     }
 }

@@ -26,19 +26,21 @@ use super::{
     machine::{self, FakeDisk, FakeShelf},
 };
 use crate::{
+    batch::{apply, provenance::Written},
+    clock::now,
     config::{AtExit, Config},
-    control::{ClientId, Identity, Outbox, Protocol, Rest, Serving, Xfrm},
+    control::Xfrm,
     devices::{Devices, Making},
-    following::Following,
-    gateway,
-    held::{self, Files, portrait::Portrait},
-    keepalive::Keepalives,
-    load,
-    planner::Planner,
-    reload::{Reload, Written},
-    round::Round,
-    sequences::{Remembered, SequenceStore, condition::Condition, on_disk::OnDisk},
-    time::now,
+    gateway::{housekeeping::Round, requests::Serving},
+    ports::keepalive::Keepalives,
+    protocol::{ClientId, Identity, Outbox, Protocol, Rest},
+    reconcile::{
+        Following,
+        fail_closed::{self, Files, saved_policies::Portrait},
+        rebuild::Planner,
+        sequences::{Remembered, SequenceStore, condition::Condition, journal_view::OnDisk},
+    },
+    reload::Reload,
     tunnels::{Carrying, Plan},
     upgrade::Upgrade,
 };
@@ -249,16 +251,16 @@ impl Site {
         database.attend_with(store.keeper());
         let mut devices = Devices::plug(&[], Making::Imagined, 0, &mut database)?;
         let nic = self.offload.map(|_| Nic::new(&mut devices, self.starts));
-        let loaded = load::load(&mut database, std::slice::from_ref(&self.batch), now());
+        let loaded = apply::load(&mut database, std::slice::from_ref(&self.batch), now());
         loaded.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
         let config = Config::parse("simulation", "")?;
         let plan = Plan::read(&config)?;
         let reload = Reload::new(&self.batch, config, Written::all(&database), plan);
         let portrait = self.policies.as_deref().map(|text| Portrait::parse(text).expect("whole"));
         if let Some(portrait) = portrait {
-            held::hold(&mut database, &portrait, Files::Decide);
+            fail_closed::hold(&mut database, &portrait, Files::Decide);
         }
-        gateway::reserve(&mut database, &mut store)?;
+        crate::reconcile::databases::reserve(&mut database, &mut store)?;
         let snapshot = database.snapshot();
         let workers = self.workers_of(seed, &database)?;
         let (guard, mut routes) = self.kernel.start(&snapshot.spd, &self.own());
@@ -324,7 +326,10 @@ impl Site {
         let Run { workers, mut database, following, .. } = run;
         drop(workers);
         let is_exact = match end {
-            End::Orderly => gateway::close_store(&mut database, following.leave_routes()).is_ok(),
+            End::Orderly => {
+                crate::reconcile::databases::close_store(&mut database, following.leave_routes())
+                    .is_ok()
+            }
             // One that has just taken over another's place has none before its first commit.
             End::Fault | End::Killed => following.has_witness(),
             End::PowerLoss => {

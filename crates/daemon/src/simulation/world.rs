@@ -21,7 +21,7 @@ use super::{
     trace::Trace,
     wire::Wire,
 };
-use crate::{control::Outbox, sequences::condition::Condition};
+use crate::{protocol::Outbox, reconcile::sequences::condition::Condition};
 
 /// The network of static keys, and the reqid of its policies.
 pub(super) const STATIC: u8 = NETS - 1;

@@ -8,11 +8,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
 use uxfrm_io::link::{Link, Parcel};
 
-use super::{carried::Carried, waiting::PassedWaiting};
-use crate::{
-    control::{Identity, Seat},
-    devices, tunnels,
-};
+use super::{queued_packets::PassedWaiting, sa_progress::Carried};
+use crate::{control::Seat, devices, protocol::Identity, tunnels};
 
 /// The words that both ends know. Another number means that a restart is needed.
 pub(super) const VERSION: u32 = 2;

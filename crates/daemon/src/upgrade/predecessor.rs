@@ -21,21 +21,22 @@ use zeroize::Zeroizing;
 
 use super::{
     Answer, Request, Supervisor,
-    carried::{Carried, SoftLimit},
     channel::Order,
     manifest::{
         self, DEVICES, Finals, Hello, Manifest, PassedSeat, Place, TUNNELS, VERSION, Verdict,
         WAITING,
     },
-    waiting::PassedWaiting,
+    queued_packets::PassedWaiting,
+    sa_progress::{Carried, SoftLimit},
 };
 use crate::{
+    batch::provenance::Written,
+    clock::now,
     config::Config,
-    control::{ClientId, Control},
+    control::Control,
     descriptor_store::{Copies, DescriptorStore},
     devices::{self, Devices},
-    reload::Written,
-    time::now,
+    protocol::ClientId,
     tunnels::{self, Carrying, Plan},
 };
 

@@ -7,12 +7,12 @@ use uxfrm_engine::{Database, Defaults, Event, Sa, WaitingPacket};
 use uxfrm_netlink::{Datagram, Server};
 
 use super::{
-    carried::Carried,
     predecessor::{carry, finals, places, policies},
+    queued_packets::PassedWaiting,
+    sa_progress::Carried,
     successor::{self, adopt, go_on_from, restore},
-    waiting::PassedWaiting,
 };
-use crate::{control::Xfrm, reload::Written, sequences::SequenceStore};
+use crate::{batch::provenance::Written, control::Xfrm, reconcile::sequences::SequenceStore};
 
 /// What the predecessor has told, and knows that it has.
 pub(crate) struct Told {

@@ -9,19 +9,20 @@ use uxfrm_netlink::{Messages, Restored};
 
 use super::{
     Answer, RELEASE,
-    carried::Carried,
     manifest::{self, Finals, Hello, Manifest, TAKES, VERSION, Verdict, receive_with_descriptors},
     predecessor::{client_name, place, policies},
-    waiting::PassedWaiting,
+    queued_packets::PassedWaiting,
+    sa_progress::Carried,
 };
 use crate::{
+    batch::provenance::Written,
+    clock::now,
     config::Config,
-    control::{ClientId, Control, Seat, Terms, Xfrm},
+    control::{Control, Seat, Terms, Xfrm},
     descriptor_store::DescriptorStore,
     devices::{self, Devices},
-    reload::Written,
-    sequences::SequenceStore,
-    time::now,
+    protocol::ClientId,
+    reconcile::sequences::SequenceStore,
     tunnels::{Carrying, Plan},
 };
 

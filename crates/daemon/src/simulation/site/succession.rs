@@ -12,15 +12,17 @@ use super::{
     ACQUIRE_EXPIRES, Left, Name, Nic, Run, Site, machine,
 };
 use crate::{
+    clock::now,
     config::{AtExit, Config},
     control::Xfrm,
     devices::{Devices, Making},
-    following::Following,
-    keepalive::Keepalives,
-    planner::Planner,
+    ports::keepalive::Keepalives,
+    reconcile::{
+        Following,
+        rebuild::Planner,
+        sequences::{Remembered, SequenceStore, condition::Condition},
+    },
     reload::Reload,
-    sequences::{Remembered, SequenceStore, condition::Condition},
-    time::now,
     tunnels::{Carrying, Plan},
     upgrade::{
         Upgrade,

@@ -1,0 +1,100 @@
+//! ESP past the kernel's network stack in host mode: a device's queues, and who tells the lanes their ways.
+//!
+//! ```text
+//!   device ─▶ ESP to the host: AF_XDP ─▶ lane ─▶ TUN               all else ─▶ the host's stack, as ever
+//!   TUN ─▶ lane ─┬─▶ ESP whose way leads by the device: AF_XDP
+//!                └─▶ all else: the kernel's sockets
+//! ```
+//!
+//! When uxfrm ends, however it does, the program leaves the device, and the kernel has all packets again.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use uxfrm_engine::Cpu;
+use uxfrm_io::{
+    Rtnetlink,
+    xdp::{Program, Takes},
+};
+use uxfrm_runtime as runtime;
+
+use crate::{
+    config::Config,
+    descriptor_store::DescriptorStore,
+    ports::{
+        ethernet::{Device, Place},
+        next_hops::{Guidance, Links, Talk},
+    },
+};
+
+/// The device.
+#[derive(Debug)]
+pub(crate) struct Express {
+    device: Device,
+}
+
+impl Express {
+    /// Makes the device of a name ready to take ESP to one of `own`, or goes on where the gateway before has.
+    ///
+    /// # Errors
+    /// When it is not there, is no Ethernet, or its driver can't.
+    pub(crate) fn find(
+        config: &Config,
+        name: &str,
+        own: &[IpAddr],
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<Self> {
+        let mut device = Device::find(&mut Rtnetlink::open()?, name, Place::EXPRESS)?;
+        let workers = config.runtime.workers.count().get();
+        device.attach(Takes::OwnEsp, workers, descriptors)?;
+        let express = Self { device };
+        express.follow(own).context("can't tell AF_XDP the host's addresses")?;
+        Ok(express)
+    }
+
+    /// The host's addresses have changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn follow(&self, own: &[IpAddr]) -> io::Result<()> {
+        self.device.know_host(own)
+    }
+
+    /// The program at the device.
+    pub(crate) fn program(&self) -> Option<Arc<Program>> {
+        self.device.program()
+    }
+
+    /// Who tells lanes the ways that lead by the device.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn guidance(&self, config: &Config) -> anyhow::Result<Guidance> {
+        let links = Links { protected: None, wire: self.device.identity() };
+        Guidance::open(config.wire.mark.get(), links)
+    }
+
+    /// A worker's queue, where the device has one for it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn open(
+        &self,
+        worker: Cpu,
+        guidance: &Guidance,
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<Option<(runtime::Express, Talk)>> {
+        let Some((port, address)) = self.device.open_ring(worker, descriptors)? else {
+            return Ok(None);
+        };
+        let (guide, talk) = guidance.talk();
+        Ok(Some((runtime::Express::new(port, address, guide), talk)))
+    }
+
+    /// Has the device gather frames, once all queues are open.
+    pub(crate) fn gather(&self, config: &Config, guidance: &mut Guidance) {
+        guidance.keep(self.device.gather(config.wire.gather));
+    }
+}

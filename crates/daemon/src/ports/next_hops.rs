@@ -1,0 +1,318 @@
+//! Who tells the lanes their ways: one thread with the kernel's routes and neighbours.
+//!
+//! A lane asks for a destination once; the kernel's own lookup answers, with the mark of uxfrm's sockets, so by the routes that what
+//! uxfrm sends takes in host mode as well. Neighbours are found by the kernel, as it is told that they are used. Changes of routes, rules,
+//! links and addresses make lanes ask again; changes of neighbours are told at once.
+
+mod requested;
+
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::AsFd as _,
+    sync::{
+        Arc,
+        atomic::AtomicUsize,
+        mpsc::{self, Receiver, Sender},
+    },
+    time::Duration,
+};
+
+use uxfrm_engine::Moment;
+use uxfrm_io::{
+    Rtnetlink, clock,
+    poll::{Poller, Waker},
+    rtnetlink::{self, Change, Neighbour, Standing, Surroundings},
+};
+use uxfrm_packet::ethernet::MacAddr;
+use uxfrm_runtime::{Answer, Error, Guide, News, NextHop, Question, Side, Turns};
+
+pub(crate) use self::requested::Asked;
+use crate::ports::napi_batching::{self, Gatherer};
+
+const NOTICES: u8 = 0;
+
+/// The longest wait.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Questions of one lane that are answered before the next one's.
+const AT_ONCE: usize = 64;
+
+/// Questions of one lane that may wait. What comes on top is asked again.
+const QUESTIONS: usize = 1024;
+
+/// How long lanes go on with what they know of the kernel's routes without asking again: of some changes, as of a path's MTU, it does not tell.
+const KNOWN_FOR: Duration = Duration::from_secs(10);
+
+/// The devices that ways lead by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Links {
+    /// Towards those who are protected, if that has a device of its own.
+    pub(crate) protected: Option<u32>,
+    /// Towards other gateways, and its address when it was opened.
+    pub(crate) wire: (u32, MacAddr),
+}
+
+/// The ends of a lane's talk on this side.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    asked: Receiver<Question>,
+    told: Sender<News>,
+}
+
+/// A lane that is answered.
+#[derive(Debug)]
+pub(crate) struct Guided {
+    pub(crate) talk: Talk,
+    pub(crate) waker: Waker,
+}
+
+/// The thread's state.
+#[derive(Debug)]
+pub(crate) struct Guidance {
+    poller: Poller,
+    surroundings: Surroundings,
+    rtnetlink: Rtnetlink,
+    mark: u32,
+    links: Links,
+    /// Whether the wire's device is still what it was, so that frames may leave by it.
+    is_wire_usable: bool,
+    lanes: Vec<Guided>,
+    /// Devices that gather frames, for as long as there are lanes.
+    gatherers: Vec<Gatherer>,
+    /// When lanes were told to ask again.
+    told: Moment,
+    asked: Asked,
+}
+
+impl Guidance {
+    /// One without lanes yet.
+    pub(crate) fn open(mark: u32, links: Links) -> anyhow::Result<Self> {
+        let (surroundings, poller) = (Surroundings::open()?, Poller::new()?);
+        poller.add(surroundings.as_fd(), NOTICES)?;
+        Ok(Self {
+            poller,
+            surroundings,
+            rtnetlink: Rtnetlink::open()?,
+            mark,
+            links,
+            is_wire_usable: true,
+            lanes: Vec::new(),
+            gatherers: Vec::new(),
+            told: now(),
+            asked: Asked::default(),
+        })
+    }
+
+    /// The destinations that lanes ask for.
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked.clone()
+    }
+
+    /// Tells all lanes the ways to destinations that were in use before they were.
+    pub(crate) fn expect(&mut self, destinations: &[IpAddr]) {
+        for destination in destinations {
+            let answer = self.way(*destination);
+            self.tell_all(News::Expected(*destination, answer));
+            if let Answer::By { hop, .. } = answer {
+                let standing = self.standing(hop);
+                self.tell_all(News::Neighbour(hop, standing));
+            }
+        }
+    }
+
+    /// Both ends of the talk with a lane.
+    pub(crate) fn talk(&self) -> (Guide, Talk) {
+        let (questions, asked) = mpsc::sync_channel(QUESTIONS);
+        let (told, news) = mpsc::channel();
+        (Guide { questions, waker: self.poller.waker(), news }, Talk { asked, told })
+    }
+
+    /// Answers one more lane.
+    pub(crate) fn add(&mut self, lane: Guided) {
+        self.lanes.push(lane);
+    }
+
+    /// Looks after devices that gather frames.
+    pub(crate) fn keep(&mut self, gatherers: impl IntoIterator<Item = Gatherer>) {
+        self.gatherers.extend(gatherers);
+    }
+
+    /// Takes in what the kernel says has changed.
+    fn take_notices(&mut self) -> Result<(), Error> {
+        let mut changed = None;
+        while let Some(change) = self.surroundings.next_change() {
+            match change {
+                Change::Neighbour(neighbour) => self.tell_of(&neighbour),
+                Change::Ways => changed = changed.or(Some(News::Changed)),
+                Change::Links | Change::Everything => changed = Some(News::Links),
+            }
+        }
+        if changed.is_some() {
+            self.look_for_links()?;
+        }
+        let now = now();
+        if changed.is_some() || now.since(self.told) >= KNOWN_FOR {
+            self.told = now;
+            self.tell_all(changed.unwrap_or(News::Changed));
+        }
+        Ok(())
+    }
+
+    /// Inline mode ends with its devices; host mode goes on by the kernel, also where the device has another address than lanes send from.
+    fn look_for_links(&mut self) -> Result<(), Error> {
+        let (wire, address) = self.links.wire;
+        let Some(protected) = self.links.protected else {
+            let link = self.rtnetlink.link_of_index(wire);
+            let is_usable = link.is_ok_and(|link| link.mac == Some(address));
+            if std::mem::replace(&mut self.is_wire_usable, is_usable) && !is_usable {
+                tracing::warn!(
+                    "the device of `af_xdp` is gone or has another address: ESP passes by the kernel"
+                );
+            }
+            return Ok(());
+        };
+        for index in [protected, wire] {
+            self.rtnetlink
+                .link_of_index(index)
+                .map_err(|error| Error::Link(io::Error::new(io::ErrorKind::NotFound, error)))?;
+        }
+        Ok(())
+    }
+
+    fn tell_of(&self, neighbour: &Neighbour) {
+        if let Some(side) = self.side(neighbour.link) {
+            let hop = NextHop { side, address: neighbour.address };
+            self.tell_all(News::Neighbour(hop, neighbour.standing));
+        }
+    }
+
+    fn tell_all(&self, news: News) {
+        for lane in &self.lanes {
+            // A lane that ended needs no news.
+            let _ended = lane.talk.told.send(news);
+            lane.waker.wake();
+        }
+    }
+
+    /// Answers some questions of each lane; whether there may be more.
+    fn answer(&mut self) -> bool {
+        let mut is_more = false;
+        let lanes = std::mem::take(&mut self.lanes);
+        for lane in &lanes {
+            let mut answered = 0;
+            while answered < AT_ONCE
+                && let Ok(question) = lane.talk.asked.try_recv()
+            {
+                answered += 1;
+                self.answer_one(question, &lane.talk.told);
+            }
+            if answered > 0 {
+                lane.waker.wake();
+            }
+            is_more |= answered == AT_ONCE;
+        }
+        self.lanes = lanes;
+        is_more
+    }
+
+    fn answer_one(&mut self, question: Question, told: &Sender<News>) {
+        let hop = match question {
+            Question::Use(hop) => hop,
+            Question::Way(destination) => {
+                self.asked.note(destination, now());
+                let answer = self.way(destination);
+                let _ended = told.send(News::Way(destination, answer));
+                match answer {
+                    Answer::By { hop, .. } => hop,
+                    Answer::Local | Answer::Nowhere => return,
+                }
+            }
+        };
+        let standing = self.standing(hop);
+        let _ended = told.send(News::Neighbour(hop, standing));
+    }
+
+    fn standing(&mut self, hop: NextHop) -> Standing {
+        self.neighbour(hop).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a neighbour can't be asked for");
+            Standing::Gone
+        })
+    }
+
+    fn way(&mut self, destination: IpAddr) -> Answer {
+        let Ok(chosen) = self.rtnetlink.route_to(destination, self.mark) else {
+            return Answer::Nowhere;
+        };
+        if chosen.is_local {
+            return Answer::Local;
+        }
+        match self.side(chosen.link).filter(|_| !chosen.needs_kernel) {
+            Some(side) => Answer::By {
+                hop: NextHop { side, address: chosen.gateway.unwrap_or(destination) },
+                mtu: u16::try_from(chosen.mtu).unwrap_or(u16::MAX),
+                source: chosen.source,
+            },
+            None => Answer::Nowhere,
+        }
+    }
+
+    /// What the kernel knows of a neighbour, which is being used now.
+    fn neighbour(&mut self, hop: NextHop) -> Result<Standing, rtnetlink::Error> {
+        let link = match hop.side {
+            Side::Protected => self.links.protected.unwrap_or(self.links.wire.0),
+            Side::Wire => self.links.wire.0,
+        };
+        let known = self.rtnetlink.neighbour(link, hop.address)?;
+        match known.map_or(Standing::Forgotten, |neighbour| neighbour.standing) {
+            Standing::Known(mac) => Ok(Standing::Known(mac)),
+            Standing::Stale(mac) => {
+                self.rtnetlink.use_neighbour(link, hop.address)?;
+                Ok(Standing::Known(mac))
+            }
+            Standing::Sought | Standing::Gone | Standing::Forgotten => {
+                self.rtnetlink.use_neighbour(link, hop.address)?;
+                Ok(Standing::Sought)
+            }
+        }
+    }
+
+    fn side(&self, link: u32) -> Option<Side> {
+        match link {
+            link if Some(link) == self.links.protected => Some(Side::Protected),
+            link if link == self.links.wire.0 && self.is_wire_usable => Some(Side::Wire),
+            _other => None,
+        }
+    }
+}
+
+fn now() -> Moment {
+    Moment(clock::boot_nanoseconds())
+}
+
+impl Turns for Guidance {
+    fn turn(&mut self) -> Result<(), Error> {
+        let patience = if self.gatherers.is_empty() { IDLE } else { napi_batching::EVERY };
+        self.poller.wait(Some(patience)).map_err(Error::Poll)?;
+        self.gatherers.iter_mut().for_each(|gatherer| gatherer.look(now()));
+        loop {
+            self.take_notices()?;
+            if !self.answer() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        Arc::default()
+    }
+
+    /// Whoever goes on is to find devices as they were.
+    fn lay_down(&mut self) {
+        self.gatherers.iter_mut().for_each(Gatherer::rest);
+    }
+}

@@ -1,0 +1,427 @@
+//! The lanes of a gateway: per worker a queue of the TUN, sockets towards the network, and an engine.
+//!
+//! Raw sockets are not shared out by the kernel: each gets a copy of every ESP packet. A filter in each lets in only the states that
+//! are its own ([`Share`]), so that a state's packets stay in order. UDP ports are shared by `SO_REUSEPORT` among the lanes, and
+//! with IKE daemons as [`crate::ports::ike`] does.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::{Arc, mpsc::SyncSender},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use uxfrm_engine::{
+    CacheCounts, Cpu, Database, Drops, Family, HostAddresses, HostPort, Settings, SourcePorts,
+    UdpSuper, WaitingPacket, WireHeaders, Worker,
+};
+use uxfrm_io::{
+    Fitted, Port, Raw, RawOptions, Share, Tun, Udp, UdpOptions,
+    absent::{Absent, is_absent},
+    affinity,
+    ike::{Daemons, Datagram},
+    random,
+    tun::Place,
+    xdp::Program,
+};
+use uxfrm_packet::{Protocol, Version};
+use uxfrm_runtime::{Bay, Datagrams, Events, Lane, Running, Turns, Wire};
+
+use crate::{
+    config::{Config, Runtime},
+    descriptor_store::DescriptorStore,
+    local_ports,
+    ports::{
+        af_xdp::Express,
+        ike,
+        next_hops::{Asked, Guidance, Guided, Talk},
+    },
+};
+
+/// The port of ESP and IKE where NAT may be between (RFC 3948 §2).
+const NAT_TRAVERSAL: u16 = 4500;
+
+/// What the lanes must know of the host.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    /// The largest IP packet that the network takes.
+    pub(crate) mtu: u32,
+    /// The host's own addresses.
+    pub(crate) own: HostAddresses,
+    /// Destinations that were in use by the gateway before.
+    pub(crate) destinations: Vec<IpAddr>,
+}
+
+/// All lanes of a gateway, running.
+#[derive(Debug)]
+pub(crate) struct Started {
+    /// The lanes.
+    pub(crate) lanes: Vec<Running>,
+    /// What they drop, and what is dropped beside them.
+    pub(crate) drops: Vec<Arc<Drops>>,
+    /// What their flow caches do.
+    pub(crate) caches: Vec<Arc<CacheCounts>>,
+    /// Who tells them their ways past the host's stack.
+    pub(crate) guidance: Option<Running>,
+    /// The destinations that they ask for.
+    pub(crate) asked: Asked,
+}
+
+/// What is between engines and their wires.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside<'a> {
+    /// Offload devices.
+    pub(crate) bay: &'a Bay,
+    /// The device past the kernel's network stack, if there is one.
+    pub(crate) express: Option<&'a Express>,
+}
+
+/// All lanes of a gateway, which rest still.
+pub(crate) struct Opened {
+    pub(crate) lanes: Vec<Box<dyn Turns>>,
+    pub(crate) drops: Vec<Arc<Drops>>,
+    pub(crate) caches: Vec<Arc<CacheCounts>>,
+    pub(crate) guidance: Option<Guidance>,
+    /// Programs at devices that lanes read by `AF_XDP`.
+    pub(crate) programs: Vec<Arc<Program>>,
+}
+
+impl Opened {
+    /// Goes on where the lanes of the gateway before were laid down.
+    pub(crate) fn take_up(&mut self) -> io::Result<()> {
+        self.lanes.iter_mut().try_for_each(|lane| lane.take_up())
+    }
+
+    /// Packets that waited for states with lanes of another process, by their numbers, wait with these, or leave.
+    pub(crate) fn wait_with(&mut self, waiting: Vec<(usize, Vec<WaitingPacket>)>) {
+        for (number, packets) in waiting {
+            if let Some(lane) = self.lanes.get_mut(number) {
+                lane.wait_with(packets);
+            }
+        }
+    }
+
+    /// Starts each on its thread.
+    pub(crate) fn start(self, config: &Config) -> anyhow::Result<Started> {
+        let Self { lanes, drops, caches, guidance, programs: _at_devices } = self;
+        let lanes = start(lanes, &config.runtime)?;
+        let asked = guidance.as_ref().map(Guidance::asked).unwrap_or_default();
+        let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
+        let guidance = guidance.map(start).transpose()?;
+        Ok(Started { lanes, drops, caches, guidance, asked })
+    }
+}
+
+/// Puts programs where those of the gateway before are, which may not take what these do, as where UDP ports are others now.
+pub(crate) fn put_in_place(programs: &[Arc<Program>]) {
+    for program in programs {
+        if let Err(error) = program.put_in_place() {
+            tracing::warn!(%error, "AF_XDP: a device has the program of the process before still");
+        }
+    }
+}
+
+/// Opens all sockets and queues, or takes those of the gateway before: the first lane has `tun` itself, the others a queue more of it each. The devices
+/// of `bay` are between each lane's engine and its wire, and with `express` ESP passes by that where it can: then somebody guides the lanes.
+pub(crate) fn open_all(
+    config: &Config,
+    tun: Tun,
+    database: &Database,
+    around: &Surroundings,
+    events: &Events,
+    beside: Beside<'_>,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Opened> {
+    let Beside { bay, express } = beside;
+    let mut guidance = express.map(|express| express.guidance(config)).transpose()?;
+    let ports = udp_ports(config, descriptors)?;
+    let source_ports = source_ports()?;
+    let workers = u32::try_from(config.runtime.workers.count().get())?;
+    let lanes = queues(config, tun, descriptors)?
+        .into_iter()
+        .zip(0..)
+        .map(|(queue, number)| {
+            let share = Share::new(number, workers).context("more lanes than workers")?;
+            let cpu = Cpu(number);
+            let encap_ports = ports.iter().map(|port| port.number).collect();
+            let source_ports = source_ports.clone();
+            let settings =
+                Settings { cpu, source_ports, encap_ports, ..settings(config, &queue, around)? };
+            let engine = Worker::new(settings, &database.published())?;
+            let host = Box::new(Fitted::new(queue));
+            let wire = wire(config, &ports, share, descriptors)?;
+            let beside = express.zip(guidance.as_ref());
+            let (wire, talk) = with_express(wire, beside, cpu, descriptors)?;
+            let lane = Lane::new(host, wire, engine, events.clone())?;
+            if let Some((guidance, talk)) = guidance.as_mut().zip(talk) {
+                guidance.add(Guided { talk, waker: lane.waker() });
+            }
+            Ok(match queue_delay(config) {
+                Some(delay) => lane.with_queue_delay(delay).behind(bay),
+                None => lane.behind(bay),
+            })
+        })
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    if let Some((express, guidance)) = express.zip(guidance.as_mut()) {
+        express.gather(config, guidance);
+        guidance.expect(&around.destinations);
+    }
+    let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
+    let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
+    let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
+    let lanes = lanes.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    let programs = express.and_then(Express::program).into_iter().collect();
+    Ok(Opened { lanes, drops, caches, guidance, programs })
+}
+
+/// A worker's wire with a device's queue, where there is one for it, and the talk about ways that lead by the device.
+fn with_express(
+    wire: Wire,
+    express: Option<(&Express, &Guidance)>,
+    worker: Cpu,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<(Wire, Option<Talk>)> {
+    let mut open = |(express, guidance): (&Express, _)| express.open(worker, guidance, descriptors);
+    let opened = express.map(&mut open).transpose()?;
+    Ok(match opened.flatten() {
+        Some((express, talk)) => (wire.with_express(express), Some(talk)),
+        None => (wire, None),
+    })
+}
+
+/// The TUN's queues, one for each worker.
+pub(crate) fn queues(
+    config: &Config,
+    tun: Tun,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Vec<Tun>> {
+    let options = tun.options();
+    let mut queues = vec![tun];
+    for number in 1..config.runtime.workers.count().get() {
+        let queue = match descriptors.take(&tun_queue(number)) {
+            Some(queue) => Tun::of_queue(queue, &options, Place::Other),
+            None => queues[0].another_queue(),
+        };
+        queues.push(queue.context("can't open another queue of the TUN")?);
+    }
+    for (number, queue) in queues.iter().enumerate() {
+        queue
+            .descriptor()
+            .into_iter()
+            .try_for_each(|queue| descriptors.keep(&tun_queue(number), queue))?;
+    }
+    Ok(queues)
+}
+
+/// What a queue of the TUN is called in the descriptor store.
+pub(crate) fn tun_queue(number: usize) -> String {
+    format!("tun {number}")
+}
+
+/// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
+fn start(lanes: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
+    let is_pinned = runtime.pin && lanes.len() > 1;
+    let cpus = if is_pinned { affinity::allowed()? } else { Vec::new() };
+    if is_pinned && cpus.len() < lanes.len() {
+        let (workers, processors) = (lanes.len(), cpus.len());
+        tracing::warn!(
+            workers,
+            processors,
+            "workers without a processor of their own run where there is room"
+        );
+    }
+    lanes
+        .into_iter()
+        .enumerate()
+        .map(|(index, lane)| {
+            Ok(Running::start_boxed(lane, format!("uxfrm-{index}"), cpus.get(index).copied())?)
+        })
+        .collect()
+}
+
+pub(crate) fn settings(
+    config: &Config,
+    queue: &Tun,
+    around: &Surroundings,
+) -> anyhow::Result<Settings> {
+    let accepts = queue.accepts();
+    let udp = if accepts.udp4 && accepts.udp6 { UdpSuper::Taken } else { UdpSuper::Refused };
+    let host = if accepts.tcp4 && accepts.tcp6 && accepts.partial_checksums {
+        HostPort::SuperPackets { udp }
+    } else {
+        HostPort::Packets
+    };
+    Ok(Settings {
+        headers: WireHeaders::UdpSocket,
+        host,
+        mtu: u16::try_from(around.mtu).unwrap_or(u16::MAX),
+        addresses: around.own.clone(),
+        seed: seed()?,
+        cache: config.cache.into(),
+        ..Settings::default()
+    })
+}
+
+/// The ports that flows have whose state leaves them open.
+pub(crate) fn source_ports() -> anyhow::Result<SourcePorts> {
+    Ok(SourcePorts { seed: seed()?, range: local_ports::range() })
+}
+
+fn seed() -> anyhow::Result<u64> {
+    let [a, b, c, d, e, f, g, h, ..] = random::seed().context("can't get a random seed")?;
+    Ok(u64::from_ne_bytes([a, b, c, d, e, f, g, h]))
+}
+
+fn wire(
+    config: &Config,
+    ports: &[UdpPort],
+    share: Share,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Wire> {
+    let mut sockets = Vec::new();
+    for port in ports {
+        for local in unspecified(port.number) {
+            let family = Family::of(local.ip());
+            let socket = open(config, port, local, share, descriptors)?;
+            sockets.push(Datagrams { family, udp_port: port.number, port: Box::new(socket) });
+        }
+    }
+    let [v4, v6] = raw(config, share, descriptors)?;
+    Ok(Wire::new(v4, v6, sockets))
+}
+
+/// A worker's raw sockets: its share of the ESP that the host's stack has, of IPv4 and of IPv6.
+pub(crate) fn raw(
+    config: &Config,
+    share: Share,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<[Box<dyn Port>; 2]> {
+    let mark = config.wire.mark.get();
+    let timed = queue_delay(config).is_some();
+    let mut open = |version| -> anyhow::Result<Box<dyn Port>> {
+        let options = RawOptions { mark, share, timed, ..RawOptions::new(version) };
+        let name = format!("esp {version:?} {}", share.nth());
+        let before = descriptors.take(&name);
+        let port = raw_port(&options, before)
+            .context("can't open a raw ESP socket (needs CAP_NET_RAW)")?;
+        port.descriptor().into_iter().try_for_each(|socket| descriptors.keep(&name, socket))?;
+        Ok(port)
+    };
+    Ok([open(Version::V4)?, open(Version::V6)?])
+}
+
+/// A raw socket, or what stands for it where the kernel does without the version of IP.
+///
+/// # Errors
+/// The kernel's.
+fn raw_port(options: &RawOptions, before: Option<OwnedFd>) -> io::Result<Box<dyn Port>> {
+    if is_absent(options.version) {
+        return Ok(Box::new(Absent::new()?));
+    }
+    let raw = before.map_or_else(|| Raw::open(options), |socket| Raw::receiving(socket, options));
+    Ok(Box::new(Fitted::new(raw?)))
+}
+
+/// How long packets may wait in a port before a sender is told, if anybody asks.
+fn queue_delay(config: &Config) -> Option<Duration> {
+    let microseconds = config.wire.queue_delay;
+    (microseconds > 0).then(|| Duration::from_micros(microseconds.into()))
+}
+
+/// Sockets for whole packets that only send: a device's.
+pub(crate) fn sending(mark: u32) -> anyhow::Result<Wire> {
+    // IPPROTO_RAW
+    const SENDS_ONLY: Protocol = Protocol(255);
+    let raw = |version| -> anyhow::Result<Box<dyn Port>> {
+        let options = RawOptions { mark, protocol: SENDS_ONLY, ..RawOptions::new(version) };
+        raw_port(&options, None).context("can't open a raw socket (needs CAP_NET_RAW)")
+    };
+    Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, Vec::new()))
+}
+
+/// A UDP port of all lanes.
+#[derive(Debug)]
+pub(crate) struct UdpPort {
+    pub(crate) number: u16,
+    /// Where its IKE messages go, and the count of those that nobody takes.
+    daemons: Option<SyncSender<Datagram>>,
+    pub(crate) unclaimed: Option<Arc<Drops>>,
+}
+
+impl UdpPort {
+    /// Who takes its IKE messages, if anybody may.
+    pub(crate) fn daemons(&self) -> Option<Daemons> {
+        let messages = self.daemons.clone()?;
+        Some(Daemons { port: self.number, messages })
+    }
+}
+
+/// The numbers of the configured ports. With a control socket there may be IKE daemons: they get a share of each, and of 4500 in any case.
+pub(crate) fn numbers(config: &Config) -> Vec<u16> {
+    let mut numbers: Vec<_> = config.wire.udp_ports.iter().map(|port| port.get()).collect();
+    if config.control.enabled && !numbers.contains(&NAT_TRAVERSAL) {
+        numbers.push(NAT_TRAVERSAL);
+    }
+    numbers
+}
+
+pub(crate) fn udp_ports(
+    config: &Config,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Vec<UdpPort>> {
+    numbers(config)
+        .into_iter()
+        .map(|number| {
+            if !config.control.enabled {
+                return Ok(UdpPort { number, daemons: None, unclaimed: None });
+            }
+            let (daemons, unclaimed) =
+                ike::share(number, config.wire.mark.get(), config.control.user, descriptors)
+                    .with_context(|| format!("can't share UDP port {number} with IKE daemons"))?;
+            Ok(UdpPort { number, daemons: Some(daemons), unclaimed: Some(unclaimed) })
+        })
+        .collect()
+}
+
+pub(crate) fn open(
+    config: &Config,
+    port: &UdpPort,
+    local: SocketAddr,
+    share: Share,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Udp> {
+    let shared = config.runtime.workers.count().get() > 1 || port.daemons.is_some();
+    let mark = config.wire.mark.get();
+    let timed = queue_delay(config).is_some();
+    let options = UdpOptions { mark, shared, timed, ..UdpOptions::new(local) };
+    let name = format!("udp {local} {}", share.nth());
+    let socket = descriptors
+        .take(&name)
+        .map_or_else(|| Udp::open(&options), |socket| Udp::of_socket(socket, &options))
+        .with_context(|| format!("can't open UDP {local}"))?;
+    socket.descriptor().into_iter().try_for_each(|socket| descriptors.keep(&name, socket))?;
+    Ok(match &port.daemons {
+        Some(daemons) => socket.sharing_with(daemons.clone()),
+        None => socket,
+    })
+}
+
+pub(crate) fn unspecified(udp_port: u16) -> impl Iterator<Item = SocketAddr> {
+    let v6 = (!is_absent(Version::V6)).then(|| (Ipv6Addr::UNSPECIFIED, udp_port).into());
+    [Some((Ipv4Addr::UNSPECIFIED, udp_port).into()), v6].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_watched_only_where_somebody_asks_for_it() {
+        let delay = |text| queue_delay(&Config::parse("c.toml", text).unwrap());
+        assert_eq!(delay(""), None);
+        assert_eq!(delay("[wire]\nqueue_delay = 0"), None);
+        assert_eq!(delay("[wire]\nqueue_delay = 350"), Some(Duration::from_micros(350)));
+    }
+}

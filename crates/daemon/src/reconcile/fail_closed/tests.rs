@@ -1,0 +1,250 @@
+//! What a run leaves, and what the next one makes of it.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use proptest::prelude::*;
+use uxfrm_crypto::Backend;
+use uxfrm_engine::{FlowKey, IfId, Lookup, Mark, PolicyKind, PortMask};
+
+use super::{
+    saved_policies::{self, Origin, Portrait, Portrayed, Verdict},
+    *,
+};
+use crate::batch::{apply, provenance::Written};
+
+fn database(lines: &str) -> Database {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("batch");
+    std::fs::write(&file, lines).unwrap();
+    let mut database = Database::new(Backend::Portable, 1);
+    apply::load(&mut database, &[file], now()).unwrap();
+    database
+}
+
+/// A run of some policies of files and of programs.
+fn run(files: &str, programs: &str) -> (Database, Written) {
+    (database(&format!("{files}{programs}")), Written::all(&database(files)))
+}
+
+/// What it leaves.
+fn left(files: &str, programs: &str) -> Portrait {
+    let (database, written) = run(files, programs);
+    Portrait::of(&database.current().spd, &written)
+}
+
+/// What becomes of a plain packet from 10.1.0.1.
+fn outcome(database: &Database, to: &str) -> Verdict {
+    let flow = FlowKey {
+        source: "10.1.0.1".parse().unwrap(),
+        destination: to.parse().unwrap(),
+        protocol: 17,
+        source_port: 7,
+        destination_port: 7,
+        mark: 0,
+        if_id: 0,
+        ifindex: 0,
+    };
+    match database.current().spd.lookup(Direction::Out, &flow) {
+        Lookup::Policy(entry) => Verdict::of(entry),
+        Lookup::Default(Action::Allow) => Verdict::Pass,
+        Lookup::Default(Action::Block) => Verdict::Refuse,
+    }
+}
+
+const ALL: &str =
+    "xfrm policy add dst 0.0.0.0/0 dir out priority 900 tmpl proto esp mode transport\n";
+const NET: &str =
+    "xfrm policy add dst 10.2.0.0/16 dir out priority 500 tmpl proto esp mode transport\n";
+const LAN: &str = "xfrm policy add dst 192.168.0.0/16 dir out priority 100\n";
+
+#[test]
+fn what_programs_protected_is_held_and_what_they_let_pass_passes() {
+    let mut next = database("");
+    assert_eq!(hold(&mut next, &left("", &[ALL, LAN].concat()), Files::Decide), 2);
+    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
+    assert_eq!(outcome(&next, "192.168.0.1"), Verdict::Pass);
+}
+
+#[test]
+fn what_files_said_is_theirs_to_say_again() {
+    let mut next = database("");
+    assert_eq!(hold(&mut next, &left(NET, ""), Files::Decide), 0);
+    assert_eq!(hold(&mut next, &left(NET, ""), Files::AreFaulty), 1);
+    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
+}
+
+#[test]
+fn live_policy_decides_before_all_that_is_held() {
+    let pass = "xfrm policy add dst 10.2.0.0/24 dir out priority 100\n";
+    let mut next = database(NET);
+    hold(&mut next, &left("", pass), Files::Decide);
+    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse, "what is held lets nobody past a file");
+}
+
+#[test]
+fn file_that_lets_pass_less_urgently_opens_nothing() {
+    let pass = "xfrm policy add dst 10.0.0.0/8 dir out priority 800\n";
+    let mut next = database(pass);
+    hold(&mut next, &left(pass, NET), Files::Decide);
+    assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
+    assert_eq!(outcome(&next, "10.3.0.1"), Verdict::Pass);
+}
+
+#[test]
+fn policy_of_the_same_name_takes_the_place_of_what_is_held() {
+    let mut next = database("");
+    hold(&mut next, &left("", NET), Files::Decide);
+    let again = database(NET).current().spd.iter().next().unwrap().policy();
+    let entry = next.apply(now(), |change| change.add_policy(again)).unwrap();
+    assert!(!entry.is_held());
+    assert_eq!(next.current().spd.len(), 1);
+}
+
+#[test]
+fn defaults_that_a_program_set_to_block_are_held() {
+    let block = "xfrm policy setdefault out block\n";
+    let mut next = database("");
+    hold(&mut next, &left("", &[block, LAN].concat()), Files::Decide);
+    assert_eq!(outcome(&next, "10.9.0.1"), Verdict::Refuse);
+    let mut of_files = database("");
+    hold(&mut of_files, &left(block, ""), Files::Decide);
+    assert_eq!(outcome(&of_files, "10.9.0.1"), Verdict::Pass);
+}
+
+#[test]
+fn what_is_held_is_held_over_another_start() {
+    let mut second = database("");
+    hold(&mut second, &left("", NET), Files::Decide);
+    let portrait = Portrait::of(&second.current().spd, &Written::default());
+    assert!(portrait.policies.iter().all(|policy| policy.is_held));
+    let mut third = database("");
+    assert_eq!(hold(&mut third, &portrait, Files::Decide), 1);
+    assert_eq!(outcome(&third, "10.2.0.1"), Verdict::Refuse);
+}
+
+#[test]
+fn damaged_or_foreign_files_are_none_and_say_so() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(saved_policies::read(directory.path()).unwrap().is_none());
+    let (database, written) = run(LAN, NET);
+    let draft = saved_policies::Draft::write(directory.path(), &database.current().spd, &written);
+    draft.unwrap().settle(directory.path()).unwrap();
+    let file = saved_policies::path(directory.path());
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(saved_policies::read(directory.path()).unwrap().unwrap(), left(LAN, NET));
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(&file, &bytes).unwrap();
+    assert!(saved_policies::read(directory.path()).unwrap_err().to_string().contains("damaged"));
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", &file).unwrap();
+    saved_policies::read(directory.path()).unwrap_err();
+}
+
+/// What may stand in the portrait's place after an accident, or by somebody's hand.
+fn faults() -> Vec<fn(&Path)> {
+    vec![
+        |place| std::fs::write(place, "").unwrap(),
+        |place| std::fs::write(place, &left("", NET).to_text()[..70]).unwrap(),
+        |place| std::fs::write(place, [0xff; 4096]).unwrap(),
+        |place| std::fs::create_dir(place).unwrap(),
+        |place| std::os::unix::fs::symlink("/dev/zero", place).unwrap(),
+        |place| nix::unistd::mkfifo(place, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+    ]
+}
+
+#[test]
+fn whoever_cannot_read_what_was_protected_refuses_all_until_it_is_let_go() {
+    for fault in faults() {
+        let directory = tempfile::tempdir().unwrap();
+        fault(&saved_policies::path(directory.path()));
+        let mut next = database(LAN);
+        assert_eq!(take_up(&mut next, directory.path(), AtStart::Block, Files::Decide), 6);
+        assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
+        assert_eq!(outcome(&next, "192.168.0.1"), Verdict::Pass, "what a file says is said");
+        assert!(next.current().spd.iter().filter(|entry| entry.is_held()).count() == 6);
+        let told = describe(directory.path(), AtStart::Block).join("\n");
+        assert!(told.contains("uxfrm release") && told.contains("uxfrm clean"), "{told}");
+        let mut open = database("");
+        assert_eq!(take_up(&mut open, directory.path(), AtStart::Open, Files::Decide), 0);
+    }
+    let mut first = database("");
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(take_up(&mut first, directory.path(), AtStart::Block, Files::Decide), 0);
+}
+
+#[test]
+fn what_lies_where_a_draft_is_written_keeps_nobody_waiting_and_leads_nowhere() {
+    let (database, written) = run(LAN, NET);
+    let elsewhere = tempfile::NamedTempFile::new().unwrap();
+    let draft = |directory: &Path| {
+        saved_policies::Draft::write(directory, &database.current().spd, &written)
+    };
+    for link in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("policies.new");
+        if link {
+            std::os::unix::fs::symlink(elsewhere.path(), &place).unwrap();
+        } else {
+            nix::unistd::mkfifo(&place, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }
+        draft(directory.path()).unwrap().settle(directory.path()).unwrap();
+        assert_eq!(saved_policies::read(directory.path()).unwrap().unwrap(), left(LAN, NET));
+    }
+    assert_eq!(std::fs::read(elsewhere.path()).unwrap(), b"");
+}
+
+fn prefixes() -> impl Strategy<Value = Prefix> {
+    let four = (any::<[u8; 4]>(), 0..=32_u8)
+        .prop_map(|(address, length)| Prefix::new(address.into(), length).unwrap());
+    let six = (any::<[u8; 16]>(), 0..=128_u8)
+        .prop_map(|(address, length)| Prefix::new(address.into(), length).unwrap());
+    prop_oneof![four, six]
+}
+
+prop_compose! {
+    fn policies()(
+        (source, destination) in (prefixes(), prefixes())
+            .prop_filter("one family", |(one, other)| one.family() == other.family()),
+        (protocol, ports, ifindex, user) in any::<(u8, [u16; 4], u32, u32)>(),
+        (priority, value, mask, if_id) in any::<(u32, u32, u32, u32)>(),
+        (way, bits) in (0..3_usize, any::<[bool; 4]>()),
+    ) -> Portrayed {
+        Portrayed {
+            direction: [Direction::In, Direction::Forward, Direction::Out][way],
+            kind: if bits[0] { PolicyKind::Main } else { PolicyKind::Sub },
+            verdict: if bits[1] { Verdict::Pass } else { Verdict::Refuse },
+            origin: if bits[2] { Origin::Files } else { Origin::Programs },
+            is_held: bits[3],
+            priority: Priority(priority),
+            selector: Selector {
+                source,
+                destination,
+                protocol,
+                source_port: PortMask { value: ports[0], mask: ports[1] },
+                destination_port: PortMask { value: ports[2], mask: ports[3] },
+                ifindex,
+                user,
+            },
+            mark: Mark { value, mask },
+            if_id: IfId(if_id),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn portraits_say_what_they_were_told(policies in prop::collection::vec(policies(), 0..8)) {
+        let defaults = vec![(Direction::Out, Origin::Programs)];
+        let portrait = Portrait { defaults, policies };
+        prop_assert_eq!(Portrait::parse(&portrait.to_text()), Some(portrait));
+    }
+
+    #[test]
+    fn no_text_is_too_strange(text in "\\PC*", cut in 0..400_usize) {
+        Portrait::parse(&text);
+        let whole = left(LAN, NET).to_text();
+        let part = &whole[..cut.min(whole.len())];
+        prop_assert!(Portrait::parse(part).is_none() || part == whole);
+    }
+}

@@ -1,0 +1,34 @@
+//! What a journal says of states that are there, for simulations.
+
+use std::collections::BTreeMap;
+
+use uxfrm_engine::Sa;
+
+use super::{
+    journal::{self, Record},
+    sa_name::StateName,
+};
+
+/// Of each state, up to where it may send and receive by what is on the disk.
+#[derive(Debug, Default)]
+pub(crate) struct OnDisk(BTreeMap<StateName, (u64, u64)>);
+
+impl OnDisk {
+    /// Reads a journal.
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        let mut states = BTreeMap::<_, (u64, u64)>::new();
+        for record in journal::read(bytes).unwrap().records {
+            match record {
+                Record::Sent(state, highest) => states.entry(state).or_default().0 = highest,
+                Record::Received(state, _, edge) => states.entry(state).or_default().1 = edge,
+                Record::Prefix(..) | Record::Forgotten(_) => {}
+            }
+        }
+        Self(states)
+    }
+
+    /// Up to where a state may send, and receive.
+    pub(crate) fn of(&self, sa: &Sa) -> (u64, u64) {
+        self.0.get(&StateName::of(sa)).copied().unwrap_or_default()
+    }
+}
