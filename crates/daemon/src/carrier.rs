@@ -5,14 +5,14 @@ use uxfrm_runtime::{Halted, Running, Turns};
 
 /// Whether it carries packets.
 #[derive(Debug)]
-pub(crate) enum Carrier {
+pub(crate) enum PausableThread {
     Runs(Running),
     Rests(Halted),
     /// It could not be halted or started again.
     Gone,
 }
 
-impl Carrier {
+impl PausableThread {
     /// Starts a loop on a thread of its own.
     ///
     /// # Errors
@@ -44,16 +44,16 @@ impl Carrier {
     /// When there is no thread to be had.
     pub(crate) fn resume(&mut self) -> std::io::Result<()> {
         match std::mem::replace(self, Self::Gone) {
-            Self::Rests(halted) => *self = Self::Runs(halted.resume()?),
+            Self::Rests(paused) => *self = Self::Runs(paused.resume()?),
             other @ (Self::Runs(_) | Self::Gone) => *self = other,
         }
         Ok(())
     }
 
     /// While it rests.
-    pub(crate) const fn halted(&mut self) -> Option<&mut Halted> {
+    pub(crate) const fn paused(&mut self) -> Option<&mut Halted> {
         match self {
-            Self::Rests(halted) => Some(halted),
+            Self::Rests(paused) => Some(paused),
             Self::Runs(_) | Self::Gone => None,
         }
     }

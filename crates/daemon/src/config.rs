@@ -24,13 +24,13 @@ mod names;
 mod raw_keys;
 mod types;
 
-use error::Fault;
+use error::RawDiagnostic;
 
 pub use cache::Cache;
 pub use device::{Device, LinkDown};
-pub use error::Mistake;
+pub use error::Diagnostic;
 pub use inline::{By, Inline};
-pub(crate) use names::{DIVERTED, of_tun};
+pub(crate) use names::{DIVERTED, message_of_tun_name};
 pub use types::{Functions, Gather, Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
@@ -266,8 +266,8 @@ pub enum Error {
         error: io::Error,
     },
     /// The text is no configuration.
-    #[error("{}", .0.iter().map(Mistake::to_string).collect::<Vec<_>>().join("\n"))]
-    Text(Vec<Mistake>),
+    #[error("{}", .0.iter().map(Diagnostic::to_string).collect::<Vec<_>>().join("\n"))]
+    Text(Vec<Diagnostic>),
 }
 
 /// Where the sequence numbers of the gateway with this TUN are kept, unless it is told another place. Not by the configuration's name: one that was
@@ -316,11 +316,12 @@ impl Config {
     /// # Errors
     /// [`Error::Text`]: what is no TOML, of that the first; or else all keys and values that are wrong; or else all that contradict others.
     pub fn parse(source: &str, text: &str) -> Result<Self, Error> {
-        let told = |faults: Vec<Fault>| {
+        let told = |faults: Vec<RawDiagnostic>| {
             Error::Text(faults.into_iter().map(|fault| fault.told(source, text)).collect())
         };
         // What follows a mistake of the text is seldom one of its own: a bracket that is not closed has all behind it wrong.
-        let document = DeTable::parse(text).map_err(|error| told(vec![Fault::of_toml(&error)]))?;
+        let document =
+            DeTable::parse(text).map_err(|error| told(vec![RawDiagnostic::of_toml(&error)]))?;
         let document = document.into_inner();
         let config = raw_keys::read(document.clone()).map_err(told)?;
         let contradictions = consistency::find(&config);
@@ -335,10 +336,10 @@ impl Config {
 }
 
 /// Where bytes end to be UTF-8.
-fn no_text(source: &str, bytes: &[u8], error: str::Utf8Error) -> Mistake {
+fn no_text(source: &str, bytes: &[u8], error: str::Utf8Error) -> Diagnostic {
     let place = error.valid_up_to();
     let before = str::from_utf8(&bytes[..place]).unwrap_or_default();
-    Fault { place, message: "a byte that is no UTF-8, which TOML is written in".to_owned() }
+    RawDiagnostic { place, message: "a byte that is no UTF-8, which TOML is written in".to_owned() }
         .told(source, before)
 }
 

@@ -28,16 +28,16 @@ use uxfrm_runtime::{Bay, DeviceLane, Events, Exit};
 
 use crate::config::limits::MOST_FUNCTIONS;
 use crate::{
-    carrier::Carrier,
+    carrier::PausableThread,
     clock::now,
     config::{Device, LinkDown as Choice},
     ports::workers,
     protocol::{ClientId, Outbox},
 };
 use by_route::ByRoute;
-pub(crate) use handover::{Finals, Passed, drain};
-pub(crate) use interface::Making;
-use interface::{Interface, Look};
+pub(crate) use handover::{DeviceFinals, DevicesHandover, drain};
+pub(crate) use interface::DeviceCreation;
+use interface::{Interface, LinkLookup};
 
 /// How often interfaces are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct Devices {
     nics: Nics,
     bay: Bay,
-    installed: BTreeMap<String, Installed>,
+    installed: BTreeMap<String, InstalledDevice>,
     /// Who hears of events, and of which device.
     listeners: Vec<(ClientId, Option<String>)>,
     /// What they have not been told yet.
@@ -58,18 +58,18 @@ pub(crate) struct Devices {
     drops: Vec<Arc<Drops>>,
     /// What devices dropped that are gone.
     gone: NicDrops,
-    running: Option<Surroundings>,
+    running: Option<DeviceContext>,
     /// When interfaces were looked at last.
     looked: Moment,
 }
 
 /// What threads of devices need.
 #[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct DeviceContext {
     /// `SO_MARK` of their sockets.
     pub(crate) mark: u32,
     /// How they send.
-    pub(crate) mode: Mode,
+    pub(crate) mode: WireMode,
     /// Who hears what happens there.
     pub(crate) events: Events,
     /// The gateway's own interface.
@@ -78,7 +78,7 @@ pub(crate) struct Surroundings {
 
 /// Who has the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum WireMode {
     /// The host's network: each device has sockets of its own.
     Host,
     /// Inline mode: lanes know next hops.
@@ -87,7 +87,7 @@ pub(crate) enum Mode {
 
 /// A device that is there.
 #[derive(Debug)]
-struct Installed {
+struct InstalledDevice {
     nic: Arc<Mutex<ModelNic>>,
     /// How it was made; a profile that was read from a file is its text.
     addition: Addition,
@@ -97,7 +97,7 @@ struct Installed {
     interfaces: Vec<Interface>,
     /// What `uxfrm dev set` said.
     admin: Link,
-    thread: Option<Carrier>,
+    thread: Option<PausableThread>,
 }
 
 impl Devices {
@@ -107,7 +107,7 @@ impl Devices {
     /// A profile that is neither known nor a file, an interface that can't be made, a name that is there twice.
     pub(crate) fn plug(
         devices: &[Device],
-        making: Making,
+        making: DeviceCreation,
         mark: u32,
         database: &mut Database,
     ) -> anyhow::Result<Self> {
@@ -125,8 +125,8 @@ impl Devices {
             looked: Moment(0),
         };
         database.set_devices(match making {
-            Making::Real => Box::new(ByRoute::new(all.nics.clone(), mark)),
-            Making::Imagined => Box::new(all.nics.clone()),
+            DeviceCreation::Real => Box::new(ByRoute::new(all.nics.clone(), mark)),
+            DeviceCreation::DryRun => Box::new(all.nics.clone()),
         });
         for device in devices {
             let addition = device.addition();
@@ -152,7 +152,7 @@ impl Devices {
     ///
     /// # Errors
     /// When sockets can't be had.
-    pub(crate) fn open(&mut self, around: Surroundings) -> anyhow::Result<()> {
+    pub(crate) fn open(&mut self, around: DeviceContext) -> anyhow::Result<()> {
         self.running = Some(around);
         let names: Vec<_> = self.installed.keys().cloned().collect();
         names.iter().try_for_each(|name| self.open_thread(name))
@@ -165,13 +165,14 @@ impl Devices {
 
     /// What devices dropped themselves, under the engine's reasons.
     pub(crate) fn add_to(&self, counts: &mut DropCounts) {
-        let add = |all: NicDrops, installed: &Installed| all.plus(lock(&installed.nic).drops());
+        let add =
+            |all: NicDrops, installed: &InstalledDevice| all.plus(lock(&installed.nic).drops());
         let all = self.installed.values().fold(self.gone, add);
         all.iter().for_each(|(drop, packets)| counts.add(drop.reason(), packets));
     }
 
     /// Lets devices follow their interfaces and know how far numbers are, and the database hear what they have to say.
-    pub(crate) fn look_after(&mut self, database: &mut Database, events: &mut Vec<Event>) {
+    pub(crate) fn maintain(&mut self, database: &mut Database, events: &mut Vec<Event>) {
         if now().since(self.looked) >= LOOK {
             self.look();
             database.advance_numbers();
@@ -182,7 +183,7 @@ impl Devices {
     /// Lets devices follow their interfaces.
     fn look(&mut self) {
         self.looked = now();
-        let (mut look, mut pool) = (Look::new(), Pool::new());
+        let (mut look, mut pool) = (LinkLookup::new(), Pool::new());
         for (name, installed) in &self.installed {
             let port = installed.port.as_deref().unwrap_or(name);
             let there =
@@ -216,7 +217,7 @@ impl Devices {
     /// Whether a thread ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
         let mut threads = self.installed.values().filter_map(|installed| installed.thread.as_ref());
-        threads.any(Carrier::has_ended)
+        threads.any(PausableThread::has_ended)
     }
 
     /// Tells who listens what has happened since.
@@ -236,11 +237,11 @@ impl Devices {
     /// What ended a thread before it was told to.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
         let threads = self.installed.into_values().filter_map(|installed| installed.thread);
-        threads.map(Carrier::stop).try_for_each(|ended| Ok(ended?))
+        threads.map(PausableThread::stop).try_for_each(|ended| Ok(ended?))
     }
 
     /// Makes a device.
-    fn install(&mut self, addition: Addition, making: Making) -> anyhow::Result<()> {
+    fn install(&mut self, addition: Addition, making: DeviceCreation) -> anyhow::Result<()> {
         let Addition { name, port, functions, .. } = &addition;
         let functions = *functions;
         anyhow::ensure!(!self.has(name), "there is a device {name} already");
@@ -293,7 +294,7 @@ impl Devices {
             }
         }
         let installed =
-            Installed { nic, addition, port, interfaces, admin: Link::Up, thread: None };
+            InstalledDevice { nic, addition, port, interfaces, admin: Link::Up, thread: None };
         self.installed.insert(name.clone(), installed);
         self.news.push(EventReport::bare(&name, "added"));
         Ok(())
@@ -302,7 +303,7 @@ impl Devices {
     /// Makes a device that has no thread: a simulation carries its packets.
     #[cfg(test)]
     pub(crate) fn simulate(&mut self, name: &str, seed: u16) -> (Arc<Mutex<ModelNic>>, u32) {
-        let interface = Making::Imagined.open(name).unwrap();
+        let interface = DeviceCreation::DryRun.open(name).unwrap();
         let mut setup = NicSetup::new(Profile::by_name("unlimited").unwrap(), interface.device());
         setup.seed = seed;
         let nic = Arc::new(Mutex::new(ModelNic::new(setup).unwrap()));
@@ -312,8 +313,14 @@ impl Devices {
         let number = interface.device().0;
         let (interfaces, taken) = (vec![interface], Arc::clone(&nic));
         let addition = Addition { name: name.to_owned(), ..Addition::default() };
-        let installed =
-            Installed { nic, addition, port: None, interfaces, admin: Link::Up, thread: None };
+        let installed = InstalledDevice {
+            nic,
+            addition,
+            port: None,
+            interfaces,
+            admin: Link::Up,
+            thread: None,
+        };
         self.installed.insert(name.to_owned(), installed);
         (taken, number)
     }
@@ -324,8 +331,8 @@ impl Devices {
             return Ok(());
         };
         let exit = match around.mode {
-            Mode::Host => Exit::Wire(workers::sending(around.mark)?),
-            Mode::Inline => Exit::Lane,
+            WireMode::Host => Exit::Wire(workers::sending(around.mark)?),
+            WireMode::Inline => Exit::Lane,
         };
         let devices = installed.interfaces.iter().map(Interface::device).collect();
         let lane = DeviceLane::new(&self.bay, Arc::clone(&installed.nic), devices, exit)?;
@@ -333,7 +340,7 @@ impl Devices {
         self.drops.push(lane.drops());
         // Names of threads have 15 letters.
         let thread = format!("nic-{}", name.get(..name.len().min(11)).unwrap_or_default());
-        installed.thread = Some(Carrier::resting(lane, thread));
+        installed.thread = Some(PausableThread::resting(lane, thread));
         Ok(())
     }
 
@@ -348,7 +355,7 @@ impl Devices {
             }
         }
         self.bay.remove(installed.interfaces[0].device());
-        if let Some(Err(error)) = installed.thread.map(Carrier::stop) {
+        if let Some(Err(error)) = installed.thread.map(PausableThread::stop) {
             tracing::error!(%error, device = name, "the device's thread had ended by itself");
         }
         self.gone = self.gone.plus(lock(&installed.nic).drops());

@@ -7,7 +7,7 @@
 //! change at once, by its own rules alone; an end that opens (`at_exit`) removes it;
 //! after any other and a crash it stays, and the next start replaces it.
 //!
-//! The chains are where XFRM asks: `in` on the way to a socket, `fwd` on the way through the host. Before all of `in`
+//! The chains are where XFRM asks: `in` on the way to a socket, `fwd` on the way through the host. PoliciesBefore all of `in`
 //! pass, whatever the policies say, what brings protected packets here and what finds the way to the neighbour: loopback, ESP,
 //! AH, UDP to IKE's ports and ours, IPv6 neighbour and router discovery. In Linux, too, ESP passes unchecked and IKE daemons'
 //! sockets are exempt; neighbour discovery is not, and a policy from host to host that forgets it cuts IPv6 off.
@@ -44,24 +44,24 @@ use uxfrm_io::nftables::{Error, Filter, Nftables, Table, Watch};
 use crate::{
     config::{self, Config},
     descriptor_store::DescriptorStore,
-    routes::LedBy,
+    routes::DivertMode,
 };
-use chain::Unsorted;
-use chain_kind::Part;
+use chain::PlacementError;
+use chain_kind::ChainKind;
 use counter::Counter;
-use error::{Left, Refusal};
-use rules::Surroundings;
-use ruleset_state::{Layout, Obstacle, STEPS};
+use error::{ApplyError, KernelState};
+use rules::RulesetContext;
+use ruleset_state::{PlacementFailure, RulesetState, STEPS};
 
 /// The guard of one gateway.
 #[derive(Debug)]
-pub(crate) struct Guard<F = Nftables> {
+pub(crate) struct Firewall<F = Nftables> {
     filter: F,
-    around: Surroundings,
+    around: RulesetContext,
     /// The table's name.
     name: String,
     /// Which rules and sets are whose; `None` when that has to be found out anew.
-    layout: Option<Layout>,
+    layout: Option<RulesetState>,
     /// The name of the next set.
     next: u32,
     /// Whether those `out` would be too many rules, and have none.
@@ -86,9 +86,9 @@ const REASONS: [DropReason; 8] = [
 
 /// What has become of changes that were to be sorted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sorting {
+enum Placement {
     /// The kernel has followed them.
-    Done,
+    ChangeResult,
     /// They part too many runs, or one that they made themselves: what there is, is as it was.
     Parted,
     /// What there is, is lost.
@@ -110,7 +110,7 @@ const FILTER: &str = "nftables";
 /// IKE (RFC 7296 §2.23).
 const IKE: [u16; 2] = [500, 4500];
 
-impl Guard {
+impl Firewall {
     /// Puts up the guard for the policies in `spd`, in the place of what earlier runs left, for whatever TUN, and what leads their packets into it. Where
     /// the configuration wants no guard, the latter alone; `None` if the kernel has no `nf_tables` and need not have it.
     ///
@@ -130,10 +130,10 @@ impl Guard {
             },
             None => Nftables::open(),
         };
-        let (is_required, parts): (_, &[&'static [Part]]) = match config.host.guard {
-            config::Guard::Off => (false, &[Part::WAY]),
-            config::Guard::Auto => (false, &[Part::ALL, Part::GUARD]),
-            config::Guard::Require => (true, &[Part::ALL, Part::GUARD]),
+        let (is_required, parts): (_, &[&'static [ChainKind]]) = match config.host.guard {
+            config::Guard::Off => (false, &[ChainKind::WAY]),
+            config::Guard::Auto => (false, &[ChainKind::ALL, ChainKind::GUARD]),
+            config::Guard::Require => (true, &[ChainKind::ALL, ChainKind::GUARD]),
         };
         match Self::install_what_the_kernel_can(config, parts, spd, connect) {
             Err(Error::Unsupported { .. }) if config.host.guard == config::Guard::Off => {
@@ -171,7 +171,7 @@ impl Guard {
 
     fn install_what_the_kernel_can(
         config: &Config,
-        parts: &[&'static [Part]],
+        parts: &[&'static [ChainKind]],
         spd: &Spd,
         connect: impl Fn() -> Result<Nftables, Error>,
     ) -> Result<Self, Error> {
@@ -183,10 +183,10 @@ impl Guard {
         let inline: Vec<_> = inline.map(str::to_owned).collect();
         let install = |parts| {
             let (tun, ports, inline) = (tun.clone(), ports.clone(), inline.clone());
-            let around = Surroundings { tun, mark, ports, inline, parts };
+            let around = RulesetContext { tun, mark, ports, inline, parts };
             connect().and_then(|filter| Self::install(filter, around, spd))
         };
-        let (first, others) = parts.split_first().unwrap_or((&Part::GUARD, &[]));
+        let (first, others) = parts.split_first().unwrap_or((&ChainKind::GUARD, &[]));
         others.iter().fold(install(first), |installed, parts| match installed {
             Err(error @ Error::Unsupported { .. }) => {
                 tracing::warn!(
@@ -235,7 +235,7 @@ impl Guard {
     }
 }
 
-impl<F: Filter> Guard<F> {
+impl<F: Filter> Firewall<F> {
     /// Makes the rules those of the policies in `spd`, at once, whatever they were.
     ///
     /// # Errors
@@ -259,64 +259,66 @@ impl<F: Filter> Guard<F> {
             return Ok(());
         }
         let Some(mut layout) = self.layout.take() else { return self.follow(spd) };
-        let carried_out = self.carry_changes_out(&mut layout, changes, spd);
+        let carried_out = self.apply_changes(&mut layout, changes, spd);
         self.next = layout.next();
         match carried_out {
-            Ok(Sorting::Done) => {}
-            Ok(Sorting::Parted) => {
+            Ok(Placement::ChangeResult) => {}
+            Ok(Placement::Parted) => {
                 self.layout = Some(layout);
                 return self.follow(spd);
             }
-            Ok(Sorting::Lost) => return self.follow(spd),
+            Ok(Placement::Lost) => return self.follow(spd),
             // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours alone.
-            Err(Refusal { error, .. }) if error.is_unsupported() => return self.follow(spd),
-            Err(Refusal { error, left }) => {
+            Err(ApplyError { error, .. }) if error.is_unsupported() => return self.follow(spd),
+            Err(ApplyError { error, left }) => {
                 self.layout = match left {
-                    Left::AsItWas => Some(layout),
-                    Left::Unknown => None,
+                    KernelState::Unchanged => Some(layout),
+                    KernelState::Unknown => None,
                 };
                 return Err(error);
             }
         }
-        let is_good = layout.tidy();
+        let is_good = layout.drop_empty();
         self.layout = Some(layout);
         self.put_off = self.put_off.saturating_sub(changes.len());
         if !is_good && self.put_off == 0 {
-            self.better(spd);
+            self.try_restore_outgoing(spd);
         }
         Ok(())
     }
 
     /// By what packets find their way into the TUN.
-    pub(crate) fn led_by(guard: Option<&Self>) -> LedBy {
-        if guard.is_some_and(Self::leads) { LedBy::Marks } else { LedBy::Destinations }
+    pub(crate) fn divert_mode(guard: Option<&Self>) -> DivertMode {
+        if guard.is_some_and(Self::leads) { DivertMode::Marks } else { DivertMode::Destinations }
     }
 
     /// Whether they do by what the table says, and will so after some changes more.
     fn leads(&self) -> bool {
-        let is_far_from_many =
-            |layout: &Layout| !layout.leaves_out() && layout.rules_out() <= ruleset_state::FEWER;
-        self.around.parts.contains(&Part::Way) && self.layout.as_ref().is_some_and(is_far_from_many)
+        let is_far_from_many = |layout: &RulesetState| {
+            !layout.leaves_out() && layout.rules_out() <= ruleset_state::FEWER
+        };
+        self.around.parts.contains(&ChainKind::Way)
+            && self.layout.as_ref().is_some_and(is_far_from_many)
     }
 
     /// Whether packets may be marked no more once it has followed so many changes at once: then they
     /// are to be led otherwise before.
-    pub(crate) fn may_leave_out(&self, changes: &[PolicyChange]) -> bool {
+    pub(crate) fn may_skip_outgoing(&self, changes: &[PolicyChange]) -> bool {
         changes.len() >= MANY_AT_ONCE && self.leads() && {
             let come = changes.iter().map(|change| match change {
                 PolicyChange::Added(entry) if entry.direction() == Direction::Out => {
                     let of_part = |part| rules::of_policy(part, &entry.policy()).1.len();
-                    of_part(Part::Out).max(of_part(Part::Way))
+                    of_part(ChainKind::Out).max(of_part(ChainKind::Way))
                 }
                 PolicyChange::Added(_) | PolicyChange::Removed(_) => 0,
             });
-            let rules = self.layout.as_ref().map_or(0, Layout::rules_out);
+            let rules = self.layout.as_ref().map_or(0, RulesetState::rules_out);
             rules + come.sum::<usize>() > ruleset_state::MANY
         }
     }
 
     /// Whether it is not known what the rules are: the next change makes them anew.
-    pub(crate) fn is_lost(&self) -> bool {
+    pub(crate) fn is_out_of_sync(&self) -> bool {
         self.layout.is_none()
     }
 
@@ -329,12 +331,12 @@ impl<F: Filter> Guard<F> {
     }
 
     /// The rules are not those of the policies: the next change makes them anew.
-    pub(crate) fn lose(&mut self) {
+    pub(crate) fn mark_out_of_sync(&mut self) {
         self.layout = None;
     }
 
     /// Makes all rules anew as others would be better that do the same. They may stay as they are, too.
-    fn better(&mut self, spd: &Spd) {
+    fn try_restore_outgoing(&mut self, spd: &Spd) {
         if let Err(error) = self.follow(spd) {
             tracing::debug!(%error, "the guard has more rules than it would need");
             self.put_off = (spd.len() / PUT_OFF).max(PUT_OFF);
@@ -342,7 +344,7 @@ impl<F: Filter> Guard<F> {
     }
 
     /// Puts up the guard in a filter.
-    fn install(filter: F, around: Surroundings, spd: &Spd) -> Result<Self, Error> {
+    fn install(filter: F, around: RulesetContext, spd: &Spd) -> Result<Self, Error> {
         let name = rules::name(&around);
         let (layout, next, leaves_out, counts) =
             (None, 0, false, [Counter::default(); REASONS.len()]);
@@ -359,7 +361,8 @@ impl<F: Filter> Guard<F> {
     #[cfg(test)]
     pub(crate) fn simulated(filter: F, tun: &str, mark: u32, spd: &Spd) -> Result<Self, Error> {
         let (tun, ports) = (tun.to_owned(), IKE.into_iter().collect());
-        let around = Surroundings { tun, mark, ports, inline: Vec::new(), parts: Part::GUARD };
+        let around =
+            RulesetContext { tun, mark, ports, inline: Vec::new(), parts: ChainKind::GUARD };
         Self::install(filter, around, spd)
     }
 
@@ -389,34 +392,34 @@ impl<F: Filter> Guard<F> {
     ) -> Result<(), Error> {
         let before = self.layout.take();
         let most = if self.leaves_out { ruleset_state::FEWER } else { ruleset_state::MANY };
-        let (layout, sets) = Layout::of(spd, self.around.parts, self.next, most);
+        let (layout, sets) = RulesetState::of(spd, self.around.parts, self.next, most);
         self.next = layout.next();
         let told = tell(&mut self.filter, &rules::table(&self.around, spd, &layout, sets));
         if told.as_ref().is_err_and(Error::is_refusal) && self.filter.has(&self.name)? {
             self.layout = before;
         }
         told?;
-        self.note_left_out(layout.leaves_out());
-        self.layout = layout.learn(&mut self.filter, &self.name, spd)?;
+        self.log_skipped_outgoing(layout.leaves_out());
+        self.layout = layout.record_policies(&mut self.filter, &self.name, spd)?;
         Ok(())
     }
 
     /// Sorts changes in and has the kernel follow, step by step.
-    fn carry_changes_out(
+    fn apply_changes(
         &mut self,
-        layout: &mut Layout,
+        layout: &mut RulesetState,
         changes: &[PolicyChange],
         spd: &Spd,
-    ) -> Result<Sorting, Refusal> {
+    ) -> Result<Placement, ApplyError> {
         for _ in 0..=PARTED {
             let at = match layout.change(changes) {
                 Ok(done) => {
-                    let carried_out = self.carry_out(layout).map(|()| Sorting::Done);
+                    let carried_out = self.carry_out(layout).map(|()| Placement::ChangeResult);
                     return carried_out
                         .map_err(|refusal| refusal.then(|| layout.take_back(changes, done)));
                 }
-                Err(Obstacle::Parted(at)) => at,
-                Err(Obstacle::Lost) => return Ok(Sorting::Lost),
+                Err(PlacementFailure::Parted(at)) => at,
+                Err(PlacementFailure::Lost) => return Ok(Placement::Lost),
             };
             match layout.part(changes, at, spd) {
                 Ok(parting) => self.carry_out(layout).map_err(|refusal| {
@@ -425,30 +428,30 @@ impl<F: Filter> Guard<F> {
                         Ok(())
                     })
                 })?,
-                Err(Unsorted::Parted) => break,
-                Err(Unsorted::Lost) => return Ok(Sorting::Lost),
+                Err(PlacementError::Parted) => break,
+                Err(PlacementError::Lost) => return Ok(Placement::Lost),
             }
-            layout.tidy();
+            layout.drop_empty();
         }
-        Ok(Sorting::Parted)
+        Ok(Placement::Parted)
     }
 
-    fn carry_out(&mut self, layout: &mut Layout) -> Result<(), Refusal> {
-        let mut left = Left::AsItWas;
+    fn carry_out(&mut self, layout: &mut RulesetState) -> Result<(), ApplyError> {
+        let mut left = KernelState::Unchanged;
         for step in STEPS {
             let asked = layout.ask(step);
             if !asked.is_empty() {
                 let made = self.filter.change(&self.name, &asked);
-                let made = made.map_err(|error| Refusal::of(error, left))?;
+                let made = made.map_err(|error| ApplyError::of(error, left))?;
                 layout.note(step, made);
-                left = Left::Unknown;
+                left = KernelState::Unknown;
             }
         }
         Ok(())
     }
 
     /// Says when the way out is guarded no more, and when it is again.
-    fn note_left_out(&mut self, leaves_out: bool) {
+    fn log_skipped_outgoing(&mut self, leaves_out: bool) {
         let before = std::mem::replace(&mut self.leaves_out, leaves_out);
         if leaves_out && !before {
             tracing::warn!(

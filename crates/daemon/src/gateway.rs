@@ -31,30 +31,30 @@ use uxfrm_io::{
 };
 use uxfrm_runtime::Running;
 
-use self::startup::{Parts, control, open_store, take_up, xfrm};
+use self::startup::{GatewayParts, control, open_store, take_up, xfrm};
 use crate::reconcile::databases::{read, reserve, state_directory};
 use crate::{
-    batch::provenance::Written,
+    batch::provenance::FileOwned,
     config::{AtExit, Config},
     control::{
-        Xfrm,
+        XfrmServer,
         stats_socket::{self, StatSocket},
         wake_clients,
     },
     descriptor_store::DescriptorStore,
-    devices::{Devices, Making},
-    firewall::{Guard, host_bypass::KeepOut},
-    ports::{keepalive::Keepalives, next_hops::Asked},
+    devices::{DeviceCreation, Devices},
+    firewall::{Firewall, host_bypass::HostBypass},
+    ports::{keepalive::Keepalives, next_hops::RequestedDestinations},
     reconcile::{
-        Following,
-        fail_closed::{self, saver::Keeping},
-        rebuild::Planner,
+        Reconciler,
+        fail_closed::{self, saver::PolicySaver},
+        rebuild::PolicyRebuild,
         sequences::{self},
     },
     reload::Reload,
-    routes::{self, Before, HostRoutes},
+    routes::{self, HostRoutes, PreviousGateway},
     sandbox,
-    tunnels::{Carrying, Plan},
+    tunnels::{TunnelService, TunnelSpec},
     upgrade::{self, Supervisor, Upgrade},
 };
 
@@ -64,7 +64,7 @@ use crate::{
 /// What keeps it from starting, everything else that ends it.
 pub fn run(path: &Path) -> anyhow::Result<()> {
     dump::forbid().context("can't keep keys out of core dumps")?;
-    keep_from_swap();
+    lock_memory();
     let signals = Signals::block()?;
     run_with(path, &signals, None)
 }
@@ -75,9 +75,9 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// As [`run`]; without a supervisor there.
 pub fn run_under_supervisor(path: &Path, supervisor: u32) -> anyhow::Result<()> {
-    end_with(supervisor)?;
+    end_with_supervisor(supervisor)?;
     dump::forbid().context("can't keep keys out of core dumps")?;
-    keep_from_swap();
+    lock_memory();
     let signals = Signals::block()?;
     let (supervisor, before) =
         Supervisor::at_standard_input().context("no supervisor is at standard input")?;
@@ -88,7 +88,7 @@ pub fn run_under_supervisor(path: &Path, supervisor: u32) -> anyhow::Result<()> 
 }
 
 /// However the supervisor ends, this process does: who kills `uxfrm run` kills the gateway.
-fn end_with(supervisor: u32) -> anyhow::Result<()> {
+fn end_with_supervisor(supervisor: u32) -> anyhow::Result<()> {
     prctl::set_name(upgrade::GATEWAY)?;
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let parent = u32::try_from(Pid::parent().as_raw()).ok();
@@ -107,33 +107,34 @@ fn run_with(path: &Path, signals: &Signals, supervisor: Option<Supervisor>) -> a
     let mut descriptors = DescriptorStore::default();
     // Its lock is held until the last number is written down.
     let mut store = open_store(&config, poller.waker(), &mut descriptors)?;
-    let (mut database, devices) = read(&config, Making::Real, Some(&store))?;
-    let plan = Plan::read(&config)?;
+    let (mut database, devices) = read(&config, DeviceCreation::Real, Some(&store))?;
+    let plan = TunnelSpec::read(&config)?;
     let control = control(&config)?;
-    let reload = Reload::new(path, config.clone(), Written::all(&database), plan.clone());
+    let reload = Reload::new(path, config.clone(), FileOwned::all(&database), plan.clone());
     take_up(&config, &mut database)?;
     reserve(&mut database, &mut store)?;
     let mut xfrm = xfrm(&config)?;
     xfrm.miss(store.lost());
     let destinations = Vec::new();
-    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
-    let mut gateway = Gateway::open(&config, parts, Before::Gone)?.start(&config)?;
+    let parts =
+        GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
+    let mut gateway = Gateway::open(&config, parts, PreviousGateway::Gone)?.start(&config)?;
     match plan.start() {
         Ok(tunnels) => gateway.tunnels = tunnels,
-        Err(error) => return Err(gateway.fail(error)),
+        Err(error) => return Err(gateway.abort(error)),
     }
     gateway.upgrade = Upgrade::under(supervisor);
     gateway.descriptors.keep(stats_socket::DESCRIPTOR, stat.as_fd())?;
     if control.is_some() {
-        wake_clients::wake_waiting_clients();
+        wake_clients::wake_waiting();
     }
     let _confined = sandbox::close(path, &config);
-    gateway.go_on(signals, &stat, control)
+    gateway.run_until_stopped(signals, &stat, control)
 }
 
 /// Keys are in requests, databases and stacks as well as in boxes: all memory is locked
 /// (`docs/decisions/0003-locked-memory.md`).
-fn keep_from_swap() {
+fn lock_memory() {
     match dump::lock_memory() {
         Ok(hold) => tracing::debug!(?hold, "all memory is kept out of swap"),
         Err(error) => tracing::warn!(
@@ -152,11 +153,11 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     let config = Config::load(path)?;
     let store = inspect_store(&config).err();
     let (tun, mark) = (config.host.tun.as_str(), config.wire.mark.get());
-    let ways = read(&config, Making::Imagined, None)
+    let ways = read(&config, DeviceCreation::DryRun, None)
         .map(|(database, ..)| routes::describe(&database.snapshot().spd, tun, mark));
     let (ways, fault) = ways.map_or_else(|fault| (Vec::new(), Some(fault)), |ways| (ways, None));
     let held = fail_closed::describe(state_directory(&config)?, config.host.at_start);
-    let faults = store.into_iter().chain(fault).chain(Plan::read(&config).err());
+    let faults = store.into_iter().chain(fault).chain(TunnelSpec::read(&config).err());
     let faults: Vec<_> = faults.map(|fault| format!("{fault:#}")).collect();
     anyhow::ensure!(faults.is_empty(), faults.join("\n"));
     Ok(ways.into_iter().chain(held).chain(sandbox::inspect(&config)?).collect())
@@ -176,8 +177,8 @@ pub fn clean(path: Option<&Path>) -> anyhow::Result<()> {
             .context("can't remove what the last run's policies protected")?;
     }
     HostRoutes::clean().context("can't remove what refuses protected destinations")?;
-    Guard::clean().context("can't take down the guard")?;
-    KeepOut::sweep();
+    Firewall::clean().context("can't take down the guard")?;
+    HostBypass::sweep();
     Ok(())
 }
 
@@ -199,13 +200,13 @@ fn inspect_store(config: &Config) -> anyhow::Result<()> {
 #[derive(Debug)]
 struct Gateway {
     database: Database,
-    following: Following,
-    lanes: Vec<Running>,
+    reconciler: Reconciler,
+    workers: Vec<Running>,
     /// Who tells lanes their ways past the host's stack.
-    guidance: Option<Running>,
+    resolver: Option<Running>,
     /// The destinations that lanes ask for.
-    asked: Asked,
-    tunnels: Carrying,
+    requested: RequestedDestinations,
+    tunnels: TunnelService,
     drops: Vec<Arc<Drops>>,
     caches: Vec<Arc<CacheCounts>>,
     events: Receiver<Event>,
@@ -218,12 +219,12 @@ struct Gateway {
     /// Word that the machine goes on from a snapshot, where the kernel tells.
     uevents: Option<Uevents>,
     keepalives: Keepalives,
-    planner: Planner,
-    keeping: Keeping,
-    xfrm: Xfrm,
+    policy_rebuild: PolicyRebuild,
+    policy_saver: PolicySaver,
+    xfrm: XfrmServer,
     devices: Devices,
     /// What key managers are to hear of what clients did to devices.
-    happened: Vec<Event>,
+    device_events: Vec<Event>,
     at_exit: AtExit,
     reload: Reload,
     upgrade: Upgrade,

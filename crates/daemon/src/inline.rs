@@ -5,7 +5,7 @@
 //!              └─▶ host's stack: kept out by a table of the packet filter, but for what is for the host itself
 //! ```
 //!
-//! Beside host mode, not in its place: the host's own packets to protected destinations still go through the TUN, and what is decrypted for
+//! InlineAttachments host mode, not in its place: the host's own packets to protected destinations still go through the TUN, and what is decrypted for
 //! the host comes back by it. Up: the host's stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
 //! crash it stays out, and nothing passes between the devices until the next start.
 
@@ -22,19 +22,19 @@ use crate::{
     descriptor_store::DescriptorStore,
     ports::{
         ethernet::{Device, Place},
-        next_hops::{Guidance, Guided, Links},
-        workers::{self, Opened, Surroundings, UdpPort},
+        next_hops::{Links, NextHopResolver, ResolvedWorker},
+        workers::{self, HostContext, PreparedWorkers, UdpPort},
     },
 };
 
 /// The two devices.
 #[derive(Debug)]
-pub(crate) struct Devices {
+pub(crate) struct InlineDevices {
     pub(crate) protected: Device,
     pub(crate) wire: Device,
 }
 
-impl Devices {
+impl InlineDevices {
     /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready, or goes on where the gateway before has. What is to one of `own` stays the host's.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Devices {
     }
 
     /// Says where the kernel would forward in the clear once uxfrm has ended.
-    pub(crate) fn warn_of_forwarding(&self) {
+    pub(crate) fn warn_about_forwarding(&self) {
         let key = &self.protected.name;
         for family in ["ipv4", "ipv6"] {
             let path = format!("/proc/sys/net/{family}/conf/{key}/forwarding");
@@ -82,9 +82,9 @@ impl Devices {
 
 /// What is beside engines.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct InlineAttachments<'a> {
     /// The two devices that packets pass between.
-    pub(crate) devices: &'a Devices,
+    pub(crate) devices: &'a InlineDevices,
     /// Offload devices.
     pub(crate) bay: &'a Bay,
 }
@@ -93,18 +93,18 @@ pub(crate) struct Beside<'a> {
 /// share of both devices' flows.
 pub(crate) fn open(
     config: &Config,
-    beside: Beside<'_>,
+    beside: InlineAttachments<'_>,
     tun: Tun,
     database: &Database,
-    around: &Surroundings,
+    around: &HostContext,
     events: &Events,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<Opened> {
-    let Beside { devices, bay } = beside;
+) -> anyhow::Result<PreparedWorkers> {
+    let InlineAttachments { devices, bay } = beside;
     let ports = workers::udp_ports(config, descriptors)?;
     let source_ports = workers::source_ports()?;
     let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };
-    let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
+    let mut resolver = NextHopResolver::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
     for (number, queue) in workers::queues(config, tun, descriptors)?.into_iter().enumerate() {
         let cpu = Cpu(u32::try_from(number).context("workers are at most 1024")?);
@@ -114,26 +114,26 @@ pub(crate) fn open(
         let settings =
             Settings { headers, encap_ports, cpu, source_ports: source_ports.clone(), ..common };
         let engine = Worker::new(settings, &database.published())?;
-        let (guide, talk) = guidance.talk();
+        let (guide, talk) = resolver.talk();
         let ports = inline_ports(config, devices, queue, &ports, cpu, descriptors)?;
         let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
-        guidance.add(Guided { talk, waker: lane.waker() });
+        resolver.add(ResolvedWorker { talk, waker: lane.waker() });
         built.push(lane);
     }
     let devices = [&devices.protected, &devices.wire];
     let programs = devices.into_iter().filter_map(Device::program).collect();
-    guidance.keep(devices.into_iter().filter_map(|device| device.gather(config.wire.gather)));
-    guidance.expect(&around.destinations);
+    resolver.keep(devices.into_iter().filter_map(|device| device.gather(config.wire.gather)));
+    resolver.expect(&around.destinations);
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = built.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
-    Ok(Opened { lanes, drops, caches, guidance: Some(guidance), programs })
+    let workers = built.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    Ok(PreparedWorkers { workers, drops, caches, resolver: Some(resolver), programs })
 }
 
 fn inline_ports(
     config: &Config,
-    devices: &Devices,
+    devices: &InlineDevices,
     queue: Tun,
     ports: &[UdpPort],
     cpu: Cpu,

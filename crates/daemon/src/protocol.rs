@@ -64,7 +64,7 @@ pub(crate) trait Protocol {
     fn commit(&mut self, outbox: &mut Outbox);
 
     /// The answers are out: time for what could wait for that.
-    fn catch_up(&mut self);
+    fn finish_deferred(&mut self);
 
     /// Whether the caller has something else to do than to wait for requests.
     fn is_wanted(&self) -> bool;
@@ -73,16 +73,16 @@ pub(crate) trait Protocol {
     fn prepare(&mut self);
 
     /// A client has room for the next part of a dump. A part may show nothing: then the outbox stays empty, though there is more.
-    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest;
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> DumpProgress;
 }
 
 /// Whether a client's dump goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum DumpProgress {
     /// It does.
     More,
     /// It has ended, or there is none.
-    Nothing,
+    Done,
 }
 
 /// Datagrams on their way to clients, in order.

@@ -31,8 +31,10 @@ use uxfrm_io::{
 };
 use uxfrm_netlink::Refusal;
 
-use self::{retry::Retrial, sequences::SequenceStore};
-use crate::{clock::now, firewall::host_bypass::KeepOut, ports::af_xdp::Express, routes::LedBy};
+use self::{retry::Retry, sequences::SequenceStore};
+use crate::{
+    clock::now, firewall::host_bypass::HostBypass, ports::af_xdp::AfXdpDevice, routes::DivertMode,
+};
 #[cfg(test)]
 pub(crate) use kernel_tables::PacketFilter;
 pub(crate) use kernel_tables::{AnyFilter, Routes};
@@ -55,18 +57,18 @@ const MEASURE: Duration = Duration::from_secs(10);
 
 /// Everything that follows the databases.
 #[derive(Debug)]
-pub(crate) struct Following {
+pub(crate) struct Reconciler {
     store: SequenceStore,
     guard: Option<AnyFilter>,
-    keep_out: Option<KeepOut>,
-    express: Option<Express>,
+    host_bypass: Option<HostBypass>,
+    af_xdp: Option<AfXdpDevice>,
     routes: Box<dyn Routes>,
     /// What happened to packets that no policy is for when the guard last followed.
     defaults: Defaults,
     /// Whether routes may be others than the policies want.
     are_routes_behind: bool,
     /// When routes and guard are made to follow anew.
-    retrial: Retrial,
+    retrial: Retry,
     /// Why numbers can't be written down, if they can't.
     fault: Option<io::Error>,
     review: Moment,
@@ -87,7 +89,7 @@ pub(crate) struct Following {
 
 /// Who asks for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
+pub(crate) enum Requester {
     /// Whoever runs the gateway, by a program or a file.
     Operator,
     /// An IKE daemon: it has been told that its states are gone, and deletes what it takes to be there still.
@@ -96,7 +98,7 @@ pub(crate) enum Asker {
 
 /// What of all that was done stays done, whatever becomes of the next write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum DurableChanges {
     /// All of it.
     All,
     /// What was done before something that waits for the disk.
@@ -111,9 +113,9 @@ enum Fault {
     #[error(transparent)]
     Guard(#[from] uxfrm_io::nftables::Error),
     #[error("the host's stack is kept from packets to its new addresses: {0:#}")]
-    KeepOut(anyhow::Error),
+    HostBypass(anyhow::Error),
     #[error("AF_XDP does not follow the host's addresses: {0}")]
-    Express(io::Error),
+    AfXdpDevice(io::Error),
 }
 
 impl Fault {
@@ -121,8 +123,8 @@ impl Fault {
         match self {
             Self::Route(error) => error.errno(),
             Self::Guard(error) => error.errno(),
-            Self::KeepOut(_) => nix::libc::EIO,
-            Self::Express(error) => error.raw_os_error().unwrap_or(nix::libc::EIO),
+            Self::HostBypass(_) => nix::libc::EIO,
+            Self::AfXdpDevice(error) => error.raw_os_error().unwrap_or(nix::libc::EIO),
         }
     }
 
@@ -139,13 +141,13 @@ impl Fault {
     }
 }
 
-impl Following {
+impl Reconciler {
     /// Routes and guard stand as the databases want it, and nothing is waiting to be attended to.
     pub(crate) fn new(
         store: SequenceStore,
         guard: Option<AnyFilter>,
-        keep_out: Option<KeepOut>,
-        express: Option<Express>,
+        host_bypass: Option<HostBypass>,
+        af_xdp: Option<AfXdpDevice>,
         routes: Box<dyn Routes>,
         spd: &Spd,
     ) -> Self {
@@ -154,12 +156,12 @@ impl Following {
         Self {
             store,
             guard,
-            keep_out,
-            express,
+            host_bypass,
+            af_xdp,
             routes,
             defaults,
             are_routes_behind: false,
-            retrial: Retrial::default(),
+            retrial: Retry::default(),
             fault: None,
             review: now(),
             measure: now(),
@@ -173,18 +175,18 @@ impl Following {
         }
     }
 
-    /// Does what the changes since the last time need, which somebody asked for; states and workers wait for [`Following::commit`].
+    /// Does what the changes since the last time need, which somebody asked for; states and workers wait for [`Reconciler::commit`].
     ///
     /// # Errors
     /// The kernel's, or the disk's, about something that was added; all changes are undone then.
     pub(crate) fn attend(
         &mut self,
         database: &mut Database,
-        asker: Asker,
+        asker: Requester,
     ) -> Result<Option<&'static str>, Refusal> {
         let mut changes = self.take_changes(database);
-        if self.held > 0 || asker == Asker::KeyManager {
-            self.hold_on(&mut changes, database, asker);
+        if self.held > 0 || asker == Requester::KeyManager {
+            self.retain_policies(&mut changes, database, asker);
         }
         if changes.is_empty() {
             return Ok(None);
@@ -198,14 +200,14 @@ impl Following {
                 if !changes.policies.is_empty() {
                     self.retrial.hurry(now());
                 }
-                let warning = changes.added.iter().any(|sa| is_used_up(sa)).then_some(USED_UP);
+                let warning = changes.added.iter().any(|sa| is_exhausted(sa)).then_some(USED_UP);
                 self.uncommitted.extend(changes);
                 Ok(warning)
             }
             Err(fault) => {
                 let refusal = fault.refusal(&changes);
                 let undone = self.undo_whole(changes, database);
-                self.put_right(&fault, &undone, database);
+                self.repair_tables(&fault, &undone, database);
                 Err(refusal)
             }
         }
@@ -213,13 +215,13 @@ impl Following {
 
     /// What was done before anything waits for the disk stands: its client is not told otherwise when the disk fails. To be called before each of a
     /// client's datagrams, whose requests stand or fall together.
-    pub(crate) fn let_stand(&mut self) -> Standing {
+    pub(crate) fn let_stand(&mut self) -> DurableChanges {
         if self.waits_for_disk() {
-            return Standing::Some;
+            return DurableChanges::Some;
         }
         self.uncommitted = Changes::default();
         self.committed_defaults = self.defaults;
-        Standing::All
+        DurableChanges::All
     }
 
     /// Makes all changes since the last commit lasting and seen, as one. What they were.
@@ -228,10 +230,10 @@ impl Following {
     /// The kernel's or the disk's: all is undone then.
     pub(crate) fn make_together(&mut self, database: &mut Database) -> Result<Changes, Refusal> {
         self.let_stand();
-        self.attend(database, Asker::Operator)?;
+        self.attend(database, Requester::Operator)?;
         let changes = self.uncommitted.clone();
         self.commit(database)?;
-        self.catch_up();
+        self.finish_deferred();
         Ok(changes)
     }
 
@@ -242,13 +244,13 @@ impl Following {
     }
 
     /// The same for what happened by itself: nothing is undone, and what the kernel does not take is tried again.
-    pub(crate) fn keep_up(&mut self, database: &mut Database) {
+    pub(crate) fn apply_pending(&mut self, database: &mut Database) {
         let changes = self.take_changes(database);
         let routed = self.routes_follow(&changes, database);
         self.are_routes_behind |= routed.is_err();
         let guarded = self.guard_follows(&changes, database);
         if let (Err(_), Some(guard)) = (&guarded, &mut self.guard) {
-            guard.lose();
+            guard.mark_out_of_sync();
         }
         if routed.is_err() || guarded.is_err() {
             self.retrial.owe(now());
@@ -256,14 +258,19 @@ impl Following {
     }
 
     /// What a key manager deletes is held still where nothing has come for it; what passed is not, where all else is refused by now.
-    fn hold_on(&mut self, changes: &mut Changes, database: &mut Database, asker: Asker) {
+    fn retain_policies(
+        &mut self,
+        changes: &mut Changes,
+        database: &mut Database,
+        asker: Requester,
+    ) {
         let let_go = |change: &PolicyChange| match change {
             PolicyChange::Removed(entry) if entry.is_held() => Some(Arc::clone(entry)),
             PolicyChange::Removed(_) | PolicyChange::Added(_) => None,
         };
         let kept: Vec<_> = match asker {
-            Asker::KeyManager => changes.policies.iter().filter_map(let_go).collect(),
-            Asker::Operator => Vec::new(),
+            Requester::KeyManager => changes.policies.iter().filter_map(let_go).collect(),
+            Requester::Operator => Vec::new(),
         };
         let spd = &database.current().spd;
         let pointless: Vec<_> = if changes.defaults {
@@ -308,34 +315,34 @@ impl Following {
     }
 
     /// Follows links and addresses, if they have changed.
-    pub(crate) fn look_around(&mut self, network: &Monitor, database: &mut Database) {
+    pub(crate) fn refresh_host(&mut self, network: &Monitor, database: &mut Database) {
         let news = network.take_news(self.routes.tun());
         if news == News::Nothing {
             return;
         }
-        if let Err(error) = self.routes.look_around(news, &database.snapshot().spd) {
+        if let Err(error) = self.routes.refresh_host(news, &database.snapshot().spd) {
             tracing::warn!(%error, "routes don't follow the host's addresses");
-            self.owe_routes();
+            self.schedule_route_retry();
         }
         if self.addresses_follow().is_err() {
             self.retrial.owe(now());
         }
-        self.tell_of_host(database);
+        self.publish_host(database);
     }
 
     /// Tells the host's addresses to who is to leave alone what is to them.
     fn addresses_follow(&mut self) -> Result<(), Fault> {
         let own = self.routes.own();
-        if let Some(keep_out) = &mut self.keep_out {
-            keep_out.follow(own).map_err(Fault::KeepOut)?;
+        if let Some(host_bypass) = &mut self.host_bypass {
+            host_bypass.follow(own).map_err(Fault::HostBypass)?;
         }
-        if let Some(express) = &self.express {
-            express.follow(own).map_err(Fault::Express)?;
+        if let Some(af_xdp) = &self.af_xdp {
+            af_xdp.follow(own).map_err(Fault::AfXdpDevice)?;
         }
         Ok(())
     }
 
-    /// Whether [`Following::commit`] will write something down.
+    /// Whether [`Reconciler::commit`] will write something down.
     pub(crate) fn waits_for_disk(&self) -> bool {
         self.store.has_news()
     }
@@ -377,7 +384,7 @@ impl Following {
         self.defaults = self.committed_defaults;
         let undone = self.undo_whole(changes, database);
         if self.follow_changes(&undone, database).is_err() {
-            self.owe_routes();
+            self.schedule_route_retry();
         }
     }
 
@@ -420,19 +427,19 @@ impl Following {
     }
 
     /// Does what could wait until the answers were out.
-    pub(crate) fn catch_up(&mut self) {
-        if self.routes.catch_up().is_err() {
-            self.owe_routes();
+    pub(crate) fn finish_deferred(&mut self) {
+        if self.routes.finish_deferred().is_err() {
+            self.schedule_route_retry();
         }
     }
 
     /// Whether states were added since the last time.
-    pub(crate) fn take_news(&mut self) -> bool {
+    pub(crate) fn take_route_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
     /// A packet to there was longer than the network takes: workers are told soon.
-    pub(crate) fn note_narrow_path(&mut self, to: IpAddr) {
+    pub(crate) fn note_path_mtu(&mut self, to: IpAddr) {
         if self.narrow.is_empty() {
             self.narrow_since = now();
         }
@@ -443,51 +450,51 @@ impl Following {
 
     /// Routers say what paths take. Anybody can say so of anybody: it is worth asking only of tunnels' ends and of where a state leads whose packet is
     /// quoted, as templates of transport mode name no end.
-    pub(crate) fn hear_of_paths(&mut self, paths: &PathErrors, database: &Database) {
+    pub(crate) fn read_path_errors(&mut self, paths: &PathErrors, database: &Database) {
         let sad = &database.current().sad;
         paths.take(|packet| {
             if self.routes.is_peer(packet.to) || is_sent_by_state(sad, packet) {
-                self.note_narrow_path(packet.to);
+                self.note_path_mtu(packet.to);
             }
         });
     }
 
     /// Tells workers of paths that have become narrow, and now and then of those that are so no more.
-    fn measure_paths(&mut self, database: &mut Database) {
+    fn remeasure_path_mtus(&mut self, database: &mut Database) {
         if now().since(self.narrow_since) >= BELIEVED {
             let narrow = std::mem::take(&mut self.narrow);
-            narrow.into_iter().for_each(|peer| self.routes.meet_narrow_path(peer));
+            narrow.into_iter().for_each(|peer| self.routes.note_path_mtu(peer));
         }
         if now() >= self.measure {
             self.measure = now().plus(MEASURE);
-            self.routes.measure_again();
+            self.routes.remeasure_path_mtu();
         }
-        self.tell_of_host(database);
+        self.publish_host(database);
     }
 
     /// Reserves what runs short, tries again what failed, and looks at paths, now and then.
     pub(crate) fn review(&mut self, database: &mut Database) {
         if now() < self.review {
-            self.renew_at_once(database);
+            self.renew_now(database);
             return;
         }
         let snapshot = database.snapshot();
         self.store.settle_due(now());
-        self.look_after_store();
+        self.maintain_store();
         self.renew(database);
-        self.measure_paths(database);
+        self.remeasure_path_mtus(database);
         if self.retrial.is_due(now()) {
-            self.follow_anew(&snapshot.spd);
+            self.rebuild_tables(&snapshot.spd);
         }
         if self.routes.review_plan(&snapshot.spd).is_err() {
-            self.owe_routes();
+            self.schedule_route_retry();
         }
-        self.routes.check_ways_back();
+        self.routes.check_rp_filters();
         self.review = now().plus(REVIEW);
     }
 
     /// What states receive runs short before the time of a review.
-    fn renew_at_once(&mut self, database: &mut Database) {
+    fn renew_now(&mut self, database: &mut Database) {
         if self.store.is_urgent() && self.fault.is_none() {
             self.renew(database);
         }
@@ -501,7 +508,7 @@ impl Following {
     }
 
     /// Notices now and then that the store was removed.
-    fn look_after_store(&mut self) {
+    fn maintain_store(&mut self) {
         if now() >= self.look_at_store {
             self.look_at_store = now().plus(LOOK_AT_STORE);
             let result = self.store.check_place();
@@ -533,7 +540,7 @@ impl Following {
     }
 
     /// Somebody has taken tables of the packet filter away. Where the guard was among them it is back when this returns, and what packets are led by.
-    pub(crate) fn put_guard_back(&mut self, spd: &Spd) {
+    pub(crate) fn restore_firewall(&mut self, spd: &Spd) {
         let Some(guard) = &mut self.guard else { return };
         if guard.is_there().unwrap_or(true) {
             return;
@@ -541,23 +548,23 @@ impl Following {
         tracing::warn!(
             "somebody has taken the guard away, as `nft flush ruleset` does before Linux 6.9: it is put up again"
         );
-        guard.lose();
+        guard.mark_out_of_sync();
         self.retrial.owe(now());
-        self.follow_anew(spd);
+        self.rebuild_tables(spd);
     }
 
     /// Another process may have changed routes and guard: both are made anew soon.
-    pub(crate) fn doubt(&mut self) {
+    pub(crate) fn mark_unverified(&mut self) {
         if let Some(guard) = &mut self.guard {
-            guard.lose();
+            guard.mark_out_of_sync();
         }
-        self.keep_out.iter_mut().for_each(KeepOut::doubt);
-        self.owe_routes();
+        self.host_bypass.iter_mut().for_each(HostBypass::mark_unverified);
+        self.schedule_route_retry();
     }
 
     /// The machine goes on from a snapshot, perhaps as one of several that have the same keys, numbers and IV prefixes. No number that was reserved is used
     /// any more; all states go on with prefixes of their own, once these are on the disk.
-    pub(crate) fn leave_snapshot(&mut self, database: &mut Database) {
+    pub(crate) fn resume_from_vm_snapshot(&mut self, database: &mut Database) {
         let lost = database.apply(now(), |change| change.begin_sas_anew());
         let Changes { added, removed, .. } = database.take_changes();
         self.store.begin_anew(&removed, &added, now());
@@ -605,9 +612,9 @@ impl Following {
     /// The kernel's.
     pub(crate) fn close_routes(
         self,
-    ) -> anyhow::Result<(Option<AnyFilter>, Option<KeepOut>, SequenceStore)> {
+    ) -> anyhow::Result<(Option<AnyFilter>, Option<HostBypass>, SequenceStore)> {
         self.routes.close()?;
-        Ok((self.guard, self.keep_out, self.store))
+        Ok((self.guard, self.host_bypass, self.store))
     }
 
     /// Adding a state whose numbers can't be kept is refused.
@@ -630,7 +637,7 @@ impl Following {
     fn routes_follow(&mut self, changes: &Changes, database: &mut Database) -> Result<(), Fault> {
         if !changes.policies.is_empty() {
             self.routes.change(&changes.policies)?;
-            self.tell_of_host(database);
+            self.publish_host(database);
         }
         Ok(())
     }
@@ -638,43 +645,43 @@ impl Following {
     fn guard_follows(&mut self, changes: &Changes, database: &Database) -> Result<(), Fault> {
         // No snapshot: the next change would have to copy what it touches, within a round too.
         let spd = &database.current().spd;
-        if self.guard.as_ref().is_some_and(|guard| guard.may_leave_out(&changes.policies)) {
-            self.routes.turn(LedBy::Destinations)?;
+        if self.guard.as_ref().is_some_and(|guard| guard.may_skip_outgoing(&changes.policies)) {
+            self.routes.turn(DivertMode::Destinations)?;
         }
         let guarded = match &mut self.guard {
             None => Ok(()),
             Some(guard) if changes.defaults => guard.follow(spd),
             Some(guard) => guard.change(&changes.policies, spd),
         };
-        let turned = self.routes.turn(self.led_by());
+        let turned = self.routes.turn(self.divert_mode());
         guarded?;
         turned?;
-        self.routes.plan_at_once(spd)?;
+        self.routes.plan_now(spd)?;
         self.defaults = spd.defaults();
         Ok(())
     }
 
     /// By what packets find their way into the TUN.
-    fn led_by(&self) -> LedBy {
-        self.guard.as_ref().map_or(LedBy::Destinations, |guard| guard.led_by())
+    fn divert_mode(&self) -> DivertMode {
+        self.guard.as_ref().map_or(DivertMode::Destinations, |guard| guard.divert_mode())
     }
 
-    fn tell_of_host(&mut self, database: &mut Database) {
-        if let Some(host) = self.routes.take_news() {
+    fn publish_host(&mut self, database: &mut Database) {
+        if let Some(host) = self.routes.take_route_news() {
             database.set_host(host);
         }
     }
 
-    fn owe_routes(&mut self) {
+    fn schedule_route_retry(&mut self) {
         self.are_routes_behind = true;
         self.retrial.owe(now());
     }
 
     /// Makes routes and guard anew where they are not sure to be right. That they can't be is said once, and once when they are.
-    fn follow_anew(&mut self, spd: &Spd) {
-        let guard = self.guard.as_mut().filter(|guard| guard.is_lost());
+    fn rebuild_tables(&mut self, spd: &Spd) {
+        let guard = self.guard.as_mut().filter(|guard| guard.is_out_of_sync());
         let guarded = guard.map_or(Ok(()), |guard| guard.follow(spd));
-        let turned = self.routes.turn(self.led_by());
+        let turned = self.routes.turn(self.divert_mode());
         let routed = if self.are_routes_behind { self.routes.follow(spd) } else { Ok(()) };
         let routed = routed.and(turned);
         self.are_routes_behind = routed.is_err();
@@ -715,21 +722,22 @@ impl Following {
         if undone.policies.len() != changes.policies.len()
             && let Some(guard) = &mut self.guard
         {
-            guard.lose();
+            guard.mark_out_of_sync();
         }
         undone
     }
 
     /// Has routes and guard follow what was undone, as far as they had followed what was done.
-    fn put_right(&mut self, fault: &Fault, undone: &Changes, database: &mut Database) {
+    fn repair_tables(&mut self, fault: &Fault, undone: &Changes, database: &mut Database) {
         match fault {
             Fault::Route(_) => self.are_routes_behind = true,
-            Fault::Guard(_) | Fault::KeepOut(_) | Fault::Express(_) => {
+            Fault::Guard(_) | Fault::HostBypass(_) | Fault::AfXdpDevice(_) => {
                 let routed = self.routes_follow(undone, database);
                 self.are_routes_behind |= routed.is_err();
             }
         }
-        if self.are_routes_behind || self.guard.as_ref().is_some_and(|guard| guard.is_lost()) {
+        if self.are_routes_behind || self.guard.as_ref().is_some_and(|guard| guard.is_out_of_sync())
+        {
             self.retrial.owe(now());
         }
     }
@@ -754,7 +762,7 @@ impl Following {
 const USED_UP: &str =
     "This key has used all its sequence numbers: the state sends nothing. Give it a new key";
 
-fn is_used_up(sa: &Sa) -> bool {
+fn is_exhausted(sa: &Sa) -> bool {
     sa.config().direction != Some(Direction::In)
         && sa.sequence().last() >= sa.config().last_number()
 }

@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 use uxfrm_engine::{Changes, Database, Error as Refused, PolicyChange};
 
 use crate::{
-    batch::provenance::Written,
+    batch::provenance::FileOwned,
     clock::now,
     config::{AtExit, Config},
-    reconcile::{Following, databases},
+    reconcile::{Reconciler, databases},
     sandbox,
-    tunnels::{Carrying, Plan},
+    tunnels::{TunnelService, TunnelSpec},
 };
 use diff::Difference;
 
@@ -59,16 +59,16 @@ const MOST_LINES: usize = 4096;
 pub(crate) struct Reload {
     path: PathBuf,
     config: Config,
-    written: Written,
-    plan: Plan,
+    written: FileOwned,
+    plan: TunnelSpec,
 }
 
 /// What a reload works on.
 #[derive(Debug)]
 pub(crate) struct Targets<'a> {
     pub(crate) database: &'a mut Database,
-    pub(crate) following: &'a mut Following,
-    pub(crate) tunnels: &'a mut Carrying,
+    pub(crate) reconciler: &'a mut Reconciler,
+    pub(crate) tunnels: &'a mut TunnelService,
     pub(crate) at_exit: &'a mut AtExit,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Outcome {
 
 impl Reload {
     /// Of a gateway that has just been made from these.
-    pub(crate) fn new(path: &Path, config: Config, written: Written, plan: Plan) -> Self {
+    pub(crate) fn new(path: &Path, config: Config, written: FileOwned, plan: TunnelSpec) -> Self {
         Self { path: path.to_owned(), config, written, plan }
     }
 
@@ -95,12 +95,12 @@ impl Reload {
     }
 
     /// What of the databases files made.
-    pub(crate) const fn written(&self) -> &Written {
+    pub(crate) const fn written(&self) -> &FileOwned {
         &self.written
     }
 
     /// Which tunnels files said.
-    pub(crate) const fn plan(&self) -> &Plan {
+    pub(crate) const fn plan(&self) -> &TunnelSpec {
         &self.plan
     }
 
@@ -113,7 +113,7 @@ impl Reload {
         match done {
             Ok(outcome) => outcome,
             Err(error) => Outcome {
-                faults: vec![sandbox::advised(format!("{error:#}"))],
+                faults: vec![sandbox::with_sandbox_advice(format!("{error:#}"))],
                 ..Outcome::default()
             },
         }
@@ -121,9 +121,9 @@ impl Reload {
 
     fn attempt(&mut self, request: Request, targets: Targets<'_>) -> anyhow::Result<Outcome> {
         let config = Config::load(&self.path)?;
-        let said = databases::imagine(&config)?;
-        let plan = Plan::read(&config)?;
-        let Targets { database, following, tunnels: carrying, at_exit } = targets;
+        let said = databases::dry_run(&config)?;
+        let plan = TunnelSpec::read(&config)?;
+        let Targets { database, reconciler, tunnels: carrying, at_exit } = targets;
         let difference = Difference::find(database, &self.written, &said);
         let steps = tunnels::find(&self.plan, &plan);
         let mut outcome = Outcome::default();
@@ -135,7 +135,7 @@ impl Reload {
         if request == Request::Show {
             return Ok(outcome);
         }
-        outcome.changes = make(difference, database, following)?;
+        outcome.changes = make(difference, database, reconciler)?;
         outcome.faults.extend(steps.into_iter().filter_map(|step| step.carry_out(carrying).err()));
         *at_exit = config.host.at_exit;
         let expires = config.control.acquire_expires;
@@ -195,13 +195,13 @@ impl Outcome {
 
 /// Deletes all held policies.
 fn release(targets: Targets<'_>) -> anyhow::Result<Outcome> {
-    let Targets { database, following, .. } = targets;
+    let Targets { database, reconciler, .. } = targets;
     let mut held = Vec::new();
     database.apply(now(), |change| {
         held.extend(change.policies().filter(|entry| entry.is_held()).map(|entry| entry.key()));
         held.iter().try_for_each(|key| change.delete_policy(key).map(drop))
     })?;
-    let changes = together(database, following)?;
+    let changes = together(database, reconciler)?;
     let gone = changes.policies.iter().filter_map(|change| match change {
         PolicyChange::Removed(entry) => Some(report::gone(&entry.policy())),
         PolicyChange::Added(_) => None,
@@ -213,21 +213,21 @@ fn release(targets: Targets<'_>) -> anyhow::Result<Outcome> {
 fn make(
     difference: Difference,
     database: &mut Database,
-    following: &mut Following,
+    reconciler: &mut Reconciler,
 ) -> anyhow::Result<Changes> {
     if difference.is_empty() {
         return Ok(Changes::default());
     }
     let done = database.apply(now(), |change| difference.carry_out(change));
     if let Err((line, refused)) = done {
-        following.take_back(database);
+        reconciler.take_back(database);
         return Err(refusal(&line, &refused));
     }
-    together(database, following)
+    together(database, reconciler)
 }
 
-fn together(database: &mut Database, following: &mut Following) -> anyhow::Result<Changes> {
-    following.make_together(database).map_err(|refusal| {
+fn together(database: &mut Database, reconciler: &mut Reconciler) -> anyhow::Result<Changes> {
+    reconciler.make_together(database).map_err(|refusal| {
         let text = refusal.text.unwrap_or_default();
         anyhow::anyhow!("{text} (errno {}); nothing was changed", refusal.errno)
     })

@@ -14,7 +14,7 @@
 //!
 //! Each destination counts its policies, so a policy that comes or goes costs the same however many
 //! there are; neighbours share a route (`destinations.rs`). Routes for one that blocks may come a
-//! moment after its answer ([`HostRoutes::catch_up`]): that beneath only where packets are marked.
+//! moment after its answer ([`HostRoutes::finish_deferred`]): that beneath only where packets are marked.
 
 pub(crate) mod address_plan;
 mod addresses;
@@ -38,23 +38,23 @@ use uxfrm_packet::Version;
 
 use crate::config::DIVERTED;
 
-use address_plan::Plan;
+use address_plan::AddressPlan;
 use destinations::Destinations;
-use divert_rules::Ways;
-use lookup_rule::Leading;
-pub(crate) use lookup_rule::LedBy;
-use multicast::Groups;
-use multicast::Named;
+use divert_rules::DivertRules;
+pub(crate) use lookup_rule::DivertMode;
+use lookup_rule::LookupRule;
+use multicast::GroupPolicies;
+use multicast::MulticastGroups;
 use peers::Peers;
 pub(crate) use route_demand::passes_plain;
-use stale::Kept;
+use stale::RunningGateway;
 
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
 
 /// What has become of the process that had the host before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before {
+pub(crate) enum PreviousGateway {
     /// It has ended, if there was one, and its TUN with it.
     Gone,
     /// It carries packets by the same TUN until this one takes its place.
@@ -65,16 +65,16 @@ pub(crate) enum Before {
 #[derive(Debug)]
 pub(crate) struct HostRoutes {
     rtnetlink: Rtnetlink,
-    leading: Leading,
+    leading: LookupRule,
     tun: u32,
     /// Its name.
     name: String,
-    ways: Ways,
+    ways: DivertRules,
     own: Vec<IpAddr>,
     /// Those of them that packets into the TUN may be given as their source.
     sources: Vec<IpAddr>,
     destinations: Destinations,
-    groups: Named,
+    groups: GroupPolicies,
     peers: Peers,
     /// Whether the TUN is up, so that routes to it are there.
     is_up: bool,
@@ -90,17 +90,22 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's; what was to be done is in the text.
-    pub(crate) fn open(tun: u32, table: u32, mark: u32, before: Before) -> anyhow::Result<Self> {
+    pub(crate) fn open(
+        tun: u32,
+        table: u32,
+        mark: u32,
+        before: PreviousGateway,
+    ) -> anyhow::Result<Self> {
         let mut rtnetlink = Rtnetlink::open()?;
         let left = match before {
-            Before::Gone => stale::take_over(&mut rtnetlink, table)?,
-            Before::Runs => stale::share(&mut rtnetlink, table)?,
+            PreviousGateway::Gone => stale::take_over(&mut rtnetlink, table)?,
+            PreviousGateway::Runs => stale::share(&mut rtnetlink, table)?,
         };
         let [own, sources] = addresses::of_host(&mut rtnetlink)?;
         let name = rtnetlink.link_of_index(tun)?.name;
         sysctl::accept_from(&name);
         sysctl::forward_from(&name);
-        let leading = Leading { table, mark, by: LedBy::Destinations };
+        let leading = LookupRule { table, mark, by: DivertMode::Destinations };
         if left.is_some() {
             leading.keep(&mut rtnetlink)?;
         }
@@ -109,11 +114,11 @@ impl HostRoutes {
             leading,
             tun,
             name,
-            ways: Ways::new(tun, table, mark),
+            ways: DivertRules::new(tun, table, mark),
             own,
             sources,
             destinations: left.unwrap_or_default(),
-            groups: Named::default(),
+            groups: GroupPolicies::default(),
             peers: Peers::new(mark),
             is_up: true,
             later: Vec::new(),
@@ -125,15 +130,15 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn lead(&mut self, by: LedBy) -> Result<(), rtnetlink::Error> {
+    pub(crate) fn lead(&mut self, by: DivertMode) -> Result<(), rtnetlink::Error> {
         self.leading.by = by;
         match by {
-            LedBy::Marks => {
+            DivertMode::Marks => {
                 self.ways.put_up(&mut self.rtnetlink)?;
                 self.leading.alone(&mut self.rtnetlink).map(drop)
             }
-            LedBy::Destinations => {
-                self.catch_up()?;
+            DivertMode::Destinations => {
+                self.finish_deferred()?;
                 self.leading.alone(&mut self.rtnetlink)?;
                 self.ways.take_down(&mut self.rtnetlink)
             }
@@ -144,7 +149,7 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn turn(&mut self, by: LedBy) -> Result<(), rtnetlink::Error> {
+    pub(crate) fn turn(&mut self, by: DivertMode) -> Result<(), rtnetlink::Error> {
         if by == self.leading.by {
             return Ok(());
         }
@@ -158,8 +163,8 @@ impl HostRoutes {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn plan_at_once(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
-        let hurries = self.ways.may_hurry() | self.groups.take_haste();
+    pub(crate) fn plan_now(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        let hurries = self.ways.may_renew_now() | self.groups.take_urgency();
         if hurries { self.plan(spd) } else { Ok(()) }
     }
 
@@ -178,9 +183,10 @@ impl HostRoutes {
             return Ok(());
         }
         let mark = self.leading.mark;
-        let groups = self.groups.are_any().then(|| Groups::of(spd, &mut self.rtnetlink, mark));
+        let groups =
+            self.groups.are_any().then(|| MulticastGroups::of(spd, &mut self.rtnetlink, mark));
         let groups = groups.unwrap_or_default();
-        let plan = Plan::of(spd, &self.sources, &groups);
+        let plan = AddressPlan::of(spd, &self.sources, &groups);
         self.ways.renew_plan(&mut self.rtnetlink, plan)
     }
 
@@ -216,9 +222,9 @@ impl HostRoutes {
         self.put_rules_back()?;
         [self.own, self.sources] = addresses::of_host(&mut self.rtnetlink)?;
         self.later.clear();
-        self.peers.start_over();
-        self.destinations.start_over();
-        self.groups = Named::default();
+        self.peers.clear_demand();
+        self.destinations.clear_demand();
+        self.groups = GroupPolicies::default();
         for entry in spd.iter() {
             self.count_in(entry);
         }
@@ -235,7 +241,8 @@ impl HostRoutes {
     /// # Errors
     /// The kernel's.
     pub(crate) fn sweep(&mut self) -> Result<(), rtnetlink::Error> {
-        let mut kept = Kept { destinations: Some(self.leading.table), ..self.ways.kept() };
+        let mut kept =
+            RunningGateway { destinations: Some(self.leading.table), ..self.ways.kept() };
         kept.rules.extend(versions().map(|version| self.leading.rule(version)));
         stale::let_go_of_others(&mut self.rtnetlink, &kept)
     }
@@ -245,7 +252,7 @@ impl HostRoutes {
     /// # Errors
     /// As [`HostRoutes::follow`].
     pub(crate) fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error> {
-        self.catch_up()?;
+        self.finish_deferred()?;
         if changes.iter().any(route_demand::is_of_out) {
             self.ways.outdate();
         }
@@ -290,7 +297,7 @@ impl HostRoutes {
         spd: &Spd,
         table: u32,
         mark: u32,
-        by: LedBy,
+        by: DivertMode,
     ) -> Result<(), rtnetlink::Error> {
         let mut rtnetlink = Rtnetlink::open()?;
         let mut destinations = Destinations::default();
@@ -303,12 +310,12 @@ impl HostRoutes {
             RouteChange::Put(destination_table::beneath(table, addresses::prefix(destination)))
         });
         rtnetlink.change_routes(&put.collect::<Vec<_>>())?;
-        if by == LedBy::Marks {
+        if by == DivertMode::Marks {
             let [_own, sources] = addresses::of_host(&mut rtnetlink)?;
-            let plan = Plan::of(spd, &sources, &Groups::default());
-            Ways::new(0, table, mark).refuse(&mut rtnetlink, plan)?;
+            let plan = AddressPlan::of(spd, &sources, &MulticastGroups::default());
+            DivertRules::new(0, table, mark).refuse(&mut rtnetlink, plan)?;
         }
-        Leading { table, mark, by }.alone(&mut rtnetlink).map(drop)
+        LookupRule { table, mark, by }.alone(&mut rtnetlink).map(drop)
     }
 
     /// Removes what gateways that have ended left, in whatever table.
@@ -316,7 +323,7 @@ impl HostRoutes {
     /// # Errors
     /// The kernel's.
     pub(crate) fn clean() -> anyhow::Result<()> {
-        Ok(stale::let_go_of_others(&mut Rtnetlink::open()?, &Kept::default())?)
+        Ok(stale::let_go_of_others(&mut Rtnetlink::open()?, &RunningGateway::default())?)
     }
 
     /// What workers are to know of the host: its addresses, and the largest IP packet that the
@@ -327,13 +334,13 @@ impl HostRoutes {
     }
 
     /// The same, if it may have changed since the last time.
-    pub(crate) fn take_news(&mut self) -> Option<Host> {
-        self.peers.take_news().then(|| self.host())
+    pub(crate) fn take_route_news(&mut self) -> Option<Host> {
+        self.peers.take_route_news().then(|| self.host())
     }
 
     /// Says where the kernel takes nothing from a peer, now that routes are there.
-    pub(crate) fn check_ways_back(&mut self) {
-        self.peers.check_ways_back(&mut self.rtnetlink, self.tun);
+    pub(crate) fn check_rp_filters(&mut self) {
+        self.peers.check_rp_filters(&mut self.rtnetlink, self.tun);
     }
 
     /// Whether a policy has a tunnel that leads there.
@@ -342,13 +349,13 @@ impl HostRoutes {
     }
 
     /// A packet to there was refused, as it was longer than the network takes.
-    pub(crate) fn meet_narrow_path(&mut self, to: IpAddr) {
-        self.peers.meet_narrow_path(&mut self.rtnetlink, to);
+    pub(crate) fn note_path_mtu(&mut self, to: IpAddr) {
+        self.peers.note_path_mtu(&mut self.rtnetlink, to);
     }
 
     /// Asks again where the network took less.
-    pub(crate) fn measure_again(&mut self) {
-        self.peers.measure_again(&mut self.rtnetlink);
+    pub(crate) fn remeasure_path_mtu(&mut self) {
+        self.peers.remeasure_path_mtu(&mut self.rtnetlink);
     }
 
     /// Links or addresses have changed, or rules or routes have gone: makes all right again where
@@ -356,7 +363,7 @@ impl HostRoutes {
     ///
     /// # Errors
     /// As [`HostRoutes::follow`].
-    pub(crate) fn look_around(&mut self, news: News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+    pub(crate) fn refresh_host(&mut self, news: News, spd: &Spd) -> Result<(), rtnetlink::Error> {
         self.put_rules_back()?;
         sysctl::forward_from(&self.name);
         self.ways.outdate();
@@ -382,10 +389,10 @@ pub(crate) fn describe(spd: &Spd, tun: &str, mark: u32) -> Vec<String> {
     // Whoever may not ask has a plan without those of the host's own addresses that stand for all.
     let asked = Rtnetlink::open().and_then(|mut rtnetlink| {
         let [_own, sources] = addresses::of_host(&mut rtnetlink)?;
-        Ok((sources, Groups::of(spd, &mut rtnetlink, mark)))
+        Ok((sources, MulticastGroups::of(spd, &mut rtnetlink, mark)))
     });
     let (sources, groups) = asked.unwrap_or_default();
-    let plan = Plan::of(spd, &sources, &groups);
+    let plan = AddressPlan::of(spd, &sources, &groups);
     let mark = format!(
         "policies out that lead to {tun}: {policies}, by the mark {DIVERTED:#x} and rule {}",
         divert_rules::LAST

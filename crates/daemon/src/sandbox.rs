@@ -55,7 +55,7 @@ pub(crate) fn inspect(config: &Config) -> io::Result<Option<String>> {
 }
 
 /// Words about files that can't be read, and what to do where that may be as they are fenced off.
-pub(crate) fn advised(words: String) -> String {
+pub(crate) fn with_sandbox_advice(words: String) -> String {
     let refused = io::Error::from(Errno::EACCES).to_string();
     if !confine::has_begun() || !words.contains(&refused) {
         return words;
@@ -90,7 +90,7 @@ fn files(config: &Config) -> impl Iterator<Item = &Path> {
 fn places(path: &Path, config: &Config) -> Places {
     let of_others: Vec<_> = std::iter::once(path).chain(files(config)).flat_map(around).collect();
     let store = config.xfrm.sequences.as_deref();
-    let witness = store.and_then(sequences::place_of_witness);
+    let witness = store.and_then(sequences::witness_path);
     // Where the socket's place is not the gateway's own the next start removes its file.
     let socket = config.control.socket.as_deref().and_then(directory);
     let socket = socket.filter(|place| is_own(place, &of_others));

@@ -30,12 +30,12 @@ use uxfrm_tunnel::{
     Config, Port, PortIdentity, PortRequest, Ports, Tunnel, Tunnels, counters::Drops,
 };
 
-use self::per_address_sockets::Wide;
+use self::per_address_sockets::WildcardPort;
 pub(crate) use self::{
-    handover::{Finals, Passed, PassedPlan},
-    spec::Plan,
+    handover::{SpecHandover, TunnelFinals, TunnelsHandover},
+    spec::TunnelSpec,
 };
-use crate::{carrier::Carrier, control::Dialect, protocol::Identity};
+use crate::{carrier::PausableThread, control::Dialect, protocol::Identity};
 
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
@@ -43,18 +43,18 @@ const EOPNOTSUPP: i32 = 95;
 
 /// All tunnels and receive ports.
 #[derive(Debug, Default)]
-pub(crate) struct Carrying {
+pub(crate) struct TunnelService {
     tunnels: Tunnels,
     ports: Ports,
-    interfaces: Vec<Opened>,
+    interfaces: Vec<TunnelInterface>,
     sockets: Vec<(Source, Arc<SocketCounts>)>,
-    wide: Vec<Wide>,
+    wide: Vec<WildcardPort>,
     worker: Option<Worker>,
 }
 
 /// The interface of a tunnel.
 #[derive(Debug)]
-struct Opened {
+struct TunnelInterface {
     name: String,
     index: u32,
     counts: Arc<TunnelCounts>,
@@ -63,7 +63,7 @@ struct Opened {
 /// The thread that carries them.
 #[derive(Debug)]
 struct Worker {
-    thread: Carrier,
+    thread: PausableThread,
     control: TunnelControl,
     drops: Arc<Drops>,
 }
@@ -81,13 +81,13 @@ impl Worker {
         let sockets = Sockets { incoming: Vec::new(), errors, outgoing };
         let (lane, control) = TunnelLane::new(sockets).map_err(error::of_worker)?;
         let drops = lane.drops();
-        let thread = Carrier::start(lane, THREAD.to_owned())
+        let thread = PausableThread::start(lane, THREAD.to_owned())
             .map_err(|error| error::of_system(&error, "a thread for tunnels"))?;
         Ok(Self { thread, control, drops })
     }
 }
 
-impl Carrying {
+impl TunnelService {
     /// Adds a receive port (`net/ipv4/fou_core.c: fou_create`).
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Carrying {
         };
         self.order(self.tunnels.clone(), ports, vec![Change::Listen(incoming)])?;
         self.wide.extend(wide);
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
@@ -119,7 +119,7 @@ impl Carrying {
         ports.delete(&identity).map_err(error::of_tunnel)?;
         let leave = vec![Change::Leave(Source::Datagrams(identity))];
         self.order(self.tunnels.clone(), ports, leave)?;
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
@@ -143,8 +143,8 @@ impl Carrying {
         let mut changes = self.sockets_for(&tunnels)?;
         changes.push(Change::Open(interface));
         self.order(tunnels, self.ports.clone(), changes)?;
-        self.interfaces.push(Opened { name: link.name.clone(), index, counts });
-        self.come_nearer();
+        self.interfaces.push(TunnelInterface { name: link.name.clone(), index, counts });
+        self.open_per_address();
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl Carrying {
         let mut changes = self.sockets_for(&tunnels)?;
         changes.push(Change::Alter(route));
         self.order(tunnels, self.ports.clone(), changes)?;
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
@@ -184,12 +184,12 @@ impl Carrying {
         changes.extend(self.sockets_for(&tunnels)?);
         self.order(tunnels, self.ports.clone(), changes)?;
         self.interfaces.retain(|opened| opened.name != name);
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
     /// Deletes the tunnels whose TUNs somebody else has deleted.
-    pub(crate) fn look_after(&mut self) {
+    pub(crate) fn maintain(&mut self) {
         let gone = self.interfaces.iter().filter(|opened| opened.counts.is_gone());
         let gone: Vec<String> = gone.map(|opened| opened.name.clone()).collect();
         for name in gone {
@@ -210,7 +210,7 @@ impl Carrying {
         identity: Identity,
         datagram: &[u8],
     ) -> impl Iterator<Item = Datagram> {
-        self.look_after();
+        self.maintain();
         let client = ClientId { connection, port: identity.port };
         let options = Options::from_bits_truncate(identity.options);
         Answers::to(datagram, client, options, move |message, answers| match identity.dialect {

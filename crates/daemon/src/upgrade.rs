@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use channel::Supervisor;
 pub(crate) use orphans::GATEWAY;
 pub use orphans::gateway_of;
-pub(crate) use predecessor::{Handing, Obstacle, Upgrade};
+pub(crate) use predecessor::{HandoverSource, Obstacle, Upgrade};
 pub(crate) use successor::{Successor, TakenOver};
 pub use supervisor::{Launch, supervise};
 

@@ -6,7 +6,7 @@ use uxfrm_engine::{Database, Defaults, PolicyEntry, Sa};
 
 /// States by their turns and policies by their ages, which nothing else ever has.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct FileOwned {
     states: Numbers,
     policies: Numbers,
     defaults: Defaults,
@@ -30,7 +30,7 @@ impl Numbers {
     }
 }
 
-impl Written {
+impl FileOwned {
     /// All of databases that only files have changed.
     pub(crate) fn all(database: &Database) -> Self {
         let now = database.current();

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What is wrong, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
+pub struct Diagnostic {
     /// The text's name.
     pub source_name: String,
     /// Line, from 1.
@@ -15,7 +15,7 @@ pub struct Mistake {
     pub message: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { source_name, line, column, message } = self;
         write!(out, "{source_name}:{line}:{column}: {message}")
@@ -24,21 +24,21 @@ impl fmt::Display for Mistake {
 
 /// The same, before lines were counted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Fault {
+pub(super) struct RawDiagnostic {
     /// The byte at which it begins.
     pub(super) place: usize,
     pub(super) message: String,
 }
 
-impl Fault {
+impl RawDiagnostic {
     pub(super) fn of_toml(error: &toml::de::Error) -> Self {
         let place = error.span().map_or(0, |span| span.start);
         Self { place, message: plain(error.message()) }
     }
 
-    pub(super) fn told(self, source: &str, text: &str) -> Mistake {
+    pub(super) fn told(self, source: &str, text: &str) -> Diagnostic {
         let (line, column) = place(text, self.place);
-        Mistake { source_name: source.to_owned(), line, column, message: self.message }
+        Diagnostic { source_name: source.to_owned(), line, column, message: self.message }
     }
 }
 

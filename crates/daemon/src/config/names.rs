@@ -5,6 +5,6 @@
 pub(crate) const DIVERTED: u32 = 0x0800_0000;
 
 /// Why its name is not a device's.
-pub(crate) fn of_tun(tun: &str) -> String {
+pub(crate) fn message_of_tun_name(tun: &str) -> String {
     format!("{tun} is the TUN that uxfrm makes ([host] tun); name another device")
 }

@@ -10,7 +10,7 @@ use toml::{
     de::{DeArray, DeString, DeTable, DeValue},
 };
 
-use super::{Config, error::Fault};
+use super::{Config, error::RawDiagnostic};
 
 type Key<'t> = Spanned<DeString<'t>>;
 type Value<'t> = Spanned<DeValue<'t>>;
@@ -23,7 +23,7 @@ const SECTIONS: [&str; 9] =
 ///
 /// # Errors
 /// All that is wrong, in the order in which it stands there.
-pub(super) fn read(mut document: DeTable<'_>) -> Result<Config, Vec<Fault>> {
+pub(super) fn read(mut document: DeTable<'_>) -> Result<Config, Vec<RawDiagnostic>> {
     let mut faults = take_wrong_brackets(&mut document);
     let mut wrong = Vec::new();
     loop {
@@ -36,10 +36,12 @@ pub(super) fn read(mut document: DeTable<'_>) -> Result<Config, Vec<Fault>> {
         let missing = error.message().strip_prefix("missing field `");
         let missing = missing.and_then(|rest| rest.strip_suffix('`'));
         let is_taken = taken.as_ref().zip(missing).is_some_and(|(taken, missing)| {
-            wrong.iter().any(|key: &Taken| key.out_of == Some(taken.begin) && key.name == missing)
+            wrong
+                .iter()
+                .any(|key: &RemovedKey| key.out_of == Some(taken.begin) && key.name == missing)
         });
         if !is_taken {
-            faults.push(Fault::of_toml(&error));
+            faults.push(RawDiagnostic::of_toml(&error));
         }
         match taken {
             Some(taken) => wrong.push(taken),
@@ -56,7 +58,7 @@ fn deserialize(document: &DeTable<'_>) -> Result<Config, toml::de::Error> {
 
 /// Sections that are there any number of times, but for devices, and devices that are but one. Where sections are not told from lists, the first
 /// value of a list counts for the first key of its section.
-fn take_wrong_brackets(document: &mut DeTable<'_>) -> Vec<Fault> {
+fn take_wrong_brackets(document: &mut DeTable<'_>) -> Vec<RawDiagnostic> {
     let wrong = document.iter().filter_map(|(name, value)| {
         let name = name.get_ref();
         let message = match (&**name, value.get_ref().is_array()) {
@@ -66,7 +68,7 @@ fn take_wrong_brackets(document: &mut DeTable<'_>) -> Vec<Fault> {
             }
             _ => return None,
         };
-        Some((name.clone(), Fault { place: value.span().start, message }))
+        Some((name.clone(), RawDiagnostic { place: value.span().start, message }))
     });
     let (names, faults): (Vec<_>, _) = wrong.unzip();
     for name in names {
@@ -76,14 +78,14 @@ fn take_wrong_brackets(document: &mut DeTable<'_>) -> Vec<Fault> {
 }
 
 /// What was taken out of a document: its key, none in a list, where it begins, and where that begins which it was in; `None` is the document.
-struct Taken {
+struct RemovedKey {
     name: String,
     begin: usize,
     out_of: Option<usize>,
 }
 
 /// Takes out the innermost of a table's values that is at a place, or whose key is.
-fn take(table: &mut DeTable<'_>, begin: Option<usize>, place: &Range<usize>) -> Option<Taken> {
+fn take(table: &mut DeTable<'_>, begin: Option<usize>, place: &Range<usize>) -> Option<RemovedKey> {
     let within = table.iter_mut().find_map(|(_, value)| take_within(value, place));
     if within.is_some() {
         return within;
@@ -93,10 +95,10 @@ fn take(table: &mut DeTable<'_>, begin: Option<usize>, place: &Range<usize>) -> 
     };
     let name = table.iter().find(is_at)?.0.get_ref().clone();
     let value = table.remove(&*name)?;
-    Some(Taken { name: name.into_owned(), begin: value.span().start, out_of: begin })
+    Some(RemovedKey { name: name.into_owned(), begin: value.span().start, out_of: begin })
 }
 
-fn take_within(value: &mut Value<'_>, place: &Range<usize>) -> Option<Taken> {
+fn take_within(value: &mut Value<'_>, place: &Range<usize>) -> Option<RemovedKey> {
     let begin = value.span().start;
     match value.get_mut() {
         DeValue::Table(table) => take(table, Some(begin), place),
@@ -109,14 +111,14 @@ fn take_within(value: &mut Value<'_>, place: &Range<usize>) -> Option<Taken> {
     }
 }
 
-fn take_of_list(list: &mut DeArray<'_>, begin: usize, place: &Range<usize>) -> Option<Taken> {
+fn take_of_list(list: &mut DeArray<'_>, begin: usize, place: &Range<usize>) -> Option<RemovedKey> {
     let within = list.iter_mut().find_map(|value| take_within(value, place));
     if within.is_some() {
         return within;
     }
     let at = list.iter().position(|value| holds(&value.span(), place))?;
     let begins = list[at].span().start;
-    let taken = Taken { name: String::new(), begin: begins, out_of: Some(begin) };
+    let taken = RemovedKey { name: String::new(), begin: begins, out_of: Some(begin) };
     let rest = list.iter().enumerate().filter(|(other, _)| *other != at);
     *list = rest.map(|(_, value)| value.clone()).collect();
     Some(taken)

@@ -10,7 +10,7 @@ use std::{hint::spin_loop, time::Instant};
 use uxfrm_control::mailbox::{Heard, Left};
 use zeroize::Zeroize as _;
 
-use super::{BUDGET, Control, Presence, TURN, session::Client};
+use super::{BUDGET, Control, Presence, TURN, session::Session};
 use crate::protocol::{ClientId, Protocol};
 
 /// Looks at a page between two looks at the clock.
@@ -29,7 +29,12 @@ enum Next {
 
 impl Control {
     /// Serves one client until somebody else waits; whether somebody does is asked when the budget of a call that began at `begun` is spent.
-    pub(super) fn stay_with(&mut self, id: ClientId, begun: Instant, protocol: &mut impl Protocol) {
+    pub(super) fn busy_poll_client(
+        &mut self,
+        id: ClientId,
+        begun: Instant,
+        protocol: &mut impl Protocol,
+    ) {
         let (mut answered, mut asked) = (Instant::now(), begun);
         loop {
             if answered.duration_since(asked) >= BUDGET {
@@ -42,10 +47,10 @@ impl Control {
             match self.wait_for(id, answered, protocol) {
                 Next::Request => self.rhythm.rest(),
                 Next::Nothing => {
-                    self.rhythm.tire();
+                    self.rhythm.pause_waiting();
                     break;
                 }
-                Next::Gone => return self.dismiss(id, protocol),
+                Next::Gone => return self.disconnect(id, protocol),
             }
             // When it asked is not known, but that it did so in time.
             if self.end_round(answered, protocol) != Some(id) {
@@ -59,7 +64,7 @@ impl Control {
     /// Waits for the next request of a client that was answered a moment ago. One that had been on the socket already may be one of many.
     fn wait_for(&mut self, id: ClientId, answered: Instant, protocol: &mut impl Protocol) -> Next {
         let (mut answered, mut most) = (answered, TURN);
-        self.client(id).into_iter().for_each(Client::open_mailbox);
+        self.client(id).into_iter().for_each(Session::open_mailbox);
         loop {
             for _ in 0..LOOKS {
                 match self.look(id) {
@@ -69,7 +74,7 @@ impl Control {
                     }
                     Heard::Nothing => spin_loop(),
                     Heard::Closed => {
-                        if self.hear(id, most, protocol) == Presence::Gone {
+                        if self.receive_from(id, most, protocol) == Presence::Gone {
                             return Next::Gone;
                         }
                         if !self.heard.is_empty() {
@@ -95,7 +100,7 @@ impl Control {
             return false;
         };
         self.send_left(id, length);
-        self.client(id).into_iter().for_each(Client::open_mailbox);
+        self.client(id).into_iter().for_each(Session::open_mailbox);
         true
     }
 
@@ -131,7 +136,7 @@ impl Control {
         }
     }
 
-    fn client_mut(clients: &mut [Option<Client>], id: ClientId) -> Option<&mut Client> {
+    fn client_mut(clients: &mut [Option<Session>], id: ClientId) -> Option<&mut Session> {
         clients.get_mut(id.0 as usize)?.as_mut()
     }
 }

@@ -12,9 +12,9 @@ use nix::sys::{
 };
 
 use super::{
-    Control, Terms,
+    AccessTerms, Control,
     listener::Listener,
-    session::{Client, Seat},
+    session::{SavedSession, Session},
 };
 use crate::protocol::{ClientId, Protocol};
 
@@ -30,8 +30,8 @@ impl Control {
     /// The kernel's.
     pub(crate) fn of_sockets(
         listener: OwnedFd,
-        clients: Vec<Option<(OwnedFd, Seat)>>,
-        terms: Terms,
+        clients: Vec<Option<(OwnedFd, SavedSession)>>,
+        terms: AccessTerms,
     ) -> io::Result<Self> {
         let mut control = Self::listening(Listener::of_socket(listener)?, terms)?;
         for (index, place) in (0..).zip(clients) {
@@ -40,7 +40,7 @@ impl Control {
                 control.free.push(index);
                 continue;
             };
-            let client = Client::restored(socket, seat);
+            let client = Session::restored(socket, seat);
             control.refused += usize::from(!client.is_permitted());
             let flags = if client.is_idle() {
                 EpollFlags::EPOLLIN
@@ -82,11 +82,11 @@ impl Control {
             }
             let ids = 0..u32::try_from(self.clients.len()).unwrap_or(u32::MAX);
             for id in ids.map(ClientId) {
-                if self.client(id).is_some_and(Client::is_idle) {
+                if self.client(id).is_some_and(Session::is_idle) {
                     self.carry_on(id, protocol);
                 }
             }
-            let rests = self.clients.iter().flatten().all(Client::is_idle);
+            let rests = self.clients.iter().flatten().all(Session::is_idle);
             if rests || begun.elapsed() >= PATIENCE {
                 return;
             }
@@ -100,8 +100,8 @@ impl Control {
     }
 
     /// The clients in their places.
-    pub(crate) fn seats(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, Seat)>> {
-        let seat = |client: &Client| client.seat();
+    pub(crate) fn seats(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, SavedSession)>> {
+        let seat = |client: &Session| client.seat();
         self.clients
             .iter()
             .map(move |client| client.as_ref().map(|client| (client.as_fd(), seat(client))))

@@ -33,7 +33,7 @@ pub(super) struct Listener {
 #[derive(Debug)]
 pub(super) enum Accepted {
     /// A connection.
-    Client(OwnedFd),
+    Session(OwnedFd),
     /// Nobody is waiting.
     Nobody,
     /// Somebody may be waiting, but the process or the system is out of descriptors or memory.
@@ -77,7 +77,7 @@ impl Listener {
     pub(super) fn accept(&self) -> io::Result<Accepted> {
         loop {
             let error = match self.socket.accept() {
-                Ok((client, _)) => return Ok(Accepted::Client(client.into())),
+                Ok((client, _)) => return Ok(Accepted::Session(client.into())),
                 Err(error) => error,
             };
             match error.raw_os_error().map(Errno::from_raw) {

@@ -26,7 +26,7 @@ const MOST_QUEUED: usize = 256 * 1024;
 
 /// A client's place, as it passes to another process of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
+pub(crate) struct SavedSession {
     pub(crate) identity: Identity,
     pub(crate) permitted: bool,
     pub(crate) unknown: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Seat {
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct Session {
     socket: OwnedFd,
     permitted: bool,
     identity: Identity,
@@ -50,7 +50,7 @@ pub(super) struct Client {
     mailbox: Option<(SharedPage, Desk)>,
 }
 
-impl Client {
+impl Session {
     /// A new connection. Root, the user that the gateway runs as and `user` are permitted to use it.
     pub(super) fn new(socket: OwnedFd, user: Option<u32>) -> io::Result<Self> {
         let peer = getsockopt(&socket, PeerCredentials)?;
@@ -78,8 +78,8 @@ impl Client {
     }
 
     /// A connection that another process of this gateway has had until now.
-    pub(super) fn restored(socket: OwnedFd, seat: Seat) -> Self {
-        let Seat { mut identity, permitted, unknown, overrun } = seat;
+    pub(super) fn restored(socket: OwnedFd, seat: SavedSession) -> Self {
+        let SavedSession { mut identity, permitted, unknown, overrun } = seat;
         let peer = getsockopt(&socket, PeerCredentials);
         identity.process = peer.map_or(0, |peer| peer.pid().unsigned_abs());
         Self {
@@ -96,10 +96,10 @@ impl Client {
     }
 
     /// What the process that goes on has to know of it. What it has not read by now is lost to it, and it will be told.
-    pub(super) fn seat(&self) -> Seat {
+    pub(super) fn seat(&self) -> SavedSession {
         let Self { identity, permitted, unknown, overrun, queue, .. } = self;
         let overrun = *overrun || !queue.is_empty();
-        Seat { identity: *identity, permitted: *permitted, unknown: *unknown, overrun }
+        SavedSession { identity: *identity, permitted: *permitted, unknown: *unknown, overrun }
     }
 
     pub(super) fn is_permitted(&self) -> bool {
@@ -131,7 +131,7 @@ impl Client {
     }
 
     /// Lets the identity that we think of stand.
-    pub(super) fn introduce(&mut self) {
+    pub(super) fn mark_introduced(&mut self) {
         self.unknown = false;
     }
 
@@ -270,7 +270,7 @@ impl Client {
     }
 }
 
-impl AsFd for Client {
+impl AsFd for Session {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -12,18 +12,18 @@ const NET_ADMIN: u64 = 1 << 12;
 
 /// A process that runs a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Incumbent {
+pub(crate) struct SocketOwner {
     process: i32,
     user: u32,
 }
 
-impl fmt::Display for Incumbent {
+impl fmt::Display for SocketOwner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "process {}, of user {}", self.process, self.user)
     }
 }
 
-impl Incumbent {
+impl SocketOwner {
     /// Who listens at the other end of a connection, if that is a gateway. Where we may not look it counts as none.
     pub(crate) fn of(connection: &impl AsFd) -> Option<Self> {
         let peer = getsockopt(connection, PeerCredentials).ok()?;

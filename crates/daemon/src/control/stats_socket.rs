@@ -7,7 +7,7 @@
 
 use std::{
     fmt::Write as _,
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         linux::net::SocketAddrExt as _,
@@ -24,7 +24,7 @@ use nix::{
 use uxfrm_engine::{CacheCounts, CacheStats, DropCounts};
 
 use crate::{
-    control::{socket_owner::Incumbent, trust},
+    control::{socket_owner::SocketOwner, trust},
     fallback_socket::{self, SocketFile},
 };
 
@@ -77,11 +77,11 @@ impl StatSocket {
                 Self::of(listener, None)
             }
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => match holder()? {
-                Holder::Stranger => {
+                NameHolder::Stranger => {
                     Self::open_elsewhere().map_err(|error| fallback_socket::refused(NAME, &error))
                 }
-                Holder::Ours => Err(error),
-                Holder::Gateway(incumbent) => {
+                NameHolder::Ours => Err(error),
+                NameHolder::Gateway(incumbent) => {
                     Err(io::Error::new(io::ErrorKind::AddrInUse, incumbent.to_string()))
                 }
             },
@@ -101,7 +101,7 @@ impl StatSocket {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn listen_as_ours(&self) -> io::Result<()> {
+    pub(crate) fn take_listener_over(&self) -> io::Result<()> {
         Ok(listen(&self.listener, Backlog::MAXCONN)?)
     }
 
@@ -141,28 +141,30 @@ impl AsFd for StatSocket {
 
 /// Who has a name that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
+enum NameHolder {
     /// Root or our own user.
     Ours,
     /// A gateway of another user's.
-    Gateway(Incumbent),
+    Gateway(SocketOwner),
     /// Somebody else, or nobody knows.
     Stranger,
 }
 
-fn holder() -> io::Result<Holder> {
+fn holder() -> io::Result<NameHolder> {
     let address = UnixAddr::new_abstract(NAME)?;
     for _ in 0..LOOKS {
         match fallback_socket::probe(&address, SockType::Stream) {
-            Ok(stream) if trust(&stream).is_ok() => return Ok(Holder::Ours),
+            Ok(stream) if trust(&stream).is_ok() => return Ok(NameHolder::Ours),
             Ok(stream) => {
-                return Ok(Incumbent::of(&stream).map_or(Holder::Stranger, Holder::Gateway));
+                return Ok(
+                    SocketOwner::of(&stream).map_or(NameHolder::Stranger, NameHolder::Gateway)
+                );
             }
             // Somebody starts, or has let its queue fill.
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
-    Ok(Holder::Stranger)
+    Ok(NameHolder::Stranger)
 }
 
 fn serve(mut client: UnixStream, statistics: &mut impl FnMut() -> Statistics) -> io::Result<()> {

@@ -10,7 +10,7 @@ use uxfrm_control::{
 use uxfrm_io::shared_page::SharedPage;
 
 use super::*;
-use crate::protocol::{Identity, Rest};
+use crate::protocol::{DumpProgress, Identity};
 
 /// Repeats what it hears; a datagram of one byte N asks for a dump of N parts of 40,000 bytes.
 #[derive(Default)]
@@ -51,7 +51,7 @@ impl Protocol for Echo {
         }
     }
 
-    fn catch_up(&mut self) {}
+    fn finish_deferred(&mut self) {}
 
     fn prepare(&mut self) {}
 
@@ -68,13 +68,13 @@ impl Protocol for Echo {
         self.committed = self.heard;
     }
 
-    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest {
-        let Some(parts @ 1..) = self.dumps.get_mut(&client) else { return Rest::Nothing };
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> DumpProgress {
+        let Some(parts @ 1..) = self.dumps.get_mut(&client) else { return DumpProgress::Done };
         if shows(*parts) {
             outbox.send(client, vec![*parts; PART]);
         }
         *parts -= 1;
-        Rest::More
+        DumpProgress::More
     }
 }
 
@@ -90,7 +90,7 @@ const MARK: u32 = 0x7578_0001;
 fn stage() -> Stage {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
-    let control = Control::open(Some(&path), Terms { user: None, mark: MARK }).unwrap();
+    let control = Control::open(Some(&path), AccessTerms { user: None, mark: MARK }).unwrap();
     Stage { control, echo: Echo::default(), path, _directory: directory }
 }
 
@@ -112,7 +112,7 @@ fn say(client: &OwnedFd, bytes: &[u8]) -> nix::Result<usize> {
     send(client.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)
 }
 
-fn hear(client: &OwnedFd) -> nix::Result<Vec<u8>> {
+fn receive_from(client: &OwnedFd) -> nix::Result<Vec<u8>> {
     let mut buffer = vec![0; LARGEST];
     let length = recv(client.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
     buffer.truncate(length);
@@ -130,9 +130,9 @@ fn clients_are_known_by_what_they_said() {
     say(&greeted, &greeting(Kind::Ask, 77, 0xc3, 1 << 11).to_bytes()).unwrap();
     say(&silent, b"hello").unwrap();
     stage.serve();
-    let answer = Greeting::parse(&hear(&greeted).unwrap()).unwrap();
+    let answer = Greeting::parse(&receive_from(&greeted).unwrap()).unwrap();
     assert_eq!((answer.kind, answer.port, answer.value), (Kind::Welcome, 77, MARK));
-    assert_eq!(hear(&silent).unwrap(), b"hello");
+    assert_eq!(receive_from(&silent).unwrap(), b"hello");
     let identities: Vec<_> = stage.echo.joined.values().copied().collect();
     let dialect = Dialect::Xfrm;
     let process = std::process::id();
@@ -241,7 +241,7 @@ fn ask(mailbox: Mailbox<'_>, client: &OwnedFd, words: &[u32]) -> bool {
 fn await_answer(client: &OwnedFd) -> Vec<u8> {
     let begun = Instant::now();
     loop {
-        match hear(client) {
+        match receive_from(client) {
             Err(Errno::EAGAIN) => assert!(begun.elapsed() < Duration::from_secs(20), "no answer"),
             answer => return answer.unwrap(),
         }
@@ -261,7 +261,7 @@ fn a_client_says_what_it_speaks() {
         let greeting = Greeting { value, ..greeting(Kind::Ask, 77, 0, 0) };
         say(&client, &greeting.to_bytes()).unwrap();
         stage.serve();
-        let heard = Greeting::parse(&hear(&client).unwrap()).unwrap();
+        let heard = Greeting::parse(&receive_from(&client).unwrap()).unwrap();
         assert_eq!((heard.kind, heard.value), (kind, answer));
     }
     let dialects: Vec<_> = stage.echo.joined.values().map(|identity| identity.dialect).collect();
@@ -292,7 +292,7 @@ fn requests_that_wait_together_are_committed_together() {
     }
     stage.serve();
     assert_eq!((stage.echo.heard, stage.echo.commits - before), (30, 1));
-    assert!(clients.iter().all(|client| hear(client).unwrap() == b"request"));
+    assert!(clients.iter().all(|client| receive_from(client).unwrap() == b"request"));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn what_waits_for_the_disk_is_gathered() {
         while stage.echo.heard < many {
             stage.serve();
         }
-        assert!((0..many).all(|_| hear(&client).unwrap() == b"request"));
+        assert!((0..many).all(|_| receive_from(&client).unwrap() == b"request"));
         stage.echo.commits
     };
     assert!(commits(false) >= 4, "a turn each");
@@ -324,7 +324,7 @@ fn who_asks_again_at_once_holds_up_nobody() {
         std::thread::spawn(move || {
             for _ in 0..REQUESTS {
                 say(&client, b"request").unwrap();
-                while hear(&client).is_err() {
+                while receive_from(&client).is_err() {
                     std::hint::spin_loop();
                 }
             }
@@ -350,7 +350,7 @@ fn a_thousand_clients_at_once_are_served_and_forgotten() {
     while stage.echo.heard < 1000 {
         stage.serve();
     }
-    assert!(clients.iter().all(|client| hear(client).unwrap() == b"request"));
+    assert!(clients.iter().all(|client| receive_from(client).unwrap() == b"request"));
     drop(clients);
     while stage.control.count() > 0 {
         stage.serve();
@@ -368,7 +368,7 @@ fn a_dump_keeps_step_with_its_reader() {
     assert!(stage.echo.dumps.values().all(|left| *left > 150), "it ran ahead of its reader");
     for expected in (1..=200).rev().filter(|part| shows(*part)) {
         let part = loop {
-            match hear(&slow) {
+            match receive_from(&slow) {
                 Ok(part) => break part,
                 Err(_) => stage.serve(),
             }
@@ -376,7 +376,7 @@ fn a_dump_keeps_step_with_its_reader() {
         assert_eq!((part.len(), part[0]), (PART, expected));
         say(&other, b"still there").unwrap();
         stage.serve();
-        assert_eq!(hear(&other).unwrap(), b"still there");
+        assert_eq!(receive_from(&other).unwrap(), b"still there");
     }
 }
 
@@ -392,11 +392,11 @@ fn who_never_reads_loses_messages_is_told_so_and_costs_no_more_than_its_queue() 
     assert_eq!(stage.echo.heard, 1000, "its requests are acted on, as in the kernel");
     say(&other, b"quick").unwrap();
     stage.serve();
-    assert_eq!(hear(&other).unwrap(), b"quick");
+    assert_eq!(receive_from(&other).unwrap(), b"quick");
 
     let mut answered = 0;
     loop {
-        match hear(&deaf) {
+        match receive_from(&deaf) {
             Ok(answer) if answer == request => answered += 1,
             Ok(answer) => {
                 assert_eq!(Greeting::parse(&answer).unwrap().kind, Kind::Overrun);
@@ -408,7 +408,7 @@ fn who_never_reads_loses_messages_is_told_so_and_costs_no_more_than_its_queue() 
     assert!((50..300).contains(&answered), "{answered} answers were kept");
     say(&deaf, b"again").unwrap();
     stage.serve();
-    assert_eq!(hear(&deaf).unwrap(), b"again");
+    assert_eq!(receive_from(&deaf).unwrap(), b"again");
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn events_reach_clients_in_order() {
         outbox.send(id, b"second".to_vec());
     });
     for expected in [&b"here"[..], b"first", b"second"] {
-        assert_eq!(hear(&client).unwrap(), expected);
+        assert_eq!(receive_from(&client).unwrap(), expected);
     }
 }
 
@@ -437,7 +437,7 @@ fn too_long_and_empty_datagrams_hurt_nobody() {
     say(&long, b"next").unwrap();
     say(&empty, b"").unwrap();
     stage.serve();
-    assert_eq!(hear(&long).unwrap(), b"next", "{sent:?}");
+    assert_eq!(receive_from(&long).unwrap(), b"next", "{sent:?}");
     assert_eq!(stage.control.count(), 1);
 }
 
@@ -450,7 +450,8 @@ fn a_path_is_the_users_who_may_use_it() {
     // Only root gives files away.
     let own = nix::unistd::getuid();
     let user = if own.is_root() { 65_534 } else { own.as_raw() };
-    let _control = Control::open(Some(&path), Terms { user: Some(user), mark: MARK }).unwrap();
+    let _control =
+        Control::open(Some(&path), AccessTerms { user: Some(user), mark: MARK }).unwrap();
     let file = std::fs::metadata(&path).unwrap();
     assert_eq!((file.uid(), file.mode() & 0o777), (user, 0o600));
 }
@@ -461,7 +462,7 @@ fn a_path_is_private_and_may_be_left_over_but_not_shared() {
     let stage = stage();
     let mode = std::fs::metadata(&stage.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let terms = Terms { user: None, mark: MARK };
+    let terms = AccessTerms { user: None, mark: MARK };
     let second = Control::open(Some(&stage.path), terms).unwrap_err();
     assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
     let left = stage.path.with_extension("left");
@@ -480,7 +481,7 @@ fn what_is_no_socket_is_not_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("gateway.toml");
     std::fs::write(&path, "kept").unwrap();
-    let refused = Control::open(Some(&path), Terms { user: None, mark: MARK }).unwrap_err();
+    let refused = Control::open(Some(&path), AccessTerms { user: None, mark: MARK }).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
 }

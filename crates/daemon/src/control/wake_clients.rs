@@ -10,7 +10,7 @@ use uxfrm_control::greeting::QUIET;
 const MOST: usize = 4096;
 
 /// Wakes all that wait in this network namespace.
-pub(crate) fn wake_waiting_clients() {
+pub(crate) fn wake_waiting() {
     match try_wake() {
         Ok(0) => {}
         Ok(clients) => tracing::info!(clients, "clients of the gateway before hear of this one"),

@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 use super::Dialect;
 use crate::{
     clock::{epoch, now},
-    protocol::{ClientId, Identity, Outbox, Rest},
-    reconcile::{Asker, Following, Standing},
+    protocol::{ClientId, DumpProgress, Identity, Outbox},
+    reconcile::{DurableChanges, Reconciler, Requester},
 };
 
 /// So long after a start who comes is told of states that went with the last run. Who comes later may never have known them.
@@ -24,7 +24,7 @@ const MISSED: Duration = Duration::from_secs(60);
 
 /// States that went with the last run.
 #[derive(Debug, Default)]
-struct Lost {
+struct LostStates {
     states: Vec<(SaId, Mark)>,
     until: Moment,
     told: BTreeSet<ClientId>,
@@ -32,23 +32,23 @@ struct Lost {
 
 /// The netlink server, and who its clients are.
 #[derive(Debug)]
-pub(crate) struct Xfrm {
+pub(crate) struct XfrmServer {
     server: netlink::Server,
     clients: BTreeMap<ClientId, Identity>,
     answers: netlink::Outbox,
-    lost: Lost,
-    round: Round,
+    lost: LostStates,
+    round: UncommittedRound,
 }
 
 /// Requests that wait for the disk, with what is to be said of them.
 #[derive(Debug, Default)]
-struct Round {
+struct UncommittedRound {
     requests: Vec<(ClientId, Zeroizing<Vec<u8>>)>,
     /// Where their answers and events are in the outbox.
     told: Vec<Range<usize>>,
 }
 
-impl Xfrm {
+impl XfrmServer {
     /// A server without clients, whose larval states live for so many seconds.
     ///
     /// # Errors
@@ -64,19 +64,19 @@ impl Xfrm {
         let settings = netlink::Settings { epoch: epoch(), seed, acquire_expires, cpus };
         let server = netlink::Server::new(settings);
         let answers = netlink::Outbox::default();
-        let (clients, lost) = (BTreeMap::new(), Lost::default());
-        Self { server, clients, answers, lost, round: Round::default() }
+        let (clients, lost) = (BTreeMap::new(), LostStates::default());
+        Self { server, clients, answers, lost, round: UncommittedRound::default() }
     }
 
     /// States that were there when the last run ended: key managers that come back hear that they have expired, and negotiate new ones.
     pub(crate) fn miss(&mut self, lost: Vec<(SaId, Mark)>) {
-        self.lost = Lost { states: lost, until: now().plus(MISSED), told: BTreeSet::new() };
+        self.lost = LostStates { states: lost, until: now().plus(MISSED), told: BTreeSet::new() };
     }
 
     /// Once for each client that listens for expiries.
-    fn tell_of_lost(&mut self, client: ClientId, groups: netlink::Groups) {
+    fn report_lost_states(&mut self, client: ClientId, groups: netlink::Groups) {
         if now() >= self.lost.until {
-            self.lost = Lost::default();
+            self.lost = LostStates::default();
         }
         let is_meant = !self.lost.states.is_empty() && groups.contains(netlink::Groups::EXPIRE);
         if is_meant && self.lost.told.insert(client) {
@@ -133,7 +133,7 @@ impl Xfrm {
         let groups = netlink::Groups::from_bits_truncate(identity.groups);
         let options = netlink::Options::from_bits_truncate(identity.options);
         self.server.join(name, groups, options);
-        self.tell_of_lost(client, groups);
+        self.report_lost_states(client, groups);
     }
 
     /// A client that joined is gone.
@@ -155,21 +155,21 @@ impl Xfrm {
         client: ClientId,
         datagram: &[u8],
         database: &mut Database,
-        following: &mut Following,
+        reconciler: &mut Reconciler,
         outbox: &mut Outbox,
     ) {
         let name = self.name(client);
-        let asker = if following.holds() { self.asker(client) } else { Asker::Operator };
-        if following.let_stand() == Standing::All {
+        let asker = if reconciler.holds() { self.asker(client) } else { Requester::Operator };
+        if reconciler.let_stand() == DurableChanges::All {
             self.server.let_stand();
         }
-        let mut attend = |database: &mut Database| following.attend(database, asker);
+        let mut track_changes = |database: &mut Database| reconciler.attend(database, asker);
         let answers = &mut self.answers;
         self.server.set_epoch(epoch());
-        self.server.handle_attended(name, datagram, database, now(), &mut attend, answers);
+        self.server.handle_attended(name, datagram, database, now(), &mut track_changes, answers);
         let told = outbox.len();
         self.post(outbox);
-        if following.waits_for_disk() {
+        if reconciler.waits_for_disk() {
             self.round.requests.push((client, Zeroizing::new(datagram.to_vec())));
             self.round.told.push(told..outbox.len());
         }
@@ -179,11 +179,11 @@ impl Xfrm {
     pub(crate) fn commit(
         &mut self,
         database: &mut Database,
-        following: &mut Following,
+        reconciler: &mut Reconciler,
         outbox: &mut Outbox,
     ) {
         let round = std::mem::take(&mut self.round);
-        match following.commit(database) {
+        match reconciler.commit(database) {
             Ok(()) => self.server.let_stand(),
             Err(refusal) => {
                 self.server.undo();
@@ -198,14 +198,14 @@ impl Xfrm {
         client: ClientId,
         database: &mut Database,
         outbox: &mut Outbox,
-    ) -> Rest {
+    ) -> DumpProgress {
         let name = self.name(client);
         if !self.server.is_dumping(name) {
-            return Rest::Nothing;
+            return DumpProgress::Done;
         }
         self.server.resume(name, database, &mut self.answers);
         self.post(outbox);
-        Rest::More
+        DumpProgress::More
     }
 
     /// Tells listeners what a reload changed.
@@ -252,21 +252,21 @@ impl Xfrm {
         database.publish();
     }
 
-    /// When [`Xfrm::announce`] and [`Xfrm::tell_counters`] must be called at the latest, with or without events.
+    /// When [`XfrmServer::announce`] and [`XfrmServer::tell_counters`] must be called at the latest, with or without events.
     pub(crate) fn poll_timeout(&self) -> Option<Moment> {
         self.server.poll_timeout().into_iter().chain(self.server.poll_counters()).min()
     }
 
     /// Whether some connection of a client's process listens for acquires or expiries, as those of IKE daemons do.
-    fn asker(&self, client: ClientId) -> Asker {
-        let Some(asks) = self.clients.get(&client) else { return Asker::Operator };
+    fn asker(&self, client: ClientId) -> Requester {
+        let Some(asks) = self.clients.get(&client) else { return Requester::Operator };
         let told = netlink::Groups::ACQUIRE | netlink::Groups::EXPIRE;
         let listens = |other: &Identity| {
             other.dialect == Dialect::Xfrm
                 && other.process == asks.process
                 && netlink::Groups::from_bits_truncate(other.groups).contains(told)
         };
-        if self.clients.values().any(listens) { Asker::KeyManager } else { Asker::Operator }
+        if self.clients.values().any(listens) { Requester::KeyManager } else { Requester::Operator }
     }
 
     /// The server's name for a client.
@@ -276,7 +276,7 @@ impl Xfrm {
     }
 
     /// Nothing of a round became lasting: says so in place of all that was to be said.
-    fn refuse(&mut self, round: Round, refusal: &netlink::Refusal, outbox: &mut Outbox) {
+    fn refuse(&mut self, round: UncommittedRound, refusal: &netlink::Refusal, outbox: &mut Outbox) {
         round.told.into_iter().rev().for_each(|told| outbox.take_back(told));
         for (client, datagram) in &round.requests {
             let name = self.name(*client);

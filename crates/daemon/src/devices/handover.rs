@@ -13,7 +13,9 @@ use uxfrm_offload::{
 };
 use uxfrm_packet::Pool;
 
-use super::{Devices, Installed, Making, interface::Interface, lock, names, set_up_link_down};
+use super::{
+    DeviceCreation, Devices, InstalledDevice, interface::Interface, lock, names, set_up_link_down,
+};
 use crate::{
     config::Device,
     descriptor_store::{Copies, DescriptorStore},
@@ -22,14 +24,14 @@ use crate::{
 
 /// All devices by their names, and who hears of them.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Passed {
-    devices: BTreeMap<String, PassedDevice>,
+pub(crate) struct DevicesHandover {
+    devices: BTreeMap<String, DeviceHandover>,
     /// Clients, and which device they want to hear of.
     listeners: Vec<(u32, Option<String>)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct PassedDevice {
+struct DeviceHandover {
     addition: Addition,
     /// Indices of its own interface and those of its virtual functions, and whether it made them.
     interfaces: Vec<(u32, bool)>,
@@ -45,7 +47,7 @@ struct PassedDevice {
 
 /// Counts of those that are there, and of those that are gone.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Finals {
+pub(crate) struct DeviceFinals {
     devices: BTreeMap<String, NicTally>,
     gone: BTreeMap<String, u64>,
 }
@@ -58,7 +60,7 @@ impl Devices {
     ///
     /// # Errors
     /// Too many descriptors.
-    pub(crate) fn portray(&self) -> anyhow::Result<Option<(Passed, Copies)>> {
+    pub(crate) fn portray(&self) -> anyhow::Result<Option<(DevicesHandover, Copies)>> {
         if self.installed.is_empty() && self.gone.total() == 0 {
             return Ok(None);
         }
@@ -71,7 +73,7 @@ impl Devices {
         let devices =
             self.installed.iter().map(|(name, installed)| (name.clone(), installed.portray()));
         let listeners = self.listeners.iter().map(|(client, device)| (client.0, device.clone()));
-        let passed = Passed { devices: devices.collect(), listeners: listeners.collect() };
+        let passed = DevicesHandover { devices: devices.collect(), listeners: listeners.collect() };
         Ok(Some((passed, descriptors)))
     }
 
@@ -81,12 +83,12 @@ impl Devices {
     /// # Errors
     /// What this release does not take of it.
     pub(crate) fn of_passed(
-        passed: &Passed,
+        passed: &DevicesHandover,
         descriptors: &mut DescriptorStore,
         (configured, mark): (&[Device], u32),
         database: &mut Database,
     ) -> anyhow::Result<Self> {
-        let mut all = Self::plug(&[], Making::Real, mark, database)?;
+        let mut all = Self::plug(&[], DeviceCreation::Real, mark, database)?;
         set_up_link_down(configured, database);
         for (name, device) in &passed.devices {
             let expected = usize::from(device.addition.functions) + 1;
@@ -115,7 +117,7 @@ impl Devices {
     }
 
     /// Who was not trusted any more may keep what it had.
-    pub(crate) fn restore_trust(&self, passed: &Passed) {
+    pub(crate) fn restore_trust(&self, passed: &DevicesHandover) {
         for (name, device) in &passed.devices {
             let Some(installed) = self.installed.get(name) else { continue };
             for (vf, trusted) in (0..).zip(&device.trusted) {
@@ -137,7 +139,7 @@ impl Devices {
     /// Those that are halted do what they can with what is on its way; whether there was anything.
     pub(crate) fn drain(&mut self) -> bool {
         let threads = self.installed.values_mut().filter_map(|one| one.thread.as_mut());
-        threads.filter_map(|thread| thread.halted()).fold(false, |some, one| one.drain() | some)
+        threads.filter_map(|thread| thread.paused()).fold(false, |some, one| one.drain() | some)
     }
 
     /// All threads go on, or begin.
@@ -150,16 +152,16 @@ impl Devices {
     }
 
     /// What all have counted, once nothing is under way.
-    pub(crate) fn finals(&self) -> Finals {
-        let tally = |installed: &Installed| lock(&installed.nic).tally();
+    pub(crate) fn finals(&self) -> DeviceFinals {
+        let tally = |installed: &InstalledDevice| lock(&installed.nic).tally();
         let devices =
             self.installed.iter().map(|(name, installed)| (name.clone(), tally(installed)));
         let gone = self.gone.iter().map(|(why, packets)| (why.as_str().to_owned(), packets));
-        Finals { devices: devices.collect(), gone: gone.collect() }
+        DeviceFinals { devices: devices.collect(), gone: gone.collect() }
     }
 
     /// Goes on with another's counts.
-    pub(crate) fn go_on_from(&mut self, finals: &Finals) {
+    pub(crate) fn go_on_from(&mut self, finals: &DeviceFinals) {
         for (name, tally) in &finals.devices {
             if let Some(installed) = self.installed.get(name) {
                 lock(&installed.nic).go_on_from(tally);
@@ -183,15 +185,15 @@ pub(crate) fn drain(devices: &mut Devices, lanes: &mut [uxfrm_runtime::Halted]) 
     tracing::warn!("packets on their way through a device are lost");
 }
 
-impl Installed {
-    fn portray(&self) -> PassedDevice {
+impl InstalledDevice {
+    fn portray(&self) -> DeviceHandover {
         let nic = lock(&self.nic);
         let functions = (0..).zip(&self.interfaces).map(|(number, _)| FunctionId(number));
         let trusted = |function| {
             let found = nic.virtual_function(function);
             found.map(|found| found.trust == Trust::Trusted)
         };
-        PassedDevice {
+        DeviceHandover {
             addition: self.addition.clone(),
             interfaces: self.interfaces.iter().map(Interface::portray).collect(),
             admin: self.admin.into(),
@@ -203,7 +205,7 @@ impl Installed {
     }
 
     /// As it was set while it ran.
-    fn restore(&mut self, device: &PassedDevice) -> anyhow::Result<()> {
+    fn restore(&mut self, device: &DeviceHandover) -> anyhow::Result<()> {
         self.admin = Link::from(device.admin);
         let (mut nic, mut pool) = (lock(&self.nic), Pool::new());
         for rule in &device.rules {

@@ -20,11 +20,11 @@ const IMAGINED: u32 = 1 << 30;
 
 /// What is done about interfaces that are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Making {
+pub(crate) enum DeviceCreation {
     /// They are made.
     Real,
     /// Nothing, and all are taken for there: a configuration is only checked.
-    Imagined,
+    DryRun,
 }
 
 /// An interface.
@@ -36,10 +36,10 @@ pub(super) struct Interface {
     pub(super) tun: Option<Tun>,
 }
 
-impl Making {
+impl DeviceCreation {
     /// Whether an interface is there.
     pub(super) fn is_there(self, name: &str) -> bool {
-        self == Self::Imagined || index(name).is_some()
+        self == Self::DryRun || index(name).is_some()
     }
 
     /// The interface of a name.
@@ -48,7 +48,7 @@ impl Making {
     /// When it has to be made and can't.
     pub(super) fn open(self, name: &str) -> anyhow::Result<Interface> {
         let name = name.to_owned();
-        if self == Self::Imagined {
+        if self == Self::DryRun {
             let letters = name.bytes().fold(0, |sum: u32, byte| {
                 sum.wrapping_mul(31).wrapping_add(byte.into()) & (IMAGINED - 1)
             });
@@ -98,9 +98,9 @@ pub(super) fn by_number(index: u32) -> String {
 
 /// Whether interfaces are there and up, for one look at all of them.
 #[derive(Debug)]
-pub(super) struct Look(Option<Rtnetlink>);
+pub(super) struct LinkLookup(Option<Rtnetlink>);
 
-impl Look {
+impl LinkLookup {
     /// Without the kernel's answer all are down.
     pub(super) fn new() -> Self {
         Self(Rtnetlink::open().ok())

@@ -7,10 +7,10 @@ use uxfrm_offload::{
 };
 use uxfrm_packet::Pool;
 
-use super::{Devices, Installed, Making, lock, names};
+use super::{DeviceCreation, Devices, InstalledDevice, lock, names};
 use crate::{
-    config::of_tun,
-    protocol::{ClientId, Outbox, Rest},
+    config::message_of_tun_name,
+    protocol::{ClientId, DumpProgress, Outbox},
 };
 
 const ENODEV: i32 = 19;
@@ -28,12 +28,12 @@ const LETTERS: usize = 32 * 1024;
 const AT_ONCE: usize = 4;
 
 /// Why something is not done.
-struct Refused {
+struct DeviceRefusal {
     errno: i32,
     text: String,
 }
 
-type Done<T> = Result<T, Refused>;
+type Done<T> = Result<T, DeviceRefusal>;
 
 /// The bytes of an answer.
 pub(super) fn datagram(answer: &Answer) -> Vec<u8> {
@@ -55,23 +55,23 @@ impl Devices {
             Err(error) => Err(refused(EINVAL, &format!("that is no command: {error}"))),
             Ok(command) => self.carry_out(client, command, database, events),
         };
-        let answers =
-            answers.unwrap_or_else(|Refused { errno, text }| vec![Answer::Refused { errno, text }]);
+        let answers = answers
+            .unwrap_or_else(|DeviceRefusal { errno, text }| vec![Answer::Refused { errno, text }]);
         self.queued.entry(client).or_default().extend(answers);
         self.carry_on(client, outbox);
     }
 
     /// Sends more of what a client is still to be sent.
-    pub(crate) fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest {
-        let Some(queue) = self.queued.get_mut(&client) else { return Rest::Nothing };
+    pub(crate) fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> DumpProgress {
+        let Some(queue) = self.queued.get_mut(&client) else { return DumpProgress::Done };
         for answer in queue.drain(..queue.len().min(AT_ONCE)) {
             outbox.send(client, datagram(&answer));
         }
         if queue.is_empty() {
             self.queued.remove(&client);
-            return Rest::Nothing;
+            return DumpProgress::Done;
         }
-        Rest::More
+        DumpProgress::More
     }
 
     /// A client is gone.
@@ -97,7 +97,7 @@ impl Devices {
                 settings.iter().try_for_each(|setting| installed.check(setting))?;
                 settings.iter().for_each(|setting| installed.set(setting));
                 self.look();
-                self.look_after(database, events);
+                self.maintain(database, events);
                 Ok(vec![Answer::Done])
             }
             Command::Flow { device, rule } => {
@@ -129,7 +129,7 @@ impl Devices {
             let errno = system.and_then(std::io::Error::raw_os_error).unwrap_or(EINVAL);
             refused(errno, &format!("{error:#}"))
         };
-        self.install(addition, Making::Real).map_err(failed)?;
+        self.install(addition, DeviceCreation::Real).map_err(failed)?;
         self.open_thread(&name).map_err(failed)?;
         self.resume().map_err(|error| failed(error.into()))
     }
@@ -140,7 +140,7 @@ impl Devices {
         let own = self.running.as_ref().map(|around| around.tun.as_str());
         let mut made = names(name, *functions).chain(port.clone());
         match made.find(|name| Some(name.as_str()) == own) {
-            Some(tun) => Err(refused(EEXIST, &of_tun(&tun))),
+            Some(tun) => Err(refused(EEXIST, &message_of_tun_name(&tun))),
             None => Ok(()),
         }
     }
@@ -162,7 +162,7 @@ impl Devices {
     }
 }
 
-impl Installed {
+impl InstalledDevice {
     fn show(&self, name: &str, part: Part, answers: &mut Vec<Answer>) {
         let nic = lock(&self.nic);
         if part == Part::Debugfs {
@@ -216,7 +216,7 @@ impl Installed {
     }
 }
 
-fn of_rule(error: &RuleError) -> Refused {
+fn of_rule(error: &RuleError) -> DeviceRefusal {
     let errno = match error {
         RuleError::Beginning(_)
         | RuleError::Word { .. }
@@ -233,10 +233,10 @@ fn of_rule(error: &RuleError) -> Refused {
     refused(errno, &error.to_string())
 }
 
-fn absent(name: &str) -> Refused {
+fn absent(name: &str) -> DeviceRefusal {
     refused(ENODEV, &format!("there is no device {name}: uxfrm dev add {name}"))
 }
 
-fn refused(errno: i32, text: &str) -> Refused {
-    Refused { errno, text: text.to_owned() }
+fn refused(errno: i32, text: &str) -> DeviceRefusal {
+    DeviceRefusal { errno, text: text.to_owned() }
 }

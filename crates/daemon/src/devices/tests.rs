@@ -7,7 +7,7 @@ use super::*;
 fn devices(text: &str) -> anyhow::Result<Devices> {
     let config = crate::config::Config::parse("c.toml", text)?;
     let mut database = Database::new(Backend::Auto, 1);
-    Devices::plug(&config.device, Making::Imagined, 0, &mut database)
+    Devices::plug(&config.device, DeviceCreation::DryRun, 0, &mut database)
 }
 
 #[test]

@@ -4,17 +4,17 @@ use uxfrm_engine::{Place, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Rule, RuleId, Set, Verdict};
 
 use super::{
-    chain_kind::Part,
+    chain_kind::ChainKind,
     divert,
-    group::{Fate, Group},
-    run::{Alternative, Ends, Outcome, Run},
-    split_run::{Around, Before, Side},
+    group::{Group, GroupVerdict},
+    run::{Alternative, Outcome, Run, RunBounds},
+    split_run::{PoliciesBefore, RunSide, SplitPoint},
 };
 
 /// The policies of one direction and kind.
 #[derive(Debug)]
 pub(super) struct Chain {
-    pub(super) part: Part,
+    pub(super) part: ChainKind,
     pub(super) kind: PolicyKind,
     pub(super) name: &'static str,
     runs: Vec<Run>,
@@ -24,8 +24,8 @@ pub(super) struct Chain {
 
 /// Why a policy can't be sorted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unsorted {
-    /// One parts a run. What there is, is as it was.
+pub(super) enum PlacementError {
+    /// One parts a run. PolicyEffect there is, is as it was.
     Parted,
     /// One is not where it was thought to be.
     Lost,
@@ -36,22 +36,22 @@ pub(super) enum Unsorted {
 pub(super) struct Sorted {
     run: usize,
     /// Runs, as they were, whose ends have moved; the latest last. A run that was made for the policy is not among them.
-    moved: Vec<(usize, Ends)>,
+    moved: Vec<(usize, RunBounds)>,
     is_made: bool,
 }
 
 /// A run that was parted, and what has to be known to take that back.
 #[derive(Debug)]
-pub(super) struct Parting {
-    around: Around,
-    side: Side,
+pub(super) struct RunSplit {
+    around: SplitPoint,
+    side: RunSide,
     /// Where the run is, and the part of it that has moved out.
     run: usize,
     moved: usize,
 }
 
 impl Chain {
-    pub(super) const fn new(part: Part, kind: PolicyKind) -> Self {
+    pub(super) const fn new(part: ChainKind, kind: PolicyKind) -> Self {
         let name = part.chain(kind);
         Self { part, kind, name, runs: Vec::new(), behind: None }
     }
@@ -80,7 +80,7 @@ impl Chain {
         place: Place,
         outcome: Outcome,
         alternatives: &[Alternative],
-    ) -> Result<Sorted, Unsorted> {
+    ) -> Result<Sorted, PlacementError> {
         let mut sorted = self.run_for(place, outcome)?;
         let run = &mut self.runs[sorted.run];
         if !sorted.is_made {
@@ -96,9 +96,10 @@ impl Chain {
         &mut self,
         place: Place,
         alternatives: &[Alternative],
-    ) -> Result<Sorted, Unsorted> {
+    ) -> Result<Sorted, PlacementError> {
         let at = self.at(place);
-        let run = self.runs.get_mut(at).filter(|run| run.first <= place).ok_or(Unsorted::Lost)?;
+        let run =
+            self.runs.get_mut(at).filter(|run| run.first <= place).ok_or(PlacementError::Lost)?;
         take(run, alternatives)?;
         Ok(Sorted { run: at, moved: Vec::new(), is_made: false })
     }
@@ -108,14 +109,14 @@ impl Chain {
         &mut self,
         sorted: Sorted,
         alternatives: &[Alternative],
-    ) -> Result<(), Unsorted> {
-        undo(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives, take)?;
-        // What is empty may have rules in the kernel; a run that was made has none yet.
+    ) -> Result<(), PlacementError> {
+        undo(self.runs.get_mut(sorted.run).ok_or(PlacementError::Lost)?, alternatives, take)?;
+        // PolicyEffect is empty may have rules in the kernel; a run that was made has none yet.
         if sorted.is_made {
             self.runs.remove(sorted.run);
         }
         for (at, ends) in sorted.moved.into_iter().rev() {
-            self.runs.get_mut(at).ok_or(Unsorted::Lost)?.restore(ends);
+            self.runs.get_mut(at).ok_or(PlacementError::Lost)?.restore(ends);
         }
         Ok(())
     }
@@ -125,12 +126,12 @@ impl Chain {
         &mut self,
         sorted: &Sorted,
         alternatives: &[Alternative],
-    ) -> Result<(), Unsorted> {
+    ) -> Result<(), PlacementError> {
         let put = |run: &mut Run, alternatives: &[Alternative]| {
             put(run, alternatives);
             Ok(())
         };
-        undo(self.runs.get_mut(sorted.run).ok_or(Unsorted::Lost)?, alternatives, put)
+        undo(self.runs.get_mut(sorted.run).ok_or(PlacementError::Lost)?, alternatives, put)
     }
 
     /// Has the run around a place end there, and another one begin behind it: what is less moves out, if there is anything. No packet meets anything else
@@ -138,15 +139,16 @@ impl Chain {
     pub(super) fn part(
         &mut self,
         place: Place,
-        before: &Before<'_>,
+        before: &PoliciesBefore<'_>,
         spd: &Spd,
-    ) -> Result<Option<Parting>, Unsorted> {
+    ) -> Result<Option<RunSplit>, PlacementError> {
         let at = self.at(place);
         // Otherwise it is parted by what comes together with its policies.
         let ends = |run: &Run| run.ends();
         let other = at.checked_sub(1).and_then(|other| self.runs.get(other)).map(ends);
-        let run = self.runs.get_mut(at).filter(|run| run.first < place).ok_or(Unsorted::Parted)?;
-        let around = Around { run: run.ends(), other, place };
+        let run =
+            self.runs.get_mut(at).filter(|run| run.first < place).ok_or(PlacementError::Parted)?;
+        let around = SplitPoint { run: run.ends(), other, place };
         let parts = before.parts(spd, around);
         let (last, first) = match (parts.last, parts.first) {
             (Some(last), Some(first)) => (last, first),
@@ -159,7 +161,7 @@ impl Chain {
                 run.begin_at(first);
                 return Ok(None);
             }
-            (None, None) => return Err(Unsorted::Parted),
+            (None, None) => return Err(PlacementError::Parted),
         };
         let (side, start) = parts.smaller(last, first);
         let mut moved = Run::new(run.outcome, start);
@@ -169,21 +171,21 @@ impl Chain {
             moved.reach(place);
         }
         let (run, moved_to) = match side {
-            Side::Before => {
+            RunSide::PoliciesBefore => {
                 run.begin_at(first);
                 (at + 1, at)
             }
-            Side::Behind => {
+            RunSide::Behind => {
                 run.end_at(last);
                 (at, at + 1)
             }
         };
         self.runs.insert(moved_to, moved);
-        Ok(Some(Parting { around, side, run, moved: moved_to }))
+        Ok(Some(RunSplit { around, side, run, moved: moved_to }))
     }
 
     /// Takes a parting back, of which the kernel has done nothing.
-    pub(super) fn undo_part(&mut self, parting: &Parting, before: &Before<'_>, spd: &Spd) {
+    pub(super) fn undo_part(&mut self, parting: &RunSplit, before: &PoliciesBefore<'_>, spd: &Spd) {
         let Some(run) = self.runs.get_mut(parting.run) else { return };
         let moved: Vec<_> = before.side(spd, parting.around, parting.side).collect();
         let moved = || moved.iter().flat_map(|(_place, alternatives)| alternatives);
@@ -195,7 +197,7 @@ impl Chain {
     }
 
     /// Where the run of a new policy is, which is made if there is none.
-    fn run_for(&mut self, place: Place, outcome: Outcome) -> Result<Sorted, Unsorted> {
+    fn run_for(&mut self, place: Place, outcome: Outcome) -> Result<Sorted, PlacementError> {
         let mut moved = Vec::new();
         let at = self.at(place);
         let is_of = |run: Option<&Run>| run.is_some_and(|run| run.outcome == outcome);
@@ -205,7 +207,7 @@ impl Chain {
         let at = match self.runs.get_mut(at) {
             Some(run) if run.first < place => {
                 if !run.is_empty() && !run.ends_at(place) {
-                    return Err(Unsorted::Parted);
+                    return Err(PlacementError::Parted);
                 }
                 moved.push((at, run.ends()));
                 run.end_before(place);
@@ -253,7 +255,7 @@ impl Chain {
     }
 
     /// Notes which rules of the kernel are those of the policies, and which one is behind them, which are as many.
-    pub(super) fn learn(&mut self, own: &[RuleId], behind: Option<RuleId>) {
+    pub(super) fn record_policies(&mut self, own: &[RuleId], behind: Option<RuleId>) {
         self.behind = behind;
         debug_assert_eq!(own.len(), self.length());
         let groups = self.runs.iter_mut().flat_map(|run| &mut run.groups);
@@ -262,7 +264,7 @@ impl Chain {
     }
 
     /// Asks for what is new and does `what`: sets, what is in them, rules, in this order.
-    pub(super) fn come(&mut self, what: What, next: &mut u32, asked: &mut Vec<Change>) {
+    pub(super) fn come(&mut self, what: PolicyEffect, next: &mut u32, asked: &mut Vec<Change>) {
         for group in self.touched(what) {
             group.come(next, asked);
         }
@@ -292,7 +294,7 @@ impl Chain {
     }
 
     /// Notes rules that were added, in the order in which they were asked for.
-    pub(super) fn note(&mut self, what: What, made: &mut impl Iterator<Item = RuleId>) {
+    pub(super) fn note(&mut self, what: PolicyEffect, made: &mut impl Iterator<Item = RuleId>) {
         for group in self.touched(what) {
             let new = group.placed_mut().filter(|placed| placed.is_none());
             new.zip(&mut *made).for_each(|(placed, id)| *placed = Some(id));
@@ -300,7 +302,7 @@ impl Chain {
     }
 
     /// Asks that what is old and does `what` goes.
-    pub(super) fn go(&mut self, what: What, asked: &mut Vec<Change>) {
+    pub(super) fn go(&mut self, what: PolicyEffect, asked: &mut Vec<Change>) {
         let name = self.name;
         for group in self.touched(what) {
             group.go(name, asked);
@@ -308,8 +310,8 @@ impl Chain {
     }
 
     /// Forgets what is empty.
-    pub(super) fn tidy(&mut self) {
-        self.runs.iter_mut().for_each(Run::tidy);
+    pub(super) fn drop_empty(&mut self) {
+        self.runs.iter_mut().for_each(Run::drop_empty);
         self.runs.retain(|run| !run.is_empty());
     }
 
@@ -319,24 +321,28 @@ impl Chain {
         (self.runs.len(), self.runs.windows(2).filter(alike).count())
     }
 
-    fn touched(&mut self, what: What) -> impl Iterator<Item = &mut Group> {
+    fn touched(&mut self, what: PolicyEffect) -> impl Iterator<Item = &mut Group> {
         let runs = self.runs.iter_mut().filter(move |run| what.is_of(run.outcome));
         runs.flat_map(|run| &mut run.groups).filter(|group| group.is_touched())
     }
 
-    fn fate(&self, outcome: Outcome) -> Fate {
+    fn fate(&self, outcome: Outcome) -> GroupVerdict {
         match (outcome, self.kind) {
             (Outcome::Drop(reason), _) => {
-                Fate { counter: Some(reason.as_str()), verdict: Verdict::Drop }
+                GroupVerdict { counter: Some(reason.as_str()), verdict: Verdict::Drop }
             }
-            (Outcome::Divert, _) => Fate { counter: None, verdict: Verdict::Goto(divert::DIVERT) },
+            (Outcome::Divert, _) => {
+                GroupVerdict { counter: None, verdict: Verdict::Goto(divert::DIVERT) }
+            }
             (Outcome::Pass, PolicyKind::Sub) if self.part.is_of_whole() => {
-                Fate { counter: None, verdict: Verdict::Accept }
+                GroupVerdict { counter: None, verdict: Verdict::Accept }
             }
-            (Outcome::Pass, PolicyKind::Main) => Fate { counter: None, verdict: Verdict::Accept },
+            (Outcome::Pass, PolicyKind::Main) => {
+                GroupVerdict { counter: None, verdict: Verdict::Accept }
+            }
             (Outcome::Pass, PolicyKind::Sub) => {
                 let main = self.part.chain(PolicyKind::Main);
-                Fate { counter: None, verdict: Verdict::Goto(main) }
+                GroupVerdict { counter: None, verdict: Verdict::Goto(main) }
             }
         }
     }
@@ -351,21 +357,21 @@ fn put<'a>(run: &mut Run, alternatives: impl IntoIterator<Item = &'a Alternative
 }
 
 /// Those of one that goes.
-fn take(run: &mut Run, alternatives: &[Alternative]) -> Result<(), Unsorted> {
+fn take(run: &mut Run, alternatives: &[Alternative]) -> Result<(), PlacementError> {
     let mut is_there = true;
     for alternative in alternatives {
         let (group, key) = run.group(alternative);
         is_there &= group.remove(key);
     }
-    if is_there { Ok(()) } else { Err(Unsorted::Lost) }
+    if is_there { Ok(()) } else { Err(PlacementError::Lost) }
 }
 
 /// Has the groups of a policy as they were, also where the kernel was asked for it in vain.
 fn undo(
     run: &mut Run,
     alternatives: &[Alternative],
-    reverse: impl FnOnce(&mut Run, &[Alternative]) -> Result<(), Unsorted>,
-) -> Result<(), Unsorted> {
+    reverse: impl FnOnce(&mut Run, &[Alternative]) -> Result<(), PlacementError>,
+) -> Result<(), PlacementError> {
     alternatives.iter().for_each(|alternative| run.group(alternative).0.revert());
     reverse(run, alternatives)?;
     alternatives.iter().for_each(|alternative| run.group(alternative).0.forget());
@@ -374,13 +380,13 @@ fn undo(
 
 /// Which policies a step of a change is about: a step never mixes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum PolicyEffect {
     Passes,
-    /// What drops, and what leads to uxfrm: it does not leave plain either.
+    /// PolicyEffect drops, and what leads to uxfrm: it does not leave plain either.
     Drops,
 }
 
-impl What {
+impl PolicyEffect {
     const fn is_of(self, outcome: Outcome) -> bool {
         match (self, outcome) {
             (Self::Passes, Outcome::Pass) | (Self::Drops, Outcome::Drop(_) | Outcome::Divert) => {

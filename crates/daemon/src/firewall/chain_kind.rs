@@ -1,25 +1,25 @@
-//! What of the policies a chain says.
+//! PolicyEffect of the policies a chain says.
 
 use uxfrm_engine::{Direction, PolicyKind};
 
-/// What of the policies a chain says. Those `out` are said twice: which way a packet takes, and behind that what may leave.
+/// PolicyEffect of the policies a chain says. Those `out` are said twice: which way a packet takes, and behind that what may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// What comes in plain.
+pub(super) enum ChainKind {
+    /// PolicyEffect comes in plain.
     In,
-    /// What is forwarded plain.
+    /// PolicyEffect is forwarded plain.
     Forward,
     /// Plain fragments to the host that only their whole datagram can be judged by.
     WholeIn,
     /// The same of those that are forwarded.
     WholeForward,
-    /// What is about to leave past the TUN.
+    /// PolicyEffect is about to leave past the TUN.
     Out,
-    /// What is to be led into the TUN.
+    /// PolicyEffect is to be led into the TUN.
     Way,
 }
 
-impl Part {
+impl ChainKind {
     /// All that a kernel can.
     pub(super) const ALL: &'static [Self] =
         &[Self::In, Self::Forward, Self::WholeIn, Self::WholeForward, Self::Out, Self::Way];

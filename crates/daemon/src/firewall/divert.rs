@@ -22,9 +22,9 @@ use uxfrm_io::nftables::{Chain, Condition, Hook, Rule, Verdict};
 use crate::config::DIVERTED;
 
 use super::{
-    chain_kind::Part,
-    rules::{self, Surroundings, accept},
-    ruleset_state::Layout,
+    chain_kind::ChainKind,
+    rules::{self, RulesetContext, accept},
+    ruleset_state::RulesetState,
     run::{Alternative, Outcome},
     upper_layer,
 };
@@ -64,17 +64,17 @@ pub(super) fn upper(selector: &Selector, version: Version, outcome: Outcome) -> 
 }
 
 /// The chains, with the policies as they are laid out.
-pub(super) fn chains(around: &Surroundings, layout: &Layout) -> Vec<Chain> {
-    let [way, main] = [PolicyKind::Sub, PolicyKind::Main].map(|kind| Part::Way.chain(kind));
+pub(super) fn chains(around: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
+    let [way, main] = [PolicyKind::Sub, PolicyKind::Main].map(|kind| ChainKind::Way.chain(kind));
     let jump = |to| Rule { verdict: Verdict::Jump(to), ..accept(Vec::new()) };
-    let mut of_sub = layout.rules(Part::Way, PolicyKind::Sub);
+    let mut of_sub = layout.rules(ChainKind::Way, PolicyKind::Sub);
     of_sub.push(jump(main));
     let mut leaving: Vec<_> = rules::leaving(around).collect();
     leaving.push(jump(way));
     let chain = |name, hook, rules| Chain { name, hook, rules };
     vec![
         chain(DIVERT, None, divert()),
-        chain(main, None, layout.rules(Part::Way, PolicyKind::Main)),
+        chain(main, None, layout.rules(ChainKind::Way, PolicyKind::Main)),
         chain(way, None, of_sub),
         chain("way-in", Some(Hook::BeforeRouting), vec![jump(way)]),
         chain("way-out", Some(Hook::Rerouting), leaving),

@@ -2,36 +2,36 @@
 
 use uxfrm_io::nftables::Error;
 
-use super::chain::Unsorted;
+use super::chain::PlacementError;
 
 /// What the kernel did not take, and what there is then.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct ApplyError {
     pub(super) error: Error,
-    pub(super) left: Left,
+    pub(super) left: KernelState,
 }
 
 /// What a refusal has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum KernelState {
     /// What was there before.
-    AsItWas,
+    Unchanged,
     /// Some of the change, or that is not known.
     Unknown,
 }
 
-impl Refusal {
+impl ApplyError {
     /// Of a transaction before which there was this left.
-    pub(super) fn of(error: Error, before: Left) -> Self {
-        let left = if error.is_refusal() { before } else { Left::Unknown };
+    pub(super) fn of(error: Error, before: KernelState) -> Self {
+        let left = if error.is_refusal() { before } else { KernelState::Unknown };
         Self { error, left }
     }
 
     /// What is known is put back as well, if the kernel has what it had.
-    pub(super) fn then(self, put_back: impl FnOnce() -> Result<(), Unsorted>) -> Self {
+    pub(super) fn then(self, put_back: impl FnOnce() -> Result<(), PlacementError>) -> Self {
         let left = match self.left {
-            Left::AsItWas if put_back().is_ok() => Left::AsItWas,
-            Left::AsItWas | Left::Unknown => Left::Unknown,
+            KernelState::Unchanged if put_back().is_ok() => KernelState::Unchanged,
+            KernelState::Unchanged | KernelState::Unknown => KernelState::Unknown,
         };
         Self { left, ..self }
     }

@@ -26,9 +26,9 @@ use uxfrm_io::nftables::{Chain, Condition, Destination, Hook, Rule, Verdict};
 use uxfrm_packet::Version;
 
 use super::{
-    chain_kind::Part,
-    rules::{self, AH, ESP, Surroundings, UDP, accept},
-    ruleset_state::Layout,
+    chain_kind::ChainKind,
+    rules::{self, AH, ESP, RulesetContext, UDP, accept},
+    ruleset_state::RulesetState,
     run::{Alternative, Outcome},
     upper_layer,
 };
@@ -46,7 +46,7 @@ const TO_HOST: [Destination; 4] =
     [Destination::Local, Destination::Broadcast, Destination::Anycast, Destination::Multicast];
 
 /// The fragments that a policy has pass until they are a datagram.
-pub(super) fn of_policy(part: Part, policy: &Policy) -> Vec<Alternative> {
+pub(super) fn of_policy(part: ChainKind, policy: &Policy) -> Vec<Alternative> {
     let of = |selector: Selector| {
         let (mark, templates) = (UNMARKED, Vec::new());
         let bare = Policy { selector, mark, templates, ..policy.clone() };
@@ -72,7 +72,7 @@ pub(super) fn of_policy(part: Part, policy: &Policy) -> Vec<Alternative> {
 /// forwarded packets takes all fragments; one that asks for ports, and one for the host, which
 /// joins plain fragments to plain ones alone, those that hide their upper layer.
 pub(super) fn upper(
-    part: Part,
+    part: ChainKind,
     selector: &Selector,
     version: Version,
     outcome: Outcome,
@@ -81,7 +81,7 @@ pub(super) fn upper(
     let asks_for_ports = selector.source_port.mask | selector.destination_port.mask != 0;
     match (outcome, version) {
         (Outcome::Drop(_), Version::V6) if !asks_for_ports && selector.protocol == 0 => {}
-        (Outcome::Drop(_), Version::V6) if !asks_for_ports && part == Part::Forward => {
+        (Outcome::Drop(_), Version::V6) if !asks_for_ports && part == ChainKind::Forward => {
             all.push(vec![Condition::fragment(Version::V6)]);
         }
         (Outcome::Drop(_), Version::V6) => {
@@ -133,27 +133,27 @@ fn end(selector: &Selector, template: &Template) -> Option<Prefix> {
 }
 
 /// The chains around those of the policies.
-pub(super) fn chains(around: &Surroundings, layout: &Layout) -> Vec<Chain> {
-    if !around.parts.contains(&Part::WholeIn) {
+pub(super) fn chains(around: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
+    if !around.parts.contains(&ChainKind::WholeIn) {
         return Vec::new();
     }
     let inner = |name, rules| Chain { name, hook: None, rules };
-    let of_part = |part: Part| {
+    let of_part = |part: ChainKind| {
         [PolicyKind::Sub, PolicyKind::Main]
             .map(|kind| inner(part.chain(kind), layout.rules(part, kind)))
     };
     let mut chains: Vec<_> =
-        [Part::WholeIn, Part::WholeForward].into_iter().flat_map(of_part).collect();
+        [ChainKind::WholeIn, ChainKind::WholeForward].into_iter().flat_map(of_part).collect();
     chains.extend([
         inner("in-fragments", to_host(around).collect()),
-        inner("fwd-fragments", judged(Part::WholeForward, Part::Forward).into()),
+        inner("fwd-fragments", judged(ChainKind::WholeForward, ChainKind::Forward).into()),
         Chain { name: "fragments", hook: Some(Hook::Fragments), rules: first(around).collect() },
     ]);
     chains
 }
 
 /// What no fragment is ends first.
-fn first(around: &Surroundings) -> impl Iterator<Item = Rule> {
+fn first(around: &RulesetContext) -> impl Iterator<Item = Rule> {
     let passes = [
         vec![Condition::version(Version::V4), Condition::whole(Version::V4)],
         vec![Condition::version(Version::V6), Condition::whole(Version::V6)],
@@ -167,17 +167,17 @@ fn first(around: &Surroundings) -> impl Iterator<Item = Rule> {
     passes.map(accept).into_iter().chain(to_host).chain(inline).chain([forwarded])
 }
 
-fn to_host(around: &Surroundings) -> impl Iterator<Item = Rule> {
+fn to_host(around: &RulesetContext) -> impl Iterator<Item = Rule> {
     let exempt = [
         vec![Condition::protocol(ESP)],
         vec![Condition::version(Version::V4), Condition::protocol(AH)],
         vec![Condition::version(Version::V6), Condition::fragment_of(AH)],
     ];
     let exempt = exempt.into_iter().chain(rules::ports(around)).map(accept);
-    exempt.chain(judged(Part::WholeIn, Part::In))
+    exempt.chain(judged(ChainKind::WholeIn, ChainKind::In))
 }
 
-/// Before the default to block what comes to the host: of UDP it may be IKE, and it is judged whole.
+/// PoliciesBefore the default to block what comes to the host: of UDP it may be IKE, and it is judged whole.
 pub(super) fn undecided() -> [Rule; 2] {
     [(Version::V4, Condition::later_of_ipv4()), (Version::V6, Condition::later_fragment())].map(
         |(version, later)| {
@@ -186,7 +186,7 @@ pub(super) fn undecided() -> [Rule; 2] {
     )
 }
 
-fn judged(whole: Part, policies: Part) -> [Rule; 3] {
+fn judged(whole: ChainKind, policies: ChainKind) -> [Rule; 3] {
     let jump = |kind| Rule { verdict: Verdict::Jump(whole.chain(kind)), ..accept(Vec::new()) };
     let [sub, main] = [PolicyKind::Sub, PolicyKind::Main].map(jump);
     [sub, main, goto(Vec::new(), policies.chain(PolicyKind::Sub))]

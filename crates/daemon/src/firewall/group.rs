@@ -4,25 +4,25 @@ use std::collections::HashMap;
 
 use uxfrm_io::nftables::{Among, Change, Condition, Keys, Rule, RuleId, Set, SetId, Verdict};
 
-use super::{key_refcounts::Tally, match_shape::Shape};
+use super::{key_refcounts::KeyRefcounts, match_shape::MatchShape};
 
 /// The policies of one shape.
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) shape: Shape,
-    wanted: Tally,
-    form: Form,
+    pub(super) shape: MatchShape,
+    wanted: KeyRefcounts,
+    form: GroupForm,
     /// Keys that policies came for or went with since the last time, and whether they were wanted then.
     touched: HashMap<Vec<u8>, bool>,
     /// Rules that a set has replaced and that are still there.
     replaced: Vec<RuleId>,
     /// The form before the change that the kernel was asked for last.
-    before: Option<Form>,
+    before: Option<GroupForm>,
 }
 
 /// How the kernel has them.
 #[derive(Clone, Debug)]
-enum Form {
+enum GroupForm {
     /// A rule for each key.
     Rules(Vec<(Vec<u8>, Placed)>),
     /// A set of all keys, and the rule that asks it.
@@ -34,7 +34,7 @@ pub(super) type Placed = Option<RuleId>;
 
 /// What the packets of a group meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct GroupVerdict {
     pub(super) counter: Option<&'static str>,
     pub(super) verdict: Verdict,
 }
@@ -43,9 +43,9 @@ pub(super) struct Fate {
 const FEW: usize = 4;
 
 impl Group {
-    pub(super) fn new(shape: Shape) -> Self {
-        let wanted = Tally::new(shape.key_length());
-        let form = Form::Rules(Vec::new());
+    pub(super) fn new(shape: MatchShape) -> Self {
+        let wanted = KeyRefcounts::new(shape.key_length());
+        let form = GroupForm::Rules(Vec::new());
         let (touched, replaced) = (HashMap::new(), Vec::new());
         Self { shape, wanted, form, touched, replaced, before: None }
     }
@@ -71,7 +71,7 @@ impl Group {
         known
     }
 
-    /// Before the first key of a change: nothing has been asked for it.
+    /// PoliciesBefore the first key of a change: nothing has been asked for it.
     fn begin(&mut self) {
         if self.touched.is_empty() {
             self.before = None;
@@ -101,7 +101,7 @@ impl Group {
 
     /// The set that it needs now and has not. `next` is the name of the next one.
     pub(super) fn settle(&mut self, next: &mut u32) -> Option<Set> {
-        let Form::Rules(rules) = &mut self.form else { return None };
+        let GroupForm::Rules(rules) = &mut self.form else { return None };
         if self.wanted.len() <= FEW {
             let is_placed = |key: &[u8]| rules.iter().any(|(known, _placed)| known == key);
             let new = self.wanted.iter().map(|key| key[..self.shape.key_length()].to_vec());
@@ -112,7 +112,7 @@ impl Group {
         self.replaced.extend(rules.iter().filter_map(|(_key, placed)| *placed));
         let id = SetId(*next);
         *next += 1;
-        self.form = Form::Set(id, None);
+        self.form = GroupForm::Set(id, None);
         let length = self.shape.key_length();
         let mut keys = Keys::new(length);
         self.wanted.iter().for_each(|key| keys.push(&key[..length]));
@@ -123,13 +123,13 @@ impl Group {
     pub(super) fn come(&mut self, next: &mut u32, asked: &mut Vec<Change>) {
         self.before = Some(self.form.clone());
         match self.form {
-            Form::Set(set, _rule) => {
+            GroupForm::Set(set, _rule) => {
                 let came = self.keys(|was, is| !was && is);
                 if !came.is_empty() {
                     asked.push(Change::AddKeys { set, keys: came });
                 }
             }
-            Form::Rules(_) => {
+            GroupForm::Rules(_) => {
                 let Some(Set { id, keys }) = self.settle(next) else { return };
                 asked.push(Change::AddSet { set: id, length: keys.length() });
                 asked.push(Change::AddKeys { set: id, keys });
@@ -144,16 +144,16 @@ impl Group {
         let is_new = !self.replaced.is_empty();
         asked.extend(self.replaced.drain(..).map(delete));
         match &mut self.form {
-            Form::Rules(rules) => {
+            GroupForm::Rules(rules) => {
                 let wanted = &self.wanted;
                 let gone = rules.extract_if(.., |(key, _placed)| !wanted.has(key));
                 asked.extend(gone.filter_map(|(_key, placed)| placed).map(delete));
             }
-            Form::Set(set, rule) if self.wanted.len() == 0 => {
+            GroupForm::Set(set, rule) if self.wanted.len() == 0 => {
                 asked.extend(rule.take().map(delete));
                 asked.push(Change::DeleteSet { set: *set });
             }
-            Form::Set(set, _rule) => {
+            GroupForm::Set(set, _rule) => {
                 let set = *set;
                 let gone = self.keys(|was, is| was && !is);
                 if !is_new && !gone.is_empty() {
@@ -178,30 +178,33 @@ impl Group {
     /// Its rules in the kernel, or still to be put there.
     pub(super) fn placed(&self) -> Box<dyn DoubleEndedIterator<Item = Placed> + '_> {
         match &self.form {
-            Form::Rules(rules) => Box::new(rules.iter().map(|(_key, placed)| *placed)),
-            Form::Set(_set, placed) => Box::new(std::iter::once(*placed)),
+            GroupForm::Rules(rules) => Box::new(rules.iter().map(|(_key, placed)| *placed)),
+            GroupForm::Set(_set, placed) => Box::new(std::iter::once(*placed)),
         }
     }
 
     /// The same, to be noted.
     pub(super) fn placed_mut(&mut self) -> Box<dyn Iterator<Item = &mut Placed> + '_> {
         match &mut self.form {
-            Form::Rules(rules) => Box::new(rules.iter_mut().map(|(_key, placed)| placed)),
-            Form::Set(_set, placed) => Box::new(std::iter::once(placed)),
+            GroupForm::Rules(rules) => Box::new(rules.iter_mut().map(|(_key, placed)| placed)),
+            GroupForm::Set(_set, placed) => Box::new(std::iter::once(placed)),
         }
     }
 
     /// The rules themselves, in the order of [`Group::placed`].
-    pub(super) fn rules(&self, fate: Fate) -> Box<dyn DoubleEndedIterator<Item = Rule> + '_> {
+    pub(super) fn rules(
+        &self,
+        fate: GroupVerdict,
+    ) -> Box<dyn DoubleEndedIterator<Item = Rule> + '_> {
         match &self.form {
-            Form::Rules(rules) => {
+            GroupForm::Rules(rules) => {
                 Box::new(rules.iter().map(move |(key, _)| self.single(key, fate)))
             }
-            Form::Set(set, _placed) => Box::new(std::iter::once(self.asking(*set, fate))),
+            GroupForm::Set(set, _placed) => Box::new(std::iter::once(self.asking(*set, fate))),
         }
     }
 
-    fn single(&self, key: &[u8], fate: Fate) -> Rule {
+    fn single(&self, key: &[u8], fate: GroupVerdict) -> Rule {
         let mut conditions = self.shape.fixed.clone();
         let mut rest = key;
         for question in &self.shape.questions {
@@ -212,12 +215,12 @@ impl Group {
         rule(conditions, None, fate)
     }
 
-    fn asking(&self, set: SetId, fate: Fate) -> Rule {
+    fn asking(&self, set: SetId, fate: GroupVerdict) -> Rule {
         let among = Among { questions: self.shape.questions.clone(), set };
         rule(self.shape.fixed.clone(), Some(among), fate)
     }
 }
 
-fn rule(conditions: Vec<Condition>, among: Option<Among>, fate: Fate) -> Rule {
+fn rule(conditions: Vec<Condition>, among: Option<Among>, fate: GroupVerdict) -> Rule {
     Rule { conditions, among, counter: fate.counter, verdict: fate.verdict }
 }

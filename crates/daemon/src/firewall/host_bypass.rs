@@ -22,7 +22,7 @@ use uxfrm_io::{
 use uxfrm_packet::Version;
 
 use crate::descriptor_store::DescriptorStore;
-use crate::inline::Devices;
+use crate::inline::InlineDevices;
 
 const ESP: u8 = 50;
 const UDP: u8 = 17;
@@ -35,22 +35,22 @@ const FILTER: &str = "nftables inline";
 
 /// What was told the kernel.
 #[derive(Debug)]
-pub(crate) struct KeepOut {
+pub(crate) struct HostBypass {
     nftables: Nftables,
-    devices: Arc<Devices>,
+    devices: Arc<InlineDevices>,
     udp_ports: Vec<u16>,
     own: Vec<IpAddr>,
     /// Whether the kernel may have other rules than it was told.
     is_doubted: bool,
 }
 
-impl KeepOut {
+impl HostBypass {
     /// Keeps the host's stack out from now on, but for packets to `own`. In the place of what an earlier run left.
     ///
     /// # Errors
     /// The kernel's. Inline mode can't do without.
     pub(crate) fn put_up(
-        devices: &Arc<Devices>,
+        devices: &Arc<InlineDevices>,
         udp_ports: Vec<u16>,
         own: &[IpAddr],
         descriptors: &mut DescriptorStore,
@@ -70,7 +70,7 @@ impl KeepOut {
     }
 
     /// Another process may have told the kernel other rules: they are told again the next time.
-    pub(crate) fn doubt(&mut self) {
+    pub(crate) fn mark_unverified(&mut self) {
         self.is_doubted = true;
     }
 
@@ -120,10 +120,11 @@ impl KeepOut {
     }
 }
 
-impl Devices {
+impl InlineDevices {
     fn table(&self, udp_ports: &[u16], own: &[IpAddr]) -> Table {
-        let sides = [(&self.protected, "protected"), (&self.wire, "wire")];
-        let arriving = sides.map(|(device, chain)| came_by(&device.name, device.index, chain));
+        let inline_devices = [(&self.protected, "protected"), (&self.wire, "wire")];
+        let arriving =
+            inline_devices.map(|(device, chain)| came_by(&device.name, device.index, chain));
         table(arriving.into_iter().flatten().collect(), udp_ports, own)
     }
 }

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 
 /// Counts of keys, by their longest length.
 #[derive(Debug)]
-pub(super) enum Tally {
+pub(super) enum KeyRefcounts {
     Two(Counts<8>),
     Four(Counts<16>),
     Eight(Counts<32>),
@@ -22,7 +22,7 @@ const SPARSE: usize = 8;
 
 type Counts<const N: usize> = HashMap<[u8; N], u32, RandomState>;
 
-impl Tally {
+impl KeyRefcounts {
     /// For keys of this length.
     pub(super) fn new(length: usize) -> Self {
         match length {
@@ -117,13 +117,13 @@ mod tests {
 
     #[test]
     fn what_many_keys_took_is_given_back_and_the_others_stay() {
-        let mut tally = Tally::new(4);
+        let mut tally = KeyRefcounts::new(4);
         let key = |number: u32| number.to_be_bytes();
         (0..10_000).for_each(|number| assert!(tally.put(&key(number))));
         (100..10_000).for_each(|number| assert_eq!(tally.take(&key(number)), Some(true)));
         assert_eq!(tally.len(), 100);
         assert!((0..100).all(|number| tally.has(&key(number))));
-        let Tally::Two(counts) = tally else { panic!("keys of four bytes lie in eight") };
+        let KeyRefcounts::Two(counts) = tally else { panic!("keys of four bytes lie in eight") };
         assert!(counts.capacity() < 10_000 / SPARSE, "{}", counts.capacity());
     }
 }

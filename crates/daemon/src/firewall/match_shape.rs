@@ -4,13 +4,13 @@ use uxfrm_io::nftables::{Condition, Question};
 
 /// What policies may ask alike. A packet gives one answer to all that have a shape, so one look into a set tells whether any of them fits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+pub(super) struct MatchShape {
     /// What all packets must meet: the version of IP, and which protocols it is not.
     pub(super) fixed: Vec<Condition>,
     pub(super) questions: Vec<Question>,
 }
 
-impl Shape {
+impl MatchShape {
     /// The shape of a list of conditions, and the answers that they want.
     pub(super) fn of(conditions: &[Condition]) -> (Self, Vec<u8>) {
         let mut shape = Self { fixed: Vec::new(), questions: Vec::new() };

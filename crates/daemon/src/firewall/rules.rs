@@ -27,16 +27,16 @@ use crate::config::DIVERTED;
 
 use super::{
     REASONS,
-    chain_kind::Part,
+    chain_kind::ChainKind,
     divert, fragments,
-    ruleset_state::Layout,
+    ruleset_state::RulesetState,
     run::{Alternative, Outcome},
     upper_layer,
 };
 
 /// What the guard must know of its gateway.
 #[derive(Debug)]
-pub(super) struct Surroundings {
+pub(super) struct RulesetContext {
     /// The TUN: what comes in by it was checked by the engine, and what leaves by it will be.
     pub(super) tun: String,
     /// What our own sockets' packets have: they are protected, or nobody's to protect.
@@ -46,7 +46,7 @@ pub(super) struct Surroundings {
     /// The devices of inline mode.
     pub(super) inline: Vec<String>,
     /// What of the policies the table says.
-    pub(super) parts: &'static [Part],
+    pub(super) parts: &'static [ChainKind],
 }
 
 pub(super) const ESP: u8 = 50;
@@ -61,50 +61,57 @@ pub(super) const NAME: &str = "uxfrm-";
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
 /// What a policy does with plain packets in a part, and those that it is for: none where plain packets never meet it.
-pub(super) fn of_policy(part: Part, policy: &Policy) -> (Outcome, Vec<Alternative>) {
+pub(super) fn of_policy(part: ChainKind, policy: &Policy) -> (Outcome, Vec<Alternative>) {
     let outcome = match part {
-        Part::In | Part::Forward | Part::Out => {
+        ChainKind::In | ChainKind::Forward | ChainKind::Out => {
             refusal(policy).map_or(Outcome::Pass, Outcome::Drop)
         }
-        Part::WholeIn | Part::WholeForward => Outcome::Pass,
-        Part::Way => divert::outcome(policy),
+        ChainKind::WholeIn | ChainKind::WholeForward => Outcome::Pass,
+        ChainKind::Way => divert::outcome(policy),
     };
     // Plain packets from the wire belong to no XFRM interface.
     let is_met = policy.if_id == IfId(0);
     let alternatives = match part {
         _ if !is_met => Vec::new(),
-        Part::WholeIn | Part::WholeForward => fragments::of_policy(part, policy),
-        Part::In | Part::Forward | Part::Out | Part::Way => conditions(part, policy, outcome),
+        ChainKind::WholeIn | ChainKind::WholeForward => fragments::of_policy(part, policy),
+        ChainKind::In | ChainKind::Forward | ChainKind::Out | ChainKind::Way => {
+            conditions(part, policy, outcome)
+        }
     };
     (outcome, alternatives)
 }
 
 /// How many rules stand behind the sub policies of a part.
-pub(super) fn tail(spd: &Spd, part: Part) -> usize {
+pub(super) fn tail(spd: &Spd, part: ChainKind) -> usize {
     match part {
-        Part::WholeIn | Part::WholeForward => 0,
-        Part::Way => 1,
-        Part::In | Part::Forward | Part::Out => {
+        ChainKind::WholeIn | ChainKind::WholeForward => 0,
+        ChainKind::Way => 1,
+        ChainKind::In | ChainKind::Forward | ChainKind::Out => {
             behind(spd.defaults().of(part.direction()), part).len()
         }
     }
 }
 
 /// The table for the policies of `spd`, as they are laid out, with these sets.
-pub(super) fn table(around: &Surroundings, spd: &Spd, layout: &Layout, sets: Vec<Set>) -> Table {
+pub(super) fn table(
+    around: &RulesetContext,
+    spd: &Spd,
+    layout: &RulesetState,
+    sets: Vec<Set>,
+) -> Table {
     let of_guard = first(around).flat_map(|(part, hook, first)| {
         let default = spd.defaults().of(part.direction());
         let [main, sub] = policies(layout, default, part);
         entered(hook, first, main, sub)
     });
-    let of_way = around.parts.contains(&Part::Way).then(|| divert::chains(around, layout));
+    let of_way = around.parts.contains(&ChainKind::Way).then(|| divert::chains(around, layout));
     let of_fragments = fragments::chains(around, layout);
     let chains = of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect();
     Table { sets, ..empty(around, chains) }
 }
 
 /// A table that drops all but what is exempt.
-pub(super) fn closed(around: &Surroundings) -> Table {
+pub(super) fn closed(around: &RulesetContext) -> Table {
     let of_guard = first(around).flat_map(|(part, hook, first)| {
         let reason = match part.direction() {
             Direction::In | Direction::Forward => DropReason::InTemplateMismatch,
@@ -114,37 +121,37 @@ pub(super) fn closed(around: &Surroundings) -> Table {
         entered(hook, first, main, sub)
     });
     // What has no way into the TUN yet is dropped.
-    let nothing = Layout::empty(around.parts);
-    let of_way = around.parts.contains(&Part::Way).then(|| divert::chains(around, &nothing));
+    let nothing = RulesetState::empty(around.parts);
+    let of_way = around.parts.contains(&ChainKind::Way).then(|| divert::chains(around, &nothing));
     let of_fragments = fragments::chains(around, &nothing);
     empty(around, of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect())
 }
 
 /// The table's name.
-pub(super) fn name(around: &Surroundings) -> String {
+pub(super) fn name(around: &RulesetContext) -> String {
     format!("{NAME}{}", around.tun)
 }
 
-fn empty(around: &Surroundings, chains: Vec<Chain>) -> Table {
+fn empty(around: &RulesetContext, chains: Vec<Chain>) -> Table {
     let counters = REASONS.iter().map(|reason| reason.as_str()).collect();
     Table { name: name(around), counters, sets: Vec::new(), chains }
 }
 
 /// What stands before all policies.
-fn first(around: &Surroundings) -> impl Iterator<Item = (Part, Hook, Vec<Rule>)> {
+fn first(around: &RulesetContext) -> impl Iterator<Item = (ChainKind, Hook, Vec<Rule>)> {
     let by_tun = accept(vec![Condition::came_by(&around.tun)]);
     let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
     let leaving = leaving(around).collect();
     let all = [
-        (Part::In, Hook::Input, exempt),
-        (Part::Forward, Hook::Forward, vec![by_tun]),
-        (Part::Out, Hook::Postrouting, leaving),
+        (ChainKind::In, Hook::Input, exempt),
+        (ChainKind::Forward, Hook::Forward, vec![by_tun]),
+        (ChainKind::Out, Hook::Postrouting, leaving),
     ];
     all.into_iter().filter(|(part, _hook, _rules)| around.parts.contains(part))
 }
 
 /// What reaches the host whatever the policies say.
-fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
+fn exempt(around: &RulesetContext) -> impl Iterator<Item = Rule> {
     let ah_in_v6 = [Condition::version(Version::V6), Condition::network_byte(6, AH)];
     let once = [
         vec![Condition::came_by("lo")],
@@ -158,14 +165,14 @@ fn exempt(around: &Surroundings) -> impl Iterator<Item = Rule> {
 }
 
 /// UDP to IKE's ports and to those of ESP in UDP.
-pub(super) fn ports(around: &Surroundings) -> impl Iterator<Item = Vec<Condition>> {
+pub(super) fn ports(around: &RulesetContext) -> impl Iterator<Item = Vec<Condition>> {
     let port = |port: &u16| Condition::upper_pair(2, *port, u16::MAX);
     around.ports.iter().map(move |to| vec![Condition::protocol(UDP), port(to)])
 }
 
 /// What leaves whatever the policies say, what there is most of first. What is forwarded is judged as
 /// well: rules that stand before ours may lead it past the TUN.
-pub(super) fn leaving(around: &Surroundings) -> impl Iterator<Item = Rule> {
+pub(super) fn leaving(around: &RulesetContext) -> impl Iterator<Item = Rule> {
     let ours = Condition::mark(around.mark, u32::MAX);
     let once = [ours, Condition::leaves_by(&around.tun), Condition::leaves_by("lo")];
     once.into_iter().map(|condition| accept(vec![condition])).chain(discovery())
@@ -184,7 +191,7 @@ fn discovery() -> impl Iterator<Item = Rule> {
 }
 
 /// The chains of main and of sub policies.
-fn policies(layout: &Layout, default: Action, part: Part) -> [Chain; 2] {
+fn policies(layout: &RulesetState, default: Action, part: ChainKind) -> [Chain; 2] {
     let [main, mut rules] =
         [PolicyKind::Main, PolicyKind::Sub].map(|kind| layout.rules(part, kind));
     rules.extend(behind(default, part));
@@ -192,20 +199,20 @@ fn policies(layout: &Layout, default: Action, part: Part) -> [Chain; 2] {
 }
 
 /// What stands behind sub policies: the jump to the main ones, and the default.
-fn behind(default: Action, part: Part) -> Vec<Rule> {
+fn behind(default: Action, part: ChainKind) -> Vec<Rule> {
     let main = part.chain(PolicyKind::Main);
     let mut rules = vec![Rule { verdict: Verdict::Jump(main), ..accept(Vec::new()) }];
     if default == Action::Allow {
         return rules;
     }
-    if part == Part::In {
+    if part == ChainKind::In {
         rules.extend(fragments::undecided());
     }
     rules.push(drop(Vec::new(), default_reason(part.direction())));
     rules
 }
 
-fn inner(part: Part, [main, sub]: [Vec<Rule>; 2]) -> [Chain; 2] {
+fn inner(part: ChainKind, [main, sub]: [Vec<Rule>; 2]) -> [Chain; 2] {
     let chain = |(kind, rules)| Chain { name: part.chain(kind), hook: None, rules };
     [(PolicyKind::Main, main), (PolicyKind::Sub, sub)].map(chain)
 }
@@ -262,7 +269,7 @@ const fn default_reason(direction: Direction) -> DropReason {
 }
 
 /// What a packet must meet to match a policy: one of the lists.
-pub(super) fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<Alternative> {
+pub(super) fn conditions(part: ChainKind, policy: &Policy, outcome: Outcome) -> Vec<Alternative> {
     let selector = &policy.selector;
     let mark = Mark { mask: policy.mark.mask & !DIVERTED, ..policy.mark };
     let version = match selector.family() {
@@ -281,10 +288,12 @@ pub(super) fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<A
     let mut all = Vec::new();
     for destination in destinations(part, policy, outcome) {
         let upper = match part {
-            Part::In | Part::Forward => fragments::upper(part, selector, version, outcome),
-            Part::WholeIn | Part::WholeForward => upper_layer::alternatives(selector),
-            Part::Out if outcome == Outcome::Pass => upper_layer::alternatives(selector),
-            Part::Out | Part::Way => divert::upper(selector, version, outcome),
+            ChainKind::In | ChainKind::Forward => {
+                fragments::upper(part, selector, version, outcome)
+            }
+            ChainKind::WholeIn | ChainKind::WholeForward => upper_layer::alternatives(selector),
+            ChainKind::Out if outcome == Outcome::Pass => upper_layer::alternatives(selector),
+            ChainKind::Out | ChainKind::Way => divert::upper(selector, version, outcome),
         };
         let upper = upper.into_iter();
         let both = common.iter().chain(&destination);
@@ -296,18 +305,19 @@ pub(super) fn conditions(part: Part, policy: &Policy, outcome: Outcome) -> Vec<A
 /// What says that a packet goes to a policy's destination. Of IPv6 it may go there by others: Linux asks for policies by where it comes at last when a
 /// program has it leave (`net/ipv6/exthdrs.c: fl6_update_dst`), by where it goes next when it is forwarded, and by neither when it has come to its last
 /// segment here. So a policy that refuses is for both, and one that lets pass for what goes there by no others.
-fn destinations(part: Part, policy: &Policy, outcome: Outcome) -> Vec<Vec<Condition>> {
+fn destinations(part: ChainKind, policy: &Policy, outcome: Outcome) -> Vec<Vec<Condition>> {
     let Some(prefix) = prefix(policy.selector.destination) else { return vec![Vec::new()] };
     let directly = Condition::destination(prefix);
     let at_last = Condition::last_segment(prefix);
     match (part, prefix.address()) {
-        (Part::Out | Part::In, IpAddr::V6(_)) if outcome == Outcome::Pass => {
+        (ChainKind::Out | ChainKind::In, IpAddr::V6(_)) if outcome == Outcome::Pass => {
             vec![vec![Condition::no_routing_header(), directly]]
         }
-        (Part::Out | Part::In, IpAddr::V6(_)) => vec![vec![directly], vec![at_last]],
+        (ChainKind::Out | ChainKind::In, IpAddr::V6(_)) => vec![vec![directly], vec![at_last]],
         // uxfrm judges by where a packet goes next.
-        (Part::Out | Part::In, IpAddr::V4(_))
-        | (Part::Forward | Part::WholeIn | Part::WholeForward | Part::Way, _) => {
+        (ChainKind::Out | ChainKind::In, IpAddr::V4(_))
+        | (ChainKind::Forward | ChainKind::WholeIn | ChainKind::WholeForward | ChainKind::Way, _) =>
+        {
             vec![vec![directly]]
         }
     }

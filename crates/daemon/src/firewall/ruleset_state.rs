@@ -14,51 +14,51 @@ use uxfrm_engine::{PolicyChange, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Error, Filter, Rule, RuleId, Set};
 
 use super::{
-    chain::{Chain, Parting, Sorted, Unsorted, What},
-    chain_kind::Part,
+    chain::{Chain, PlacementError, PolicyEffect, RunSplit, Sorted},
+    chain_kind::ChainKind,
     rules,
-    split_run::Before,
+    split_run::PoliciesBefore,
 };
 
 /// Everything that follows policies in the guard's table.
 #[derive(Debug)]
-pub(super) struct Layout {
-    parts: &'static [Part],
+pub(super) struct RulesetState {
+    parts: &'static [ChainKind],
     chains: Vec<Chain>,
-    out: Out,
+    out: OutgoingRules,
     next: u32,
 }
 
 /// A change as one part has to follow it.
 #[derive(Clone, Copy, Debug)]
-struct Item<'a> {
+struct PartChange<'a> {
     change: &'a PolicyChange,
-    part: Part,
+    part: ChainKind,
 }
 
-impl Item<'_> {
+impl PartChange<'_> {
     const fn entry(&self) -> &Arc<PolicyEntry> {
         let (PolicyChange::Added(entry) | PolicyChange::Removed(entry)) = self.change;
         entry
     }
 
-    fn of(&self) -> (Part, PolicyKind) {
+    fn of(&self) -> (ChainKind, PolicyKind) {
         (self.part, self.entry().kind())
     }
 }
 
-/// Why changes can't be sorted in. What there is, is as it was, unless something was lost.
+/// Why changes can't be sorted in. PolicyEffect there is, is as it was, unless something was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
+pub(super) enum PlacementFailure {
     /// A policy parts a run: the number of its change, where one that several parts follow counts for each.
     Parted(usize),
     /// A policy is not where it was thought to be: all has to be sorted anew.
     Lost,
 }
 
-/// What of the policies `out` is told the kernel.
+/// PolicyEffect of the policies `out` is told the kernel.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Out {
+pub(super) enum OutgoingRules {
     /// All of them.
     Guarded,
     /// None: too many rules. It is looked at again after some changes, or when there are that few.
@@ -74,11 +74,13 @@ pub(super) struct Alternatives {
 
 impl Alternatives {
     /// Those of one part.
-    const fn of(&mut self, part: Part) -> Option<&mut usize> {
+    const fn of(&mut self, part: ChainKind) -> Option<&mut usize> {
         match part {
-            Part::Out => Some(&mut self.out),
-            Part::Way => Some(&mut self.way),
-            Part::In | Part::Forward | Part::WholeIn | Part::WholeForward => None,
+            ChainKind::Out => Some(&mut self.out),
+            ChainKind::Way => Some(&mut self.way),
+            ChainKind::In | ChainKind::Forward | ChainKind::WholeIn | ChainKind::WholeForward => {
+                None
+            }
         }
     }
 
@@ -88,12 +90,12 @@ impl Alternatives {
     }
 }
 
-/// What sorting a change in has done.
+/// PolicyEffect sorting a change in has done.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(super) enum ChangeResult {
     Nothing,
-    /// Left out; how that was before.
-    Counted(Out),
+    /// KernelState out; how that was before.
+    Counted(OutgoingRules),
     Sorted(Sorted),
 }
 
@@ -101,17 +103,17 @@ pub(super) enum Done {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Policies come.
-    Come(What),
+    Come(PolicyEffect),
     /// Policies go.
-    Go(What),
+    Go(PolicyEffect),
 }
 
 /// The steps of a change, in their order.
 pub(super) const STEPS: [Step; 4] = [
-    Step::Come(What::Drops),
-    Step::Come(What::Passes),
-    Step::Go(What::Passes),
-    Step::Go(What::Drops),
+    Step::Come(PolicyEffect::Drops),
+    Step::Come(PolicyEffect::Passes),
+    Step::Go(PolicyEffect::Passes),
+    Step::Go(PolicyEffect::Drops),
 ];
 
 const KINDS: [PolicyKind; 2] = [PolicyKind::Sub, PolicyKind::Main];
@@ -125,17 +127,17 @@ pub(super) const FEWER: usize = MANY - MANY / 10;
 /// How many runs may be left that do what their neighbour does.
 const NEEDLESS: usize = 16;
 
-impl Layout {
+impl RulesetState {
     /// That of the policies in `spd`, and the sets that are to be made. Their names begin with `next`. More rules `out` than `most` are left out.
     pub(super) fn of(
         spd: &Spd,
-        parts: &'static [Part],
+        parts: &'static [ChainKind],
         next: u32,
         most: usize,
     ) -> (Self, Vec<Set>) {
-        let of_part = |part: &Part| KINDS.map(|kind| Chain::new(*part, kind));
+        let of_part = |part: &ChainKind| KINDS.map(|kind| Chain::new(*part, kind));
         let chains = parts.iter().flat_map(of_part).collect();
-        let mut layout = Self { parts, chains, out: Out::Guarded, next };
+        let mut layout = Self { parts, chains, out: OutgoingRules::Guarded, next };
         let mut entries: Vec<_> = spd.iter().collect();
         entries.sort_unstable_by_key(|entry| entry.place());
         for entry in entries {
@@ -148,7 +150,7 @@ impl Layout {
             }
         }
         let mut sets = layout.settle(|part| !part.is_of_out());
-        let of_out = layout.settle(Part::is_of_out);
+        let of_out = layout.settle(ChainKind::is_of_out);
         if layout.rules_out() > most {
             layout.leave_out(spd);
         } else {
@@ -158,8 +160,8 @@ impl Layout {
     }
 
     /// That of no policies.
-    pub(super) fn empty(parts: &'static [Part]) -> Self {
-        Self { parts, chains: Vec::new(), out: Out::Guarded, next: 0 }
+    pub(super) fn empty(parts: &'static [ChainKind]) -> Self {
+        Self { parts, chains: Vec::new(), out: OutgoingRules::Guarded, next: 0 }
     }
 
     /// The name of the next set.
@@ -169,17 +171,17 @@ impl Layout {
 
     /// Whether the policies `out` are left out.
     pub(super) const fn leaves_out(&self) -> bool {
-        matches!(self.out, Out::Left { .. })
+        matches!(self.out, OutgoingRules::Left { .. })
     }
 
     /// The rules of one chain's policies.
-    pub(super) fn rules(&self, part: Part, kind: PolicyKind) -> Vec<Rule> {
+    pub(super) fn rules(&self, part: ChainKind, kind: PolicyKind) -> Vec<Rule> {
         let is_meant = |chain: &&Chain| (chain.part, chain.kind) == (part, kind);
         self.chains.iter().find(is_meant).map(Chain::rules).unwrap_or_default()
     }
 
     /// Asks the kernel which rules are whose, in a table that was made of it; `None` when they are not those.
-    pub(super) fn learn(
+    pub(super) fn record_policies(
         mut self,
         filter: &mut impl Filter,
         table: &str,
@@ -198,23 +200,26 @@ impl Layout {
                 Some((&known[start..end], known.get(end).copied()))
             };
             let Some((own, behind)) = own() else { return Ok(None) };
-            chain.learn(own, behind);
+            chain.record_policies(own, behind);
         }
         Ok(Some(self))
     }
 
-    /// Sorts in policies that came and went. What that asks of the kernel is told step by step. What was done is to be kept for [`Layout::take_back`].
-    pub(super) fn change(&mut self, changes: &[PolicyChange]) -> Result<Vec<Done>, Obstacle> {
+    /// Sorts in policies that came and went. PolicyEffect that asks of the kernel is told step by step. PolicyEffect was done is to be kept for [`RulesetState::take_back`].
+    pub(super) fn change(
+        &mut self,
+        changes: &[PolicyChange],
+    ) -> Result<Vec<ChangeResult>, PlacementFailure> {
         let items = self.items(changes);
         let mut done = Vec::with_capacity(items.len());
         for item in items {
-            match self.sort_in(item) {
+            match self.place_change(item) {
                 Ok(sorted) => done.push(sorted),
                 Err(why) => {
                     let at = done.len();
                     return Err(match (self.take_back(changes, done), why) {
-                        (Ok(()), Unsorted::Parted) => Obstacle::Parted(at),
-                        (Ok(()), Unsorted::Lost) | (Err(_), _) => Obstacle::Lost,
+                        (Ok(()), PlacementError::Parted) => PlacementFailure::Parted(at),
+                        (Ok(()), PlacementError::Lost) | (Err(_), _) => PlacementFailure::Lost,
                     });
                 }
             }
@@ -226,8 +231,8 @@ impl Layout {
     pub(super) fn take_back(
         &mut self,
         changes: &[PolicyChange],
-        done: Vec<Done>,
-    ) -> Result<(), Unsorted> {
+        done: Vec<ChangeResult>,
+    ) -> Result<(), PlacementError> {
         let done: Vec<_> = self.items(changes).into_iter().zip(done).collect();
         done.into_iter().rev().try_for_each(|(item, sorted)| self.undo(item, sorted))
     }
@@ -239,64 +244,64 @@ impl Layout {
         changes: &[PolicyChange],
         at: usize,
         spd: &Spd,
-    ) -> Result<Option<Parting>, Unsorted> {
+    ) -> Result<Option<RunSplit>, PlacementError> {
         let item = self.items(changes)[at];
-        let before = Before::of(changes, item.of());
+        let before = PoliciesBefore::of(changes, item.of());
         let place = item.entry().place();
         self.chain(item).part(place, &before, spd)
     }
 
-    /// Takes back what [`Layout::part`] has done, if the kernel has done nothing of it.
+    /// Takes back what [`RulesetState::part`] has done, if the kernel has done nothing of it.
     pub(super) fn undo_part(
         &mut self,
-        parting: Option<Parting>,
+        parting: Option<RunSplit>,
         changes: &[PolicyChange],
         at: usize,
         spd: &Spd,
     ) {
         let item = self.items(changes)[at];
-        let before = Before::of(changes, item.of());
+        let before = PoliciesBefore::of(changes, item.of());
         if let Some(parting) = parting {
             self.chain(item).undo_part(&parting, &before, spd);
         }
     }
 
     /// The changes as the parts have to follow them.
-    fn items<'a>(&self, changes: &'a [PolicyChange]) -> Vec<Item<'a>> {
+    fn items<'a>(&self, changes: &'a [PolicyChange]) -> Vec<PartChange<'a>> {
         let parts = self.parts;
         let of_change = |change: &'a PolicyChange| {
-            let all = parts.iter().map(move |part| Item { change, part: *part });
+            let all = parts.iter().map(move |part| PartChange { change, part: *part });
             all.filter(|item| item.part.direction() == item.entry().direction())
         };
         changes.iter().flat_map(of_change).collect()
     }
 
-    fn sort_in(&mut self, item: Item<'_>) -> Result<Done, Unsorted> {
+    fn place_change(&mut self, item: PartChange<'_>) -> Result<ChangeResult, PlacementError> {
         let entry = item.entry();
         let (outcome, alternatives) = rules::of_policy(item.part, &entry.policy());
         if alternatives.is_empty() {
-            return Ok(Done::Nothing);
+            return Ok(ChangeResult::Nothing);
         }
         if item.part.is_of_out() && self.leaves_out() {
-            return Ok(Done::Counted(self.count(item, alternatives.len())));
+            return Ok(ChangeResult::Counted(self.count(item, alternatives.len())));
         }
         let chain = self.chain(item);
         let sorted = match item.change {
             PolicyChange::Added(_) => chain.add(entry.place(), outcome, &alternatives),
             PolicyChange::Removed(_) => chain.remove(entry.place(), &alternatives),
         };
-        sorted.map(Done::Sorted)
+        sorted.map(ChangeResult::Sorted)
     }
 
-    /// Takes a change back, when all that came behind it was. Sorting in the reverse would not do: ends of runs that have moved meanwhile may be in its way.
-    fn undo(&mut self, item: Item<'_>, done: Done) -> Result<(), Unsorted> {
+    /// Takes a change back, when all that came behind it was. Placement in the reverse would not do: ends of runs that have moved meanwhile may be in its way.
+    fn undo(&mut self, item: PartChange<'_>, done: ChangeResult) -> Result<(), PlacementError> {
         let sorted = match done {
-            Done::Nothing => return Ok(()),
-            Done::Counted(before) => {
+            ChangeResult::Nothing => return Ok(()),
+            ChangeResult::Counted(before) => {
                 self.out = before;
                 return Ok(());
             }
-            Done::Sorted(sorted) => sorted,
+            ChangeResult::Sorted(sorted) => sorted,
         };
         let (_outcome, alternatives) = rules::of_policy(item.part, &item.entry().policy());
         let chain = self.chain(item);
@@ -306,7 +311,7 @@ impl Layout {
         }
     }
 
-    /// What a step asks of the kernel.
+    /// PolicyEffect a step asks of the kernel.
     pub(super) fn ask(&mut self, step: Step) -> Vec<Change> {
         let mut asked = Vec::new();
         for chain in &mut self.chains {
@@ -327,22 +332,22 @@ impl Layout {
     }
 
     /// Forgets what is empty; whether it is as good as one that is made anew.
-    pub(super) fn tidy(&mut self) -> bool {
-        self.chains.iter_mut().for_each(Chain::tidy);
+    pub(super) fn drop_empty(&mut self) -> bool {
+        self.chains.iter_mut().for_each(Chain::drop_empty);
         let runs = self.chains.iter().map(Chain::runs);
         let (all, needless) = runs.fold((0, 0), |sum, runs| (sum.0 + runs.0, sum.1 + runs.1));
         let is_joined = needless < NEEDLESS || needless * 2 < all;
         is_joined && self.rules_out() <= MANY && !self.may_come_back()
     }
 
-    fn chain(&mut self, item: Item<'_>) -> &mut Chain {
+    fn chain(&mut self, item: PartChange<'_>) -> &mut Chain {
         let of = item.of();
         let is_meant = |chain: &Chain| (chain.part, chain.kind) == of;
         let at = self.chains.iter().position(is_meant).unwrap_or_default();
         &mut self.chains[at]
     }
 
-    fn settle(&mut self, of: impl Fn(Part) -> bool) -> Vec<Set> {
+    fn settle(&mut self, of: impl Fn(ChainKind) -> bool) -> Vec<Set> {
         let chains = self.chains.iter_mut().filter(|chain| of(chain.part));
         chains.flat_map(|chain| chain.settle(&mut self.next)).collect()
     }
@@ -353,7 +358,7 @@ impl Layout {
             let chains = self.chains.iter().filter(move |chain| chain.part == part);
             chains.map(Chain::length).sum::<usize>()
         };
-        of_part(Part::Out).max(of_part(Part::Way))
+        of_part(ChainKind::Out).max(of_part(ChainKind::Way))
     }
 
     fn leave_out(&mut self, spd: &Spd) {
@@ -366,13 +371,13 @@ impl Layout {
         }
         let out = self.chains.iter_mut().filter(|chain| chain.part.is_of_out());
         out.for_each(|chain| *chain = Chain::new(chain.part, chain.kind));
-        self.out = Out::Left { alternatives, changes: alternatives.most() / 8 };
+        self.out = OutgoingRules::Left { alternatives, changes: alternatives.most() / 8 };
     }
 
     /// Counts a change of what is left out; how that was before.
-    fn count(&mut self, item: Item<'_>, of_policy: usize) -> Out {
+    fn count(&mut self, item: PartChange<'_>, of_policy: usize) -> OutgoingRules {
         let before = self.out;
-        if let Out::Left { alternatives, changes } = &mut self.out {
+        if let OutgoingRules::Left { alternatives, changes } = &mut self.out {
             let known = alternatives.of(item.part);
             known.into_iter().for_each(|known| match item.change {
                 PolicyChange::Added(_) => *known += of_policy,
@@ -386,8 +391,10 @@ impl Layout {
     /// Whether what is left out is to be looked at again.
     fn may_come_back(&self) -> bool {
         match self.out {
-            Out::Guarded => false,
-            Out::Left { alternatives, changes } => alternatives.most() <= FEWER || changes == 0,
+            OutgoingRules::Guarded => false,
+            OutgoingRules::Left { alternatives, changes } => {
+                alternatives.most() <= FEWER || changes == 0
+            }
         }
     }
 }

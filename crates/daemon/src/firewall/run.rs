@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use uxfrm_engine::{DropReason, Place};
 use uxfrm_io::nftables::Condition;
 
-use super::{group::Group, match_shape::Shape};
+use super::{group::Group, match_shape::MatchShape};
 
 /// What a policy does with plain packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +30,12 @@ pub(super) struct Run {
     /// Whether the last has gone, and its place is another run's.
     is_open: bool,
     pub(super) groups: Vec<Group>,
-    by_shape: HashMap<Shape, usize, RandomState>,
+    by_shape: HashMap<MatchShape, usize, RandomState>,
 }
 
 /// Where a run begins and ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
+pub(super) struct RunBounds {
     first: Place,
     last: Place,
     is_open: bool,
@@ -44,7 +44,7 @@ pub(super) struct Ends {
 /// One alternative of a policy's selector: conditions that a packet must meet.
 pub(super) type Alternative = Vec<Condition>;
 
-impl Ends {
+impl RunBounds {
     /// Whether a policy that stands there is of the run.
     pub(super) fn hold(&self, place: Place) -> bool {
         let is_before_end = if self.is_open { place < self.last } else { place <= self.last };
@@ -61,7 +61,7 @@ impl Run {
 
     /// The group for packets as the alternative has them, and its key there.
     pub(super) fn group(&mut self, alternative: &Alternative) -> (&mut Group, Vec<u8>) {
-        let (shape, key) = Shape::of(alternative);
+        let (shape, key) = MatchShape::of(alternative);
         let at = match self.by_shape.get(&shape) {
             Some(at) => *at,
             None => {
@@ -73,12 +73,12 @@ impl Run {
         (&mut self.groups[at], key)
     }
 
-    pub(super) const fn ends(&self) -> Ends {
-        Ends { first: self.first, last: self.last, is_open: self.is_open }
+    pub(super) const fn ends(&self) -> RunBounds {
+        RunBounds { first: self.first, last: self.last, is_open: self.is_open }
     }
 
     /// Begins and ends where it did.
-    pub(super) fn restore(&mut self, ends: Ends) {
+    pub(super) fn restore(&mut self, ends: RunBounds) {
         (self.first, self.last, self.is_open) = (ends.first, ends.last, ends.is_open);
     }
 
@@ -119,7 +119,7 @@ impl Run {
     }
 
     /// Forgets groups without policies.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn drop_empty(&mut self) {
         if !self.groups.iter().any(Group::is_empty) {
             return;
         }

@@ -7,31 +7,31 @@ use std::collections::BTreeMap;
 use uxfrm_engine::{Place, PolicyChange, PolicyEntry, PolicyKind, Spd};
 
 use super::{
-    chain_kind::Part,
+    chain_kind::ChainKind,
     rules,
-    run::{Alternative, Ends},
+    run::{Alternative, RunBounds},
 };
 
 /// The policies of one direction and kind as they were before some changes.
 #[derive(Debug)]
-pub(super) struct Before<'a> {
-    of: (Part, PolicyKind),
+pub(super) struct PoliciesBefore<'a> {
+    of: (ChainKind, PolicyKind),
     /// Who stood where something has changed.
     stood: BTreeMap<Place, Option<&'a PolicyEntry>>,
 }
 
 /// A place, and the run that it parts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around {
-    pub(super) run: Ends,
+pub(super) struct SplitPoint {
+    pub(super) run: RunBounds,
     /// The run before, which has the place where it ends, also where the other begins there.
-    pub(super) other: Option<Ends>,
+    pub(super) other: Option<RunBounds>,
     pub(super) place: Place,
 }
 
 /// How a place parts a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parts {
+pub(super) struct RunParts {
     /// How many of its policies stand up to there.
     before: usize,
     /// How many behind it.
@@ -44,32 +44,36 @@ pub(super) struct Parts {
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Before,
+pub(super) enum RunSide {
+    PoliciesBefore,
     Behind,
 }
 
-fn is_of(entry: &PolicyEntry, (part, kind): (Part, PolicyKind)) -> bool {
+fn is_of(entry: &PolicyEntry, (part, kind): (ChainKind, PolicyKind)) -> bool {
     (entry.direction(), entry.kind()) == (part.direction(), kind)
 }
 
-impl Around {
+impl SplitPoint {
     /// Whether a policy that stands there is of the run.
     fn hold(&self, place: Place) -> bool {
         self.run.hold(place) && !self.other.is_some_and(|other| other.hold(place))
     }
 }
 
-impl Parts {
+impl RunParts {
     /// Which part is smaller, and where one of its policies stands: the last of those before, or the first of those behind.
-    pub(super) const fn smaller(&self, last: Place, first: Place) -> (Side, Place) {
-        if self.before < self.behind { (Side::Before, last) } else { (Side::Behind, first) }
+    pub(super) const fn smaller(&self, last: Place, first: Place) -> (RunSide, Place) {
+        if self.before < self.behind {
+            (RunSide::PoliciesBefore, last)
+        } else {
+            (RunSide::Behind, first)
+        }
     }
 }
 
-impl<'a> Before<'a> {
-    /// Before these changes.
-    pub(super) fn of(changes: &'a [PolicyChange], of: (Part, PolicyKind)) -> Self {
+impl<'a> PoliciesBefore<'a> {
+    /// PoliciesBefore these changes.
+    pub(super) fn of(changes: &'a [PolicyChange], of: (ChainKind, PolicyKind)) -> Self {
         let mut stood = BTreeMap::new();
         for change in changes {
             let (entry, was) = match change {
@@ -84,8 +88,8 @@ impl<'a> Before<'a> {
     }
 
     /// How a place parts a run; `spd` is what the changes led to.
-    pub(super) fn parts(&self, spd: &Spd, around: Around) -> Parts {
-        let mut parts = Parts::default();
+    pub(super) fn parts(&self, spd: &Spd, around: SplitPoint) -> RunParts {
+        let mut parts = RunParts::default();
         for (place, _entry) in self.policies(spd, around) {
             if place <= around.place {
                 parts.before += 1;
@@ -102,12 +106,12 @@ impl<'a> Before<'a> {
     pub(super) fn side<'s>(
         &'s self,
         spd: &'s Spd,
-        around: Around,
-        side: Side,
+        around: SplitPoint,
+        side: RunSide,
     ) -> impl Iterator<Item = (Place, Vec<Alternative>)> + 's {
         let is_meant = move |place: Place| match side {
-            Side::Before => place <= around.place,
-            Side::Behind => place > around.place,
+            RunSide::PoliciesBefore => place <= around.place,
+            RunSide::Behind => place > around.place,
         };
         let meant = self.policies(spd, around).filter(move |(place, _entry)| is_meant(*place));
         meant.map(|(place, entry)| (place, rules::of_policy(self.of.0, &entry.policy()).1))
@@ -116,7 +120,7 @@ impl<'a> Before<'a> {
     fn policies<'s>(
         &'s self,
         spd: &'s Spd,
-        around: Around,
+        around: SplitPoint,
     ) -> impl Iterator<Item = (Place, &'s PolicyEntry)> + 's {
         let is_of = |entry: &&PolicyEntry| is_of(entry, self.of);
         let is_as_it_was = |entry: &&PolicyEntry| !self.stood.contains_key(&entry.place());

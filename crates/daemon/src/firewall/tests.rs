@@ -22,8 +22,12 @@ use filters::Narrow;
 use gateway::Gateway;
 use random::{Plain, Request, packet};
 
-const CHAINS: [(Part, &str); 4] =
-    [(Part::In, "in"), (Part::Forward, "fwd"), (Part::Out, "out"), (Part::Way, "way")];
+const CHAINS: [(ChainKind, &str); 4] = [
+    (ChainKind::In, "in"),
+    (ChainKind::Forward, "fwd"),
+    (ChainKind::Out, "out"),
+    (ChainKind::Way, "way"),
+];
 
 /// Nothing passes until the policies are there, also what they will let pass.
 #[test]
@@ -35,7 +39,7 @@ fn a_table_that_comes_in_pieces_is_closed_until_it_is_complete() {
     for (host, last) in [(1, Verdict::Drop), (200, Verdict::Accept)] {
         let database = blocking();
         let filter = Narrow { packet: to(host), ..Narrow::default() };
-        let guard = Guard::install(filter, around(), &database.current().spd).unwrap();
+        let guard = Firewall::install(filter, around(), &database.current().spd).unwrap();
         assert_eq!(*guard.filter.judged.borrow(), [Verdict::Drop, last]);
     }
 }
@@ -55,7 +59,7 @@ fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() 
             filter.replica.install(&rules::closed(&around())).unwrap();
         }
         let judged = Rc::clone(&filter.judged);
-        let error = Guard::install(filter, around(), spd).unwrap_err();
+        let error = Firewall::install(filter, around(), spd).unwrap_err();
         assert!(matches!(error, Error::TooLong { .. }), "{error}");
         assert_eq!(*judged.borrow(), seen, "{was_there}");
     }
@@ -88,13 +92,13 @@ fn blocking() -> Database {
     database
 }
 
-fn around() -> Surroundings {
-    Surroundings {
+fn around() -> RulesetContext {
+    RulesetContext {
         tun: "tun9".to_owned(),
         mark: 7,
         ports: [500].into(),
         inline: Vec::new(),
-        parts: Part::ALL,
+        parts: ChainKind::ALL,
     }
 }
 
@@ -243,7 +247,7 @@ fn a_table_that_somebody_took_away_comes_back_in_pieces() {
     let [source, to] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 1)];
     let packet = packet(source.into(), to.into(), 17, &[0; 8]);
     let filter = Narrow { packet, ..Narrow::default() };
-    let mut guard = Guard::install(filter, around(), spd).unwrap();
+    let mut guard = Firewall::install(filter, around(), spd).unwrap();
     let name = guard.name.clone();
     guard.filter.remove(&name).unwrap();
     guard.follow(spd).unwrap();

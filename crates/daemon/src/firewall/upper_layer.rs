@@ -8,16 +8,16 @@ use uxfrm_io::nftables::Condition;
 use uxfrm_packet::gre::{CHECKSUM, KEY, ROUTING, VERSION};
 
 /// Where a protocol has its ports.
-struct Layout {
+struct PortLayout {
     protocol: u8,
     /// What its first four bytes have to be.
-    head: &'static [Head],
-    source: Place,
-    destination: Place,
+    head: &'static [HeaderVariant],
+    source: PortOffset,
+    destination: PortOffset,
 }
 
 #[derive(Clone, Copy)]
-enum Head {
+enum HeaderVariant {
     /// The first two, under a mask: (value, mask).
     Flags(u16, u16),
     /// The other two.
@@ -27,38 +27,52 @@ enum Head {
 
 /// Where a port is, from the start of the upper layer.
 #[derive(Clone, Copy)]
-enum Place {
+enum PortOffset {
     Byte(u8),
     Pair(u8),
     /// Not there: it counts as 0.
     Nowhere,
 }
 
-const fn ports(protocol: u8) -> Layout {
-    Layout { protocol, head: &[], source: Place::Pair(0), destination: Place::Pair(2) }
+const fn ports(protocol: u8) -> PortLayout {
+    PortLayout {
+        protocol,
+        head: &[],
+        source: PortOffset::Pair(0),
+        destination: PortOffset::Pair(2),
+    }
 }
 
-const fn kind_and_code(protocol: u8) -> Layout {
-    Layout { protocol, head: &[], source: Place::Byte(0), destination: Place::Byte(1) }
+const fn kind_and_code(protocol: u8) -> PortLayout {
+    PortLayout {
+        protocol,
+        head: &[],
+        source: PortOffset::Byte(0),
+        destination: PortOffset::Byte(1),
+    }
 }
 
 /// GRE with the given head; which of them has a key where, [`uxfrm_packet::FlowPorts`] says.
-const fn gre(head: &'static [Head], source: Place, destination: Place) -> Layout {
-    Layout { protocol: 47, head, source, destination }
+const fn gre(
+    head: &'static [HeaderVariant],
+    source: PortOffset,
+    destination: PortOffset,
+) -> PortLayout {
+    PortLayout { protocol: 47, head, source, destination }
 }
 
-const fn without_key(head: &'static [Head]) -> Layout {
-    gre(head, Place::Nowhere, Place::Nowhere)
+const fn without_key(head: &'static [HeaderVariant]) -> PortLayout {
+    gre(head, PortOffset::Nowhere, PortOffset::Nowhere)
 }
 
 /// `flags` are those that a key's place depends on, all of them.
-const fn keyed(flags: u16) -> Head {
-    Head::Flags(flags, CHECKSUM | ROUTING | KEY | VERSION)
+const fn keyed(flags: u16) -> HeaderVariant {
+    HeaderVariant::Flags(flags, CHECKSUM | ROUTING | KEY | VERSION)
 }
 
 const PPP: u16 = 0x880b;
 
-const LAYOUTS: [Layout; 17] = [
+const LAYOUTS: [PortLayout; 17] = [
     ports(6),   // TCP
     ports(17),  // UDP
     ports(33),  // DCCP
@@ -66,23 +80,30 @@ const LAYOUTS: [Layout; 17] = [
     ports(136), // UDP-Lite
     kind_and_code(1),
     kind_and_code(58),
-    Layout {
+    PortLayout {
         protocol: 135, // mobility header
         head: &[],
-        source: Place::Byte(2),
-        destination: Place::Nowhere,
+        source: PortOffset::Byte(2),
+        destination: PortOffset::Nowhere,
     },
-    gre(&[keyed(KEY)], Place::Pair(4), Place::Pair(6)),
-    gre(&[keyed(KEY | CHECKSUM)], Place::Pair(8), Place::Pair(10)),
+    gre(&[keyed(KEY)], PortOffset::Pair(4), PortOffset::Pair(6)),
+    gre(&[keyed(KEY | CHECKSUM)], PortOffset::Pair(8), PortOffset::Pair(10)),
     // PPTP's, whose upper half is a length.
-    gre(&[keyed(KEY | 1), Head::Carries(PPP)], Place::Nowhere, Place::Pair(6)),
-    gre(&[keyed(KEY | CHECKSUM | 1), Head::Carries(PPP)], Place::Nowhere, Place::Pair(10)),
-    without_key(&[Head::Flags(0, KEY)]),
-    without_key(&[Head::Flags(KEY | ROUTING, KEY | ROUTING)]),
+    gre(&[keyed(KEY | 1), HeaderVariant::Carries(PPP)], PortOffset::Nowhere, PortOffset::Pair(6)),
+    gre(
+        &[keyed(KEY | CHECKSUM | 1), HeaderVariant::Carries(PPP)],
+        PortOffset::Nowhere,
+        PortOffset::Pair(10),
+    ),
+    without_key(&[HeaderVariant::Flags(0, KEY)]),
+    without_key(&[HeaderVariant::Flags(KEY | ROUTING, KEY | ROUTING)]),
     // Version 1 of something else; 2, 3, 6 and 7; 4 and 5.
-    without_key(&[Head::Flags(KEY | 1, KEY | ROUTING | VERSION), Head::CarriesOther(PPP)]),
-    without_key(&[Head::Flags(KEY | 2, KEY | ROUTING | 2)]),
-    without_key(&[Head::Flags(KEY | 4, KEY | ROUTING | 6)]),
+    without_key(&[
+        HeaderVariant::Flags(KEY | 1, KEY | ROUTING | VERSION),
+        HeaderVariant::CarriesOther(PPP),
+    ]),
+    without_key(&[HeaderVariant::Flags(KEY | 2, KEY | ROUTING | 2)]),
+    without_key(&[HeaderVariant::Flags(KEY | 4, KEY | ROUTING | 6)]),
 ];
 
 /// The alternatives of a selector's protocol and ports.
@@ -104,14 +125,18 @@ pub(super) fn alternatives(selector: &Selector) -> Vec<Vec<Condition>> {
 }
 
 /// The conditions of ports where a layout has them; `None` when no packet can meet them.
-fn with_layout(layout: &Layout, source: PortMask, destination: PortMask) -> Option<Vec<Condition>> {
+fn with_layout(
+    layout: &PortLayout,
+    source: PortMask,
+    destination: PortMask,
+) -> Option<Vec<Condition>> {
     let protocol = Condition::protocol(layout.protocol);
     let head = layout.head.iter().map(|head| head.condition());
     let ports = [at(layout.source, source)?, at(layout.destination, destination)?];
     Some([protocol].into_iter().chain(head).chain(ports.into_iter().flatten()).collect())
 }
 
-impl Head {
+impl HeaderVariant {
     fn condition(self) -> Condition {
         match self {
             Self::Flags(value, mask) => Condition::upper_pair(0, value, mask),
@@ -122,16 +147,16 @@ impl Head {
 }
 
 /// The condition on one port: `None` when no value meets it, `Some(None)` when all do.
-fn at(place: Place, port: PortMask) -> Option<Option<Condition>> {
+fn at(place: PortOffset, port: PortMask) -> Option<Option<Condition>> {
     let value = port.value & port.mask;
     let ([high_mask, low_mask], [high, low]) = (port.mask.to_be_bytes(), value.to_be_bytes());
     match place {
-        Place::Pair(_) if port.mask == 0 => Some(None),
-        Place::Pair(offset) => Some(Some(Condition::upper_pair(offset, value, port.mask))),
-        Place::Byte(_) if high_mask & high != 0 => None,
-        Place::Byte(_) if low_mask == 0 => Some(None),
-        Place::Byte(offset) => Some(Some(Condition::upper_byte(offset, low, low_mask))),
-        Place::Nowhere => port.fits(0).then_some(None),
+        PortOffset::Pair(_) if port.mask == 0 => Some(None),
+        PortOffset::Pair(offset) => Some(Some(Condition::upper_pair(offset, value, port.mask))),
+        PortOffset::Byte(_) if high_mask & high != 0 => None,
+        PortOffset::Byte(_) if low_mask == 0 => Some(None),
+        PortOffset::Byte(offset) => Some(Some(Condition::upper_byte(offset, low, low_mask))),
+        PortOffset::Nowhere => port.fits(0).then_some(None),
     }
 }
 

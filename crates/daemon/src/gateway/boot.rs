@@ -12,10 +12,10 @@ use crate::{
     config::{AtStart, Config},
     control::stats_socket::StatSocket,
     descriptor_store::DescriptorStore,
-    firewall::Guard,
+    firewall::Firewall,
     reconcile::{
         databases,
-        fail_closed::{self, Files},
+        fail_closed::{self, PolicyFiles},
     },
     routes::HostRoutes,
 };
@@ -37,10 +37,11 @@ pub fn put_up(path: &Path) -> anyhow::Result<Vec<String>> {
     let database = plan(&config, &mut lines)?;
     let spd = &database.snapshot().spd;
     // What is put up stays when its socket is closed.
-    let guard = Guard::open(&config, spd, &mut DescriptorStore::default())?;
-    let led_by = Guard::led_by(guard.as_ref());
+    let guard = Firewall::open(&config, spd, &mut DescriptorStore::default())?;
+    let divert_mode = Firewall::divert_mode(guard.as_ref());
     let (table, mark) = (config.wire.table.number(), config.wire.mark.get());
-    HostRoutes::refuse(spd, table, mark, led_by).context("can't refuse protected destinations")?;
+    HostRoutes::refuse(spd, table, mark, divert_mode)
+        .context("can't refuse protected destinations")?;
     if guard.is_none() {
         lines.push(
             "this kernel has no nf_tables: destinations alone are refused, not what programs send by a device or receive"
@@ -54,34 +55,34 @@ pub fn put_up(path: &Path) -> anyhow::Result<Vec<String>> {
 /// What there is to refuse.
 fn plan(config: &Config, lines: &mut Vec<String>) -> anyhow::Result<Database> {
     let directory = databases::state_directory(config)?;
-    let (mut database, files) = match databases::imagine(config) {
-        Ok(database) => (database, Files::Decide),
+    let (mut database, files) = match databases::dry_run(config) {
+        Ok(database) => (database, PolicyFiles::Decide),
         Err(faults) => {
             lines.push(format!("{faults:#}"));
             lines.push("files are left out: what they said in the last run is refused".to_owned());
-            (databases::imagine_none(config)?, Files::AreFaulty)
+            (databases::dry_run_without_batch(config)?, PolicyFiles::AreFaulty)
         }
     };
     let known = fail_closed::is_known(directory);
     match (&known, files) {
         (Ok(true), _) => {}
-        (Ok(false), Files::Decide) => lines.push(format!(
+        (Ok(false), PolicyFiles::Decide) => lines.push(format!(
             "nothing is known of a last run in {}: policies of programs, as an IKE daemon, are not covered",
             directory.display()
         )),
-        (Err(error), Files::Decide) => {
+        (Err(error), PolicyFiles::Decide) => {
             lines.push(fail_closed::unreadable(directory, error, config.host.at_start));
         }
-        (Ok(false), Files::AreFaulty) => {
+        (Ok(false), PolicyFiles::AreFaulty) => {
             anyhow::bail!("{}\nand nothing is known of a last run: nothing is refused", lines.join("\n"))
         }
-        (Err(error), Files::AreFaulty) => {
+        (Err(error), PolicyFiles::AreFaulty) => {
             lines.push(fail_closed::unreadable(directory, error, AtStart::Block));
         }
     }
     let at_start = match files {
-        Files::Decide => config.host.at_start,
-        Files::AreFaulty => AtStart::Block,
+        PolicyFiles::Decide => config.host.at_start,
+        PolicyFiles::AreFaulty => AtStart::Block,
     };
     fail_closed::take_up(&mut database, directory, at_start, files);
     Ok(database)

@@ -13,14 +13,14 @@ use uxfrm_io::{
 };
 use uxfrm_runtime::Running;
 
-use super::{Gateway, requests::Serving};
+use super::{Gateway, requests::RequestHandler};
 use crate::{
     clock::now,
     control::{
         Control,
         stats_socket::{self, StatSocket, Statistics},
     },
-    gateway::housekeeping::{Round, Waiting},
+    gateway::housekeeping::{AcquireProgress, Housekeeping},
     protocol::Outbox,
     reload::{self},
 };
@@ -48,18 +48,18 @@ fn release_free() {
 
 impl Gateway {
     /// Says that it is ready, and looks after everything until told to end.
-    pub(super) fn go_on(
+    pub(super) fn run_until_stopped(
         mut self,
         signals: &Signals,
         stat: &StatSocket,
         mut control: Option<Control>,
     ) -> anyhow::Result<()> {
-        self.say_ready();
+        self.announce_ready();
         let ended = self.serve(signals, stat, control.as_mut());
         self.notify(&[NotifyState::Stopping]);
         match ended {
             Ok(()) => self.stop(),
-            Err(error) => Err(self.fail(error)),
+            Err(error) => Err(self.abort(error)),
         }
     }
 
@@ -71,7 +71,7 @@ impl Gateway {
         }
     }
 
-    pub(super) fn say_ready(&self) {
+    pub(super) fn announce_ready(&self) {
         self.notify(&[NotifyState::Ready]);
         use std::io::Write as _;
         // Whoever started us and closed our standard error does not want to know.
@@ -110,23 +110,23 @@ impl Gateway {
                     counts: self.counts(),
                     tunnels: tunnels.clone(),
                     caches: stats_socket::caches(&self.caches),
-                    notices: self.following.notices(&self.database),
+                    notices: self.reconciler.notices(&self.database),
                 });
             }
             if ready.has(NETWORK) {
-                self.following.look_around(&self.network, &mut self.database);
+                self.reconciler.refresh_host(&self.network, &mut self.database);
             }
             if ready.has(FILTER) && self.filter.as_mut().is_some_and(Watch::take_gone) {
-                self.following.put_guard_back(&self.database.snapshot().spd);
+                self.reconciler.restore_firewall(&self.database.snapshot().spd);
             }
             // First: what is asked for next may have states send.
             if ready.has(SNAPSHOT)
                 && self.uevents.as_ref().is_some_and(Uevents::take_new_generation)
             {
-                self.following.leave_snapshot(&mut self.database);
+                self.reconciler.resume_from_vm_snapshot(&mut self.database);
             }
             if ready.has(PATHS) {
-                self.following.hear_of_paths(&self.paths, &self.database);
+                self.reconciler.read_path_errors(&self.paths, &self.database);
             }
             if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
                 let mut serving = self.serving();
@@ -141,11 +141,11 @@ impl Gateway {
                 }
             }
             if let Some(control) = control.as_deref_mut() {
-                self.upgrade_by(&ready, control)?;
+                self.continue_upgrade(&ready, control)?;
             }
-            self.keep_time(control.as_deref_mut());
-            self.tunnels.look_after();
-            let lane_ends = self.lanes.iter().chain(&self.guidance).any(Running::has_ended);
+            self.run_housekeeping(control.as_deref_mut());
+            self.tunnels.maintain();
+            let lane_ends = self.workers.iter().chain(&self.resolver).any(Running::has_ended);
             let ends = lane_ends || self.tunnels.has_ended() || self.devices.has_ended();
             anyhow::ensure!(!ends, "a worker ended by itself");
         }
@@ -167,18 +167,18 @@ impl Gateway {
     }
 
     /// What requests work on.
-    pub(super) fn serving(&mut self) -> Serving<'_> {
+    pub(super) fn serving(&mut self) -> RequestHandler<'_> {
         let until = now().plus(self.patience());
-        let Self { xfrm, database, following, tunnels, devices, happened, poller, .. } = self;
+        let Self { xfrm, database, reconciler, tunnels, devices, device_events, poller, .. } = self;
         let (reload, at_exit) = (&mut self.reload, &mut self.at_exit);
         let upgrade = &mut self.upgrade;
-        Serving {
+        RequestHandler {
             xfrm,
             database,
-            following,
+            reconciler,
             tunnels,
             devices,
-            happened,
+            device_events,
             reload,
             at_exit,
             upgrade,
@@ -188,22 +188,32 @@ impl Gateway {
     }
 
     /// Lets events and time limits take effect, and tells who listens.
-    pub(super) fn keep_time(&mut self, mut control: Option<&mut Control>) {
-        let Self { database, following, xfrm, keepalives, planner, devices, happened, .. } = self;
-        let events = self.events.try_iter().chain(happened.drain(..)).collect();
-        let mut round = Round { database, following, xfrm, keepalives, planner, devices };
-        let news = round.keep_time(events);
+    pub(super) fn run_housekeeping(&mut self, mut control: Option<&mut Control>) {
+        let Self {
+            database,
+            reconciler,
+            xfrm,
+            keepalives,
+            policy_rebuild,
+            devices,
+            device_events,
+            ..
+        } = self;
+        let events = self.events.try_iter().chain(device_events.drain(..)).collect();
+        let mut housekeeping =
+            Housekeeping { database, reconciler, xfrm, keepalives, policy_rebuild, devices };
+        let news = housekeeping.run_housekeeping(events);
         let unread = control.as_deref_mut().is_some_and(Control::take_freed);
-        if round.database.take_freed() || unread {
+        if housekeeping.database.take_freed() || unread {
             release_free();
         }
         if let Some(control) = control {
-            control.publish(|outbox| round.tell(&news, outbox));
+            control.publish(|outbox| housekeeping.tell(&news, outbox));
         }
-        if round.settle() == Waiting::Served {
-            self.lanes.iter().for_each(Running::nudge);
+        if housekeeping.settle() == AcquireProgress::Answered {
+            self.workers.iter().for_each(Running::nudge);
         }
-        self.keeping.look_after(&self.database, self.reload.written());
+        self.policy_saver.maintain(&self.database, self.reload.written());
     }
 
     /// All drops: the lanes', devices', and the kernel's on behalf of the guard.
@@ -217,7 +227,7 @@ impl Gateway {
     pub(super) fn counts_but_devices(&mut self) -> DropCounts {
         let mut counts =
             DropCounts::sum(self.drops.iter().chain(self.devices.drops()).map(Arc::as_ref));
-        self.following.add_to(&mut counts);
+        self.reconciler.add_to(&mut counts);
         counts
     }
 

@@ -7,25 +7,25 @@ use uxfrm_engine::{Database, Event, PolicyEntry, Snapshot};
 
 use crate::{
     clock::now,
-    control::Xfrm,
+    control::XfrmServer,
     devices::Devices,
     ports::keepalive::Keepalives,
     protocol::Outbox,
-    reconcile::{Following, rebuild::Planner},
+    reconcile::{Reconciler, rebuild::PolicyRebuild},
 };
 
 /// What it works on.
-pub(crate) struct Round<'a> {
+pub(crate) struct Housekeeping<'a> {
     pub(crate) database: &'a mut Database,
-    pub(crate) following: &'a mut Following,
-    pub(crate) xfrm: &'a mut Xfrm,
+    pub(crate) reconciler: &'a mut Reconciler,
+    pub(crate) xfrm: &'a mut XfrmServer,
     pub(crate) keepalives: &'a mut Keepalives,
-    pub(crate) planner: &'a mut Planner,
+    pub(crate) policy_rebuild: &'a mut PolicyRebuild,
     pub(crate) devices: &'a mut Devices,
 }
 
 /// What happened, for who listens.
-pub(crate) struct News {
+pub(crate) struct PendingNotices {
     events: Vec<Event>,
     /// The databases before it.
     before: Arc<Snapshot>,
@@ -33,21 +33,21 @@ pub(crate) struct News {
 
 /// Whether packets that wait for states may have got what they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
+pub(crate) enum AcquireProgress {
     /// They may.
-    Served,
+    Answered,
     /// Nothing came.
-    On,
+    Pending,
 }
 
-impl Round<'_> {
+impl Housekeeping<'_> {
     /// Lets events and time limits take effect.
-    pub(crate) fn keep_time(&mut self, mut events: Vec<Event>) -> News {
-        let Self { database, following, keepalives, planner, devices, .. } = self;
+    pub(crate) fn run_housekeeping(&mut self, mut events: Vec<Event>) -> PendingNotices {
+        let Self { database, reconciler, keepalives, policy_rebuild, devices, .. } = self;
         let before = database.snapshot();
         events.retain(|event| match event {
             Event::NarrowPath(to) => {
-                following.note_narrow_path(*to);
+                reconciler.note_path_mtu(*to);
                 false
             }
             Event::SaSoftLimit(_)
@@ -59,19 +59,19 @@ impl Round<'_> {
         });
         events.iter().for_each(|event| database.observe(event));
         database.handle_timeout(now(), &mut events);
-        devices.look_after(database, &mut events);
-        planner.look_after(database);
+        devices.maintain(database, &mut events);
+        policy_rebuild.maintain(database);
         keepalives.send(database.take_keepalives());
-        following.keep_up(database);
+        reconciler.apply_pending(database);
         // Nobody waits for an answer: rounds of requests end with a commit of their own.
-        let _undone = following.commit(database);
-        following.review(database);
+        let _undone = reconciler.commit(database);
+        reconciler.review(database);
         events.iter().for_each(log);
-        News { events, before }
+        PendingNotices { events, before }
     }
 
     /// Tells who listens.
-    pub(crate) fn tell(&mut self, news: &News, outbox: &mut Outbox) {
+    pub(crate) fn tell(&mut self, news: &PendingNotices, outbox: &mut Outbox) {
         let Self { database, xfrm, devices, .. } = self;
         xfrm.announce(&news.events, &news.before, database, outbox);
         xfrm.tell_counters(database, outbox);
@@ -79,12 +79,12 @@ impl Round<'_> {
     }
 
     /// Tells workers what became of acquires. The last step.
-    pub(crate) fn settle(&mut self) -> Waiting {
-        let asked = Arc::clone(&self.database.snapshot().acquires);
+    pub(crate) fn settle(&mut self) -> AcquireProgress {
+        let requested = Arc::clone(&self.database.snapshot().acquires);
         self.xfrm.settle(self.database);
-        let answered = !Arc::ptr_eq(&asked, &self.database.snapshot().acquires);
-        let came = self.following.take_news();
-        if came || answered { Waiting::Served } else { Waiting::On }
+        let answered = !Arc::ptr_eq(&requested, &self.database.snapshot().acquires);
+        let came = self.reconciler.take_route_news();
+        if came || answered { AcquireProgress::Answered } else { AcquireProgress::Pending }
     }
 }
 

@@ -10,25 +10,25 @@ use uxfrm_io::poll::Poller;
 use crate::{
     clock::now,
     config::AtExit,
-    control::Xfrm,
+    control::XfrmServer,
     devices::Devices,
-    protocol::{ClientId, Identity, Outbox, Protocol, Rest},
-    reconcile::Following,
+    protocol::{ClientId, DumpProgress, Identity, Outbox, Protocol},
+    reconcile::Reconciler,
     reload::{self, Outcome, Reload},
-    tunnels::Carrying,
+    tunnels::TunnelService,
     upgrade::{Obstacle, Upgrade},
 };
 
 /// The server with the databases that it works on.
 #[derive(Debug)]
-pub(crate) struct Serving<'a> {
-    pub(crate) xfrm: &'a mut Xfrm,
+pub(crate) struct RequestHandler<'a> {
+    pub(crate) xfrm: &'a mut XfrmServer,
     pub(crate) database: &'a mut Database,
-    pub(crate) following: &'a mut Following,
-    pub(crate) tunnels: &'a mut Carrying,
+    pub(crate) reconciler: &'a mut Reconciler,
+    pub(crate) tunnels: &'a mut TunnelService,
     pub(crate) devices: &'a mut Devices,
     /// What key managers are to hear of what was done to devices.
-    pub(crate) happened: &'a mut Vec<Event>,
+    pub(crate) device_events: &'a mut Vec<Event>,
     pub(crate) reload: &'a mut Reload,
     pub(crate) at_exit: &'a mut AtExit,
     pub(crate) upgrade: &'a mut Upgrade,
@@ -37,7 +37,7 @@ pub(crate) struct Serving<'a> {
     pub(crate) until: Moment,
 }
 
-impl Protocol for Serving<'_> {
+impl Protocol for RequestHandler<'_> {
     fn join(&mut self, client: ClientId, identity: Identity) {
         self.xfrm.join(client, identity);
     }
@@ -52,12 +52,12 @@ impl Protocol for Serving<'_> {
         let dialect = identity.map_or(Dialect::Xfrm, |identity| identity.dialect);
         match (dialect, identity) {
             (Dialect::Xfrm, _) | (_, None) => {
-                let Self { xfrm, database, following, .. } = self;
-                xfrm.handle(client, datagram, database, following, outbox);
+                let Self { xfrm, database, reconciler, .. } = self;
+                xfrm.handle(client, datagram, database, reconciler, outbox);
             }
             (Dialect::Devices, Some(_)) => {
-                let Self { devices, database, happened, .. } = self;
-                devices.answer(client, datagram, database, happened, outbox);
+                let Self { devices, database, device_events, .. } = self;
+                devices.answer(client, datagram, database, device_events, outbox);
             }
             (Dialect::AcquireExpires, Some(_)) => self.xfrm.take_acquire_expires(datagram),
             (Dialect::Reload, Some(_)) => self.answer_reload(client, datagram, outbox),
@@ -77,15 +77,15 @@ impl Protocol for Serving<'_> {
     }
 
     fn waits_for_disk(&self) -> bool {
-        self.following.waits_for_disk()
+        self.reconciler.waits_for_disk()
     }
 
     fn commit(&mut self, outbox: &mut Outbox) {
-        self.xfrm.commit(self.database, self.following, outbox);
+        self.xfrm.commit(self.database, self.reconciler, outbox);
     }
 
-    fn catch_up(&mut self) {
-        self.following.catch_up();
+    fn finish_deferred(&mut self) {
+        self.reconciler.finish_deferred();
     }
 
     fn is_wanted(&self) -> bool {
@@ -96,16 +96,16 @@ impl Protocol for Serving<'_> {
         self.database.prepare();
     }
 
-    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest {
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> DumpProgress {
         let devices = self.devices.carry_on(client, outbox);
         match self.xfrm.carry_on(client, self.database, outbox) {
-            Rest::More => Rest::More,
-            Rest::Nothing => devices,
+            DumpProgress::More => DumpProgress::More,
+            DumpProgress::Done => devices,
         }
     }
 }
 
-impl Serving<'_> {
+impl RequestHandler<'_> {
     /// What does not pass to another process.
     fn obstacles(&self) -> Vec<Obstacle> {
         let all = [(self.database.has_stand_ins(), Obstacle::StandIn)];
@@ -116,8 +116,8 @@ impl Serving<'_> {
     pub(crate) fn reload(&mut self, request: reload::Request, outbox: &mut Outbox) -> Outcome {
         // What others asked for in this round is theirs, whatever comes of this.
         self.commit(outbox);
-        let Self { database, following, tunnels, at_exit, .. } = self;
-        let targets = reload::Targets { database, following, tunnels, at_exit };
+        let Self { database, reconciler, tunnels, at_exit, .. } = self;
+        let targets = reload::Targets { database, reconciler, tunnels, at_exit };
         let outcome = self.reload.answer(request, targets);
         if let Some(seconds) = outcome.acquire_expires {
             self.xfrm.set_acquire_expires(seconds);

@@ -28,22 +28,24 @@ use crate::reconcile::databases::state_directory;
 use crate::tun::bring_up;
 use crate::{
     config::{Config, TunName},
-    control::{Control, Terms, Xfrm},
+    control::{AccessTerms, Control, XfrmServer},
     descriptor_store::DescriptorStore,
     devices::{self, Devices},
-    firewall::{Guard, host_bypass::KeepOut},
+    firewall::{Firewall, host_bypass::HostBypass},
     inline,
-    ports::{af_xdp::Express, keepalive::Keepalives, next_hops::Asked, workers},
+    ports::{
+        af_xdp::AfXdpDevice, keepalive::Keepalives, next_hops::RequestedDestinations, workers,
+    },
     reconcile::{
-        AnyFilter, Following,
-        fail_closed::{self, Files, saver::Keeping},
-        rebuild::Planner,
+        AnyFilter, Reconciler,
+        fail_closed::{self, PolicyFiles, saver::PolicySaver},
+        rebuild::PolicyRebuild,
         sequences::SequenceStore,
     },
     reload::Reload,
-    routes::{Before, HostRoutes, LedBy},
+    routes::{DivertMode, HostRoutes, PreviousGateway},
     tun::gso_limit,
-    tunnels::Carrying,
+    tunnels::TunnelService,
     upgrade::Upgrade,
 };
 
@@ -65,7 +67,7 @@ pub(super) fn control(config: &Config) -> anyhow::Result<Option<Control>> {
     if !config.control.enabled {
         return Ok(None);
     }
-    let terms = Terms { user: config.control.user, mark: config.wire.mark.get() };
+    let terms = AccessTerms { user: config.control.user, mark: config.wire.mark.get() };
     let path = config.control.socket.as_deref();
     Control::open(path, terms).map(Some).with_context(|| match path {
         Some(path) => format!("can't open the control socket {}", path.display()),
@@ -74,25 +76,26 @@ pub(super) fn control(config: &Config) -> anyhow::Result<Option<Control>> {
 }
 
 /// The devices of inline mode, and what keeps the host's stack away from what passes between them.
-pub(super) fn sides(
+pub(super) fn inline_devices(
     config: &Config,
     own: &[IpAddr],
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<Option<(Arc<inline::Devices>, KeepOut)>> {
+) -> anyhow::Result<Option<(Arc<inline::InlineDevices>, HostBypass)>> {
     let Some(inline) = &config.inline else { return Ok(None) };
-    let sides = Arc::new(inline::Devices::find(config, inline, own, descriptors)?);
-    sides.warn_of_forwarding();
-    let keep_out = KeepOut::put_up(&sides, workers::numbers(config), own, descriptors)?;
-    Ok(Some((sides, keep_out)))
+    let inline_devices = Arc::new(inline::InlineDevices::find(config, inline, own, descriptors)?);
+    inline_devices.warn_about_forwarding();
+    let host_bypass =
+        HostBypass::put_up(&inline_devices, workers::numbers(config), own, descriptors)?;
+    Ok(Some((inline_devices, host_bypass)))
 }
 
 /// The device past the kernel's network stack, if there is to be one.
-pub(super) fn express(
+pub(super) fn af_xdp(
     config: &Config,
     own: &[IpAddr],
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<Option<Express>> {
-    let find = |name: &TunName| Express::find(config, name.as_str(), own, descriptors);
+) -> anyhow::Result<Option<AfXdpDevice>> {
+    let find = |name: &TunName| AfXdpDevice::find(config, name.as_str(), own, descriptors);
     config.wire.af_xdp.as_ref().map(find).transpose()
 }
 
@@ -101,14 +104,14 @@ pub(super) fn surroundings(
     routes: &HostRoutes,
     index: u32,
     destinations: Vec<IpAddr>,
-) -> anyhow::Result<workers::Surroundings> {
+) -> anyhow::Result<workers::HostContext> {
     let Host { addresses: own, mtu, .. } = routes.host();
     gso_limit::fit(&mut Rtnetlink::open()?, index, mtu.into());
-    Ok(workers::Surroundings { mtu: mtu.into(), own, destinations })
+    Ok(workers::HostContext { mtu: mtu.into(), own, destinations })
 }
 
 /// What a gateway is made of.
-pub(super) struct Parts {
+pub(super) struct GatewayParts {
     pub(super) poller: Poller,
     /// Workers see what is in it.
     pub(super) database: Database,
@@ -116,25 +119,25 @@ pub(super) struct Parts {
     pub(super) devices: Devices,
     pub(super) reload: Reload,
     pub(super) descriptors: DescriptorStore,
-    pub(super) xfrm: Xfrm,
+    pub(super) xfrm: XfrmServer,
     /// Destinations that the gateway before has ways to, past the host's stack.
     pub(super) destinations: Vec<IpAddr>,
 }
 
 /// A gateway whose lanes have yet to start.
-pub(super) struct Opening {
+pub(super) struct PreparedGateway {
     pub(super) gateway: Gateway,
-    pub(super) lanes: workers::Opened,
+    pub(super) workers: workers::PreparedWorkers,
 }
 
-impl Opening {
+impl PreparedGateway {
     pub(super) fn start(self, config: &Config) -> anyhow::Result<Gateway> {
-        let Self { mut gateway, lanes } = self;
+        let Self { mut gateway, workers } = self;
         let stays = if config.inline.is_some() { KEPT_OUT } else { STAYS };
         gateway.devices.resume().context(stays)?;
-        let workers::Started { lanes, drops, caches, guidance, asked } =
-            lanes.start(config).context(stays)?;
-        (gateway.lanes, gateway.guidance, gateway.asked) = (lanes, guidance, asked);
+        let workers::RunningWorkers { workers, drops, caches, resolver, requested } =
+            workers.start(config).context(stays)?;
+        (gateway.workers, gateway.resolver, gateway.requested) = (workers, resolver, requested);
         gateway.drops.extend(drops);
         gateway.caches.extend(caches);
         Ok(gateway)
@@ -142,8 +145,8 @@ impl Opening {
 }
 
 /// The netlink server, without clients.
-pub(super) fn xfrm(config: &Config) -> anyhow::Result<Xfrm> {
-    Xfrm::new(config.control.acquire_expires.get()).context("no random numbers")
+pub(super) fn xfrm(config: &Config) -> anyhow::Result<XfrmServer> {
+    XfrmServer::new(config.control.acquire_expires.get()).context("no random numbers")
 }
 
 pub(super) fn listen_for_snapshots() -> Option<Uevents> {
@@ -181,7 +184,7 @@ pub(super) fn open_tun(
 /// What the last run's policies protected stays refused.
 pub(super) fn take_up(config: &Config, database: &mut Database) -> anyhow::Result<()> {
     let at_start = config.host.at_start;
-    fail_closed::take_up(database, state_directory(config)?, at_start, Files::Decide);
+    fail_closed::take_up(database, state_directory(config)?, at_start, PolicyFiles::Decide);
     let policies = fail_closed::refuses(database);
     if policies > 0 {
         tracing::warn!(
@@ -194,68 +197,74 @@ pub(super) fn take_up(config: &Config, database: &mut Database) -> anyhow::Resul
 }
 
 impl Gateway {
-    pub(super) fn open(config: &Config, parts: Parts, before: Before) -> anyhow::Result<Opening> {
-        let Parts { poller, mut database, store, mut devices, reload, .. } = parts;
-        let Parts { mut descriptors, xfrm, destinations, .. } = parts;
+    pub(super) fn open(
+        config: &Config,
+        parts: GatewayParts,
+        before: PreviousGateway,
+    ) -> anyhow::Result<PreparedGateway> {
+        let GatewayParts { poller, mut database, store, mut devices, reload, .. } = parts;
+        let GatewayParts { mut descriptors, xfrm, destinations, .. } = parts;
         let (tun, index) = open_tun(config, &mut descriptors)?;
         let (table, mark) = (config.wire.table.number(), config.wire.mark.get());
         let mut routes = HostRoutes::open(index, table, mark, before)?;
-        let (sides, keep_out) = sides(config, routes.own(), &mut descriptors)?.unzip();
+        let (inline_devices, host_bypass) =
+            inline_devices(config, routes.own(), &mut descriptors)?.unzip();
         let snapshot = database.snapshot();
         let (sender, events) = mpsc::channel();
         let sender = Events::new(sender, poller.waker());
-        let planner = Planner::new(poller.waker());
-        let keeping = Keeping::new(state_directory(config)?, poller.waker());
+        let policy_rebuild = PolicyRebuild::new(poller.waker());
+        let policy_saver = PolicySaver::new(state_directory(config)?, poller.waker());
         let network = routes.watch()?;
         let around = surroundings(&routes, index, destinations)?;
-        let express = express(config, routes.own(), &mut descriptors)?;
+        let af_xdp = af_xdp(config, routes.own(), &mut descriptors)?;
         let bay = devices.bay();
         let stored = &mut descriptors;
-        let lanes = match &sides {
+        let workers = match &inline_devices {
             None => {
-                let beside = workers::Beside { bay, express: express.as_ref() };
+                let beside = workers::WorkerAttachments { bay, af_xdp: af_xdp.as_ref() };
                 workers::open_all(config, tun, &database, &around, &sender, beside, stored)?
             }
-            Some(sides) => {
-                let beside = inline::Beside { devices: sides, bay };
+            Some(inline_devices) => {
+                let beside = inline::InlineAttachments { devices: inline_devices, bay };
                 inline::open(config, beside, tun, &database, &around, &sender, stored)
                     .context(KEPT_OUT)?
             }
         };
-        let mode = sides.as_ref().map_or(devices::Mode::Host, |_| devices::Mode::Inline);
+        let mode =
+            inline_devices.as_ref().map_or(devices::WireMode::Host, |_| devices::WireMode::Inline);
         let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
-        devices.open(devices::Surroundings { mark, mode, events: events_of_devices, tun })?;
+        devices.open(devices::DeviceContext { mark, mode, events: events_of_devices, tun })?;
         // The last of what may fail while nothing of the host's has changed.
         let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
-        let guard = Guard::open(config, &snapshot.spd, &mut descriptors)?;
-        let led_by = Guard::led_by(guard.as_ref());
-        if led_by == LedBy::Destinations {
+        let guard = Firewall::open(config, &snapshot.spd, &mut descriptors)?;
+        let divert_mode = Firewall::divert_mode(guard.as_ref());
+        if divert_mode == DivertMode::Destinations {
             let tun = &config.host.tun;
             tracing::warn!(
                 "packets are led into {tun} by their destinations alone, as they can't be marked: what no policy protects there passes \
                  uxfrm as well, and a socket without an address gets the one that a policy names"
             );
         }
-        routes.lead(led_by)?;
+        routes.lead(divert_mode)?;
         routes.follow(&snapshot.spd).context(STAYS)?;
         routes.sweep().context("can't let go of what an earlier run left").context(STAYS)?;
-        if keep_out.is_none() {
-            KeepOut::sweep();
+        if host_bypass.is_none() {
+            HostBypass::sweep();
         }
         database.set_host(routes.host());
         database.publish();
-        let filter = guard.as_ref().and_then(Guard::watch);
+        let filter = guard.as_ref().and_then(Firewall::watch);
         let guard = guard.map(|guard| Box::new(guard) as AnyFilter);
         let routes = Box::new(routes);
-        let following = Following::new(store, guard, keep_out, express, routes, &snapshot.spd);
+        let reconciler = Reconciler::new(store, guard, host_bypass, af_xdp, routes, &snapshot.spd);
         let keepalives = Keepalives::new(config.wire.mark.get());
-        let tunnels = Carrying::default();
+        let tunnels = TunnelService::default();
         let gateway = Self {
             database,
-            following,
-            lanes: Vec::new(),
-            guidance: None,
-            asked: Asked::default(),
+            reconciler,
+            workers: Vec::new(),
+            resolver: None,
+            requested: RequestedDestinations::default(),
             tunnels,
             drops: Vec::new(),
             caches: Vec::new(),
@@ -266,16 +275,16 @@ impl Gateway {
             filter,
             uevents: listen_for_snapshots(),
             keepalives,
-            planner,
-            keeping,
+            policy_rebuild,
+            policy_saver,
             xfrm,
             devices,
-            happened: Vec::new(),
+            device_events: Vec::new(),
             at_exit: config.host.at_exit,
             reload,
             upgrade: Upgrade::default(),
             descriptors,
         };
-        Ok(Opening { gateway, lanes })
+        Ok(PreparedGateway { gateway, workers })
     }
 }

@@ -13,22 +13,22 @@ use uxfrm_io::{
 use super::{
     Gateway,
     event_loop::{SUCCESSOR, SUPERVISOR},
-    startup::{Opening, Parts, open_store, xfrm},
+    startup::{GatewayParts, PreparedGateway, open_store, xfrm},
 };
 use crate::reconcile::databases::empty;
 use crate::{
     config::Config,
     control::{
-        Control, Terms,
+        AccessTerms, Control,
         stats_socket::{self, StatSocket},
     },
     descriptor_store::DescriptorStore,
     ports::workers,
     protocol::{ClientId, Outbox},
     reload::Reload,
-    routes::Before,
+    routes::PreviousGateway,
     sandbox,
-    upgrade::{self, Handing, Successor, Supervisor, TakenOver, Upgrade},
+    upgrade::{self, HandoverSource, Successor, Supervisor, TakenOver, Upgrade},
 };
 
 /// Takes the place of the process at the other end of a link, which goes on as it was if that fails.
@@ -50,28 +50,28 @@ pub(super) fn take_over(
             return Err(error);
         }
     };
-    let Opening { mut gateway, mut lanes } = opening;
-    let programs = lanes.programs.clone();
+    let PreparedGateway { mut gateway, mut workers } = opening;
+    let programs = workers.programs.clone();
     let in_charge = || {
-        lanes.take_up()?;
+        workers.take_up()?;
         supervisor.take_over()
     };
     let Gateway { database, tunnels, devices, .. } = &mut gateway;
     let taken = successor.take_over(database, (tunnels, devices), in_charge)?;
     let TakenOver { client, rested, waiting, left } = taken;
-    gateway.following.replace_witness();
+    gateway.reconciler.replace_witness();
     if let Some(control) = &mut control {
         control.take_seats(&mut gateway.serving())?;
     }
     if !waiting.is_empty() {
         // They wait only while workers know of acquires.
         gateway.xfrm.settle(&mut gateway.database);
-        lanes.wait_with(waiting);
+        workers.wait_with(waiting);
     }
-    let mut gateway = Opening { gateway, lanes }.start(&config)?;
+    let mut gateway = PreparedGateway { gateway, workers }.start(&config)?;
     gateway.tunnels.resume()?;
     let answer = upgrade::Answer::done(rested);
-    stat.listen_as_ours()?;
+    stat.take_listener_over()?;
     gateway.note_dropped(DropReason::OutWaitFull, left);
     gateway.upgrade = Upgrade::under(Some(supervisor));
     tracing::info!(?answer, "this process has taken over");
@@ -81,7 +81,7 @@ pub(super) fn take_over(
     // The kernel takes its time, while packets pass already.
     workers::put_in_place(&programs);
     let _confined = sandbox::close(path, &config);
-    gateway.go_on(signals, &stat, control)
+    gateway.run_until_stopped(signals, &stat, control)
 }
 
 /// All that a successor needs, beside the process whose place it takes: nobody notices yet.
@@ -90,7 +90,7 @@ fn build_successor(
     config: &Config,
     successor: &mut Successor,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<(Opening, StatSocket, Option<Control>)> {
+) -> anyhow::Result<(PreparedGateway, StatSocket, Option<Control>)> {
     let poller = Poller::new()?;
     let stat = descriptors.take(stats_socket::DESCRIPTOR).context("no socket of the counters")?;
     let stat = StatSocket::of_socket(stat)?;
@@ -102,7 +102,7 @@ fn build_successor(
     successor.adopt(&mut store, &mut database);
     database.share_numbers();
     database.publish();
-    let terms = Terms { user: config.control.user, mark: config.wire.mark.get() };
+    let terms = AccessTerms { user: config.control.user, mark: config.wire.mark.get() };
     let control = successor.control(descriptors, terms)?;
     let written = successor.written(&database);
     let reload = Reload::new(path, config.clone(), written, successor.plan(config)?);
@@ -110,8 +110,9 @@ fn build_successor(
     let mut descriptors = std::mem::take(descriptors);
     descriptors.keep(stats_socket::DESCRIPTOR, stat.as_fd())?;
     let destinations = successor.destinations();
-    let parts = Parts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
-    let mut opening = Gateway::open(config, parts, Before::Runs)?;
+    let parts =
+        GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
+    let mut opening = Gateway::open(config, parts, PreviousGateway::Runs)?;
     opening.gateway.drops.push(successor.drops());
     opening.gateway.tunnels = tunnels;
     Ok((opening, stat, control))
@@ -130,7 +131,7 @@ impl Gateway {
     }
 
     /// Goes on with an upgrade that is under way.
-    pub(super) fn upgrade_by(
+    pub(super) fn continue_upgrade(
         &mut self,
         ready: &Ready,
         control: &mut Control,
@@ -156,21 +157,30 @@ impl Gateway {
         control: &mut Control,
     ) -> anyhow::Result<Option<(ClientId, upgrade::Answer)>> {
         control.settle(&mut self.serving());
-        self.keep_time(Some(control));
-        self.keeping.rest();
-        if let Err(error) = self.following.reserve_for_long() {
+        self.run_housekeeping(Some(control));
+        self.policy_saver.rest();
+        if let Err(error) = self.reconciler.reserve_for_long() {
             tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
         }
         // Devices hear of it now, as nobody tells them more meanwhile.
         self.database.share_numbers();
         // Devices' own pass with them.
-        let (drops, fastest) = (self.counts_but_devices(), self.following.fastest());
-        let destinations = self.asked.all();
-        let Self { upgrade, database, xfrm, descriptors, reload, lanes, events, happened, .. } =
-            self;
-        let guidance = &mut self.guidance;
+        let (drops, fastest) = (self.counts_but_devices(), self.reconciler.fastest());
+        let destinations = self.requested.all();
+        let Self {
+            upgrade,
+            database,
+            xfrm,
+            descriptors,
+            reload,
+            workers,
+            events,
+            device_events,
+            ..
+        } = self;
+        let resolver = &mut self.resolver;
         let (tunnels, devices) = (&mut self.tunnels, &mut self.devices);
-        let told = upgrade.hand_over(Handing {
+        let told = upgrade.hand_over(HandoverSource {
             config: reload.config(),
             database,
             server: xfrm.server(),
@@ -183,12 +193,12 @@ impl Gateway {
             drops,
             fastest,
             destinations,
-            lanes,
-            guidance,
+            workers,
+            resolver,
             events,
-            happened,
+            device_events,
         });
-        self.following.doubt();
+        self.reconciler.mark_unverified();
         told
     }
 }

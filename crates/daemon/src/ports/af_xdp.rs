@@ -25,17 +25,17 @@ use crate::{
     descriptor_store::DescriptorStore,
     ports::{
         ethernet::{Device, Place},
-        next_hops::{Guidance, Links, Talk},
+        next_hops::{Links, NextHopResolver, ResolverChannel},
     },
 };
 
 /// The device.
 #[derive(Debug)]
-pub(crate) struct Express {
+pub(crate) struct AfXdpDevice {
     device: Device,
 }
 
-impl Express {
+impl AfXdpDevice {
     /// Makes the device of a name ready to take ESP to one of `own`, or goes on where the gateway before has.
     ///
     /// # Errors
@@ -49,9 +49,9 @@ impl Express {
         let mut device = Device::find(&mut Rtnetlink::open()?, name, Place::EXPRESS)?;
         let workers = config.runtime.workers.count().get();
         device.attach(Takes::OwnEsp, workers, descriptors)?;
-        let express = Self { device };
-        express.follow(own).context("can't tell AF_XDP the host's addresses")?;
-        Ok(express)
+        let af_xdp = Self { device };
+        af_xdp.follow(own).context("can't tell AF_XDP the host's addresses")?;
+        Ok(af_xdp)
     }
 
     /// The host's addresses have changed.
@@ -71,9 +71,9 @@ impl Express {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn guidance(&self, config: &Config) -> anyhow::Result<Guidance> {
+    pub(crate) fn resolver(&self, config: &Config) -> anyhow::Result<NextHopResolver> {
         let links = Links { protected: None, wire: self.device.identity() };
-        Guidance::open(config.wire.mark.get(), links)
+        NextHopResolver::open(config.wire.mark.get(), links)
     }
 
     /// A worker's queue, where the device has one for it.
@@ -83,18 +83,18 @@ impl Express {
     pub(crate) fn open(
         &self,
         worker: Cpu,
-        guidance: &Guidance,
+        resolver: &NextHopResolver,
         descriptors: &mut DescriptorStore,
-    ) -> anyhow::Result<Option<(runtime::Express, Talk)>> {
+    ) -> anyhow::Result<Option<(runtime::Express, ResolverChannel)>> {
         let Some((port, address)) = self.device.open_ring(worker, descriptors)? else {
             return Ok(None);
         };
-        let (guide, talk) = guidance.talk();
+        let (guide, talk) = resolver.talk();
         Ok(Some((runtime::Express::new(port, address, guide), talk)))
     }
 
     /// Has the device gather frames, once all queues are open.
-    pub(crate) fn gather(&self, config: &Config, guidance: &mut Guidance) {
-        guidance.keep(self.device.gather(config.wire.gather));
+    pub(crate) fn gather(&self, config: &Config, resolver: &mut NextHopResolver) {
+        resolver.keep(self.device.gather(config.wire.gather));
     }
 }

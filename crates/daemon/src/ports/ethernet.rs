@@ -21,7 +21,7 @@ use crate::{
     clock::now,
     config::{By, Gather},
     descriptor_store::DescriptorStore,
-    ports::napi_batching::Gatherer,
+    ports::napi_batching::NapiBatching,
 };
 
 /// How long a device gathers frames that the kernel has to copy, where nobody says otherwise.
@@ -147,12 +147,12 @@ impl Device {
 
     /// Has it gather frames while many come, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them and it pays.
     /// To be called when all queues are open.
-    pub(crate) fn gather(&self, wish: Option<Gather>) -> Option<Gatherer> {
+    pub(crate) fn gather(&self, wish: Option<Gather>) -> Option<NapiBatching> {
         let program = Arc::clone(self.program.as_ref()?);
         match wish {
-            Some(wish) => Some(Gatherer::always(self.gathering(wish.span())?, program, now())),
+            Some(wish) => Some(NapiBatching::always(self.gathering(wish.span())?, program, now())),
             None if self.is_copied.load(Ordering::Relaxed) => {
-                Some(Gatherer::if_it_pays(self.gathering(GATHERS)?, program, now()))
+                Some(NapiBatching::if_it_pays(self.gathering(GATHERS)?, program, now()))
             }
             None => None,
         }

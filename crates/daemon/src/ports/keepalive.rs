@@ -15,13 +15,13 @@ use uxfrm_packet::{Batch, Pool, Version};
 pub(crate) struct Keepalives {
     /// So that what is sent does not come back by the TUN.
     mark: u32,
-    ip4: Option<Exit>,
-    ip6: Option<Exit>,
+    ip4: Option<KeepaliveSocket>,
+    ip6: Option<KeepaliveSocket>,
     pool: Pool,
 }
 
 #[derive(Debug)]
-struct Exit {
+struct KeepaliveSocket {
     port: Raw,
     batch: Batch,
 }
@@ -64,9 +64,9 @@ impl Keepalives {
 }
 
 /// Bound to an address at which no ESP comes, the sockets get no copies of what is for others.
-fn open(mark: u32, version: Version, loopback: IpAddr) -> io::Result<Exit> {
+fn open(mark: u32, version: Version, loopback: IpAddr) -> io::Result<KeepaliveSocket> {
     let options = RawOptions { mark, buffer: BUFFER, ..RawOptions::new(version) };
     let bound = Raw::open(&RawOptions { local: Some(loopback), ..options.clone() });
     let port = bound.or_else(|_| Raw::open(&options))?;
-    Ok(Exit { port, batch: Batch::new() })
+    Ok(KeepaliveSocket { port, batch: Batch::new() })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use uxfrm_engine::Moment;
 use uxfrm_io::{napi::Gathering, xdp::Program};
 
-use ab_test::{Pace, Trial};
+use ab_test::{AbTest, Delivery};
 
 /// Frames per second from which on a device is busy, and those below which it is no longer: more than one who waits for each answer makes.
 const BUSY: u64 = 30_000;
@@ -22,8 +22,8 @@ pub(crate) const EVERY: Duration = Duration::from_millis(100);
 
 /// A device, and whether it gathers now.
 #[derive(Debug)]
-pub(crate) struct Gatherer {
-    gathering: Gathering,
+pub(crate) struct NapiBatching {
+    batching: Gathering,
     program: Arc<Program>,
     load: Load,
     rule: Rule,
@@ -35,7 +35,7 @@ enum Rule {
     /// As it was told to.
     Always,
     /// If more frames come so.
-    IfItPays(Trial),
+    IfItPays(AbTest),
 }
 
 /// How many frames come.
@@ -46,21 +46,21 @@ struct Load {
     is_high: bool,
 }
 
-impl Gatherer {
+impl NapiBatching {
     /// One that gathers whenever many frames come by the program's queues.
-    pub(crate) fn always(gathering: Gathering, program: Arc<Program>, now: Moment) -> Self {
-        Self::new(gathering, program, now, Rule::Always)
+    pub(crate) fn always(batching: Gathering, program: Arc<Program>, now: Moment) -> Self {
+        Self::new(batching, program, now, Rule::Always)
     }
 
     /// One that does so where it lets more of them pass.
-    pub(crate) fn if_it_pays(gathering: Gathering, program: Arc<Program>, now: Moment) -> Self {
-        Self::new(gathering, program, now, Rule::IfItPays(Trial::new()))
+    pub(crate) fn if_it_pays(batching: Gathering, program: Arc<Program>, now: Moment) -> Self {
+        Self::new(batching, program, now, Rule::IfItPays(AbTest::new()))
     }
 
-    fn new(mut gathering: Gathering, program: Arc<Program>, now: Moment, rule: Rule) -> Self {
-        gathering.rest();
+    fn new(mut batching: Gathering, program: Arc<Program>, now: Moment, rule: Rule) -> Self {
+        batching.rest();
         let load = Load { seen: program.received(), at: now, is_high: false };
-        Self { gathering, program, load, rule }
+        Self { batching, program, load, rule }
     }
 
     /// It is `now`: it begins to gather, goes on also with queues that are new, or rests.
@@ -70,39 +70,39 @@ impl Gatherer {
         let pace = match (before, self.load.is_high) {
             (false, true) => self.rule.begin(),
             (true, true) => self.rule.go_on(per_second),
-            (_, false) => Pace::AtOnce,
+            (_, false) => Delivery::Immediate,
         };
         self.keep(pace);
     }
 
     /// Has it do as it did; the next [look](Self::look) has it gather again, if many frames come.
     pub(crate) fn rest(&mut self) {
-        self.gathering.rest();
+        self.batching.rest();
     }
 
-    fn keep(&mut self, pace: Pace) {
+    fn keep(&mut self, pace: Delivery) {
         match pace {
-            Pace::Gathered => {
-                if let Err(error) = self.gathering.renew() {
+            Delivery::Batched => {
+                if let Err(error) = self.batching.renew() {
                     tracing::debug!(%error, "a device does not gather frames");
                 }
             }
-            Pace::AtOnce => self.gathering.rest(),
+            Delivery::Immediate => self.batching.rest(),
         }
     }
 }
 
 impl Rule {
-    fn begin(&mut self) -> Pace {
+    fn begin(&mut self) -> Delivery {
         match self {
-            Self::Always => Pace::Gathered,
+            Self::Always => Delivery::Batched,
             Self::IfItPays(trial) => trial.begin(),
         }
     }
 
-    fn go_on(&mut self, per_second: u64) -> Pace {
+    fn go_on(&mut self, per_second: u64) -> Delivery {
         match self {
-            Self::Always => Pace::Gathered,
+            Self::Always => Delivery::Batched,
             Self::IfItPays(trial) => trial.go_on(per_second),
         }
     }

@@ -27,8 +27,8 @@ use uxfrm_io::{
 use uxfrm_packet::ethernet::MacAddr;
 use uxfrm_runtime::{Answer, Error, Guide, News, NextHop, Question, Side, Turns};
 
-pub(crate) use self::requested::Asked;
-use crate::ports::napi_batching::{self, Gatherer};
+pub(crate) use self::requested::RequestedDestinations;
+use crate::ports::napi_batching::{self, NapiBatching};
 
 const NOTICES: u8 = 0;
 
@@ -55,21 +55,21 @@ pub(crate) struct Links {
 
 /// The ends of a lane's talk on this side.
 #[derive(Debug)]
-pub(crate) struct Talk {
-    asked: Receiver<Question>,
+pub(crate) struct ResolverChannel {
+    requested: Receiver<Question>,
     told: Sender<News>,
 }
 
 /// A lane that is answered.
 #[derive(Debug)]
-pub(crate) struct Guided {
-    pub(crate) talk: Talk,
+pub(crate) struct ResolvedWorker {
+    pub(crate) talk: ResolverChannel,
     pub(crate) waker: Waker,
 }
 
 /// The thread's state.
 #[derive(Debug)]
-pub(crate) struct Guidance {
+pub(crate) struct NextHopResolver {
     poller: Poller,
     surroundings: Surroundings,
     rtnetlink: Rtnetlink,
@@ -77,15 +77,15 @@ pub(crate) struct Guidance {
     links: Links,
     /// Whether the wire's device is still what it was, so that frames may leave by it.
     is_wire_usable: bool,
-    lanes: Vec<Guided>,
+    workers: Vec<ResolvedWorker>,
     /// Devices that gather frames, for as long as there are lanes.
-    gatherers: Vec<Gatherer>,
+    gatherers: Vec<NapiBatching>,
     /// When lanes were told to ask again.
     told: Moment,
-    asked: Asked,
+    requested: RequestedDestinations,
 }
 
-impl Guidance {
+impl NextHopResolver {
     /// One without lanes yet.
     pub(crate) fn open(mark: u32, links: Links) -> anyhow::Result<Self> {
         let (surroundings, poller) = (Surroundings::open()?, Poller::new()?);
@@ -97,44 +97,44 @@ impl Guidance {
             mark,
             links,
             is_wire_usable: true,
-            lanes: Vec::new(),
+            workers: Vec::new(),
             gatherers: Vec::new(),
             told: now(),
-            asked: Asked::default(),
+            requested: RequestedDestinations::default(),
         })
     }
 
     /// The destinations that lanes ask for.
-    pub(crate) fn asked(&self) -> Asked {
-        self.asked.clone()
+    pub(crate) fn requested(&self) -> RequestedDestinations {
+        self.requested.clone()
     }
 
     /// Tells all lanes the ways to destinations that were in use before they were.
     pub(crate) fn expect(&mut self, destinations: &[IpAddr]) {
         for destination in destinations {
             let answer = self.way(*destination);
-            self.tell_all(News::Expected(*destination, answer));
+            self.answer_all(News::Expected(*destination, answer));
             if let Answer::By { hop, .. } = answer {
                 let standing = self.standing(hop);
-                self.tell_all(News::Neighbour(hop, standing));
+                self.answer_all(News::Neighbour(hop, standing));
             }
         }
     }
 
     /// Both ends of the talk with a lane.
-    pub(crate) fn talk(&self) -> (Guide, Talk) {
-        let (questions, asked) = mpsc::sync_channel(QUESTIONS);
+    pub(crate) fn talk(&self) -> (Guide, ResolverChannel) {
+        let (questions, requested) = mpsc::sync_channel(QUESTIONS);
         let (told, news) = mpsc::channel();
-        (Guide { questions, waker: self.poller.waker(), news }, Talk { asked, told })
+        (Guide { questions, waker: self.poller.waker(), news }, ResolverChannel { requested, told })
     }
 
     /// Answers one more lane.
-    pub(crate) fn add(&mut self, lane: Guided) {
-        self.lanes.push(lane);
+    pub(crate) fn add(&mut self, lane: ResolvedWorker) {
+        self.workers.push(lane);
     }
 
     /// Looks after devices that gather frames.
-    pub(crate) fn keep(&mut self, gatherers: impl IntoIterator<Item = Gatherer>) {
+    pub(crate) fn keep(&mut self, gatherers: impl IntoIterator<Item = NapiBatching>) {
         self.gatherers.extend(gatherers);
     }
 
@@ -149,18 +149,18 @@ impl Guidance {
             }
         }
         if changed.is_some() {
-            self.look_for_links()?;
+            self.refresh_links()?;
         }
         let now = now();
         if changed.is_some() || now.since(self.told) >= KNOWN_FOR {
             self.told = now;
-            self.tell_all(changed.unwrap_or(News::Changed));
+            self.answer_all(changed.unwrap_or(News::Changed));
         }
         Ok(())
     }
 
     /// Inline mode ends with its devices; host mode goes on by the kernel, also where the device has another address than lanes send from.
-    fn look_for_links(&mut self) -> Result<(), Error> {
+    fn refresh_links(&mut self) -> Result<(), Error> {
         let (wire, address) = self.links.wire;
         let Some(protected) = self.links.protected else {
             let link = self.rtnetlink.link_of_index(wire);
@@ -183,12 +183,12 @@ impl Guidance {
     fn tell_of(&self, neighbour: &Neighbour) {
         if let Some(side) = self.side(neighbour.link) {
             let hop = NextHop { side, address: neighbour.address };
-            self.tell_all(News::Neighbour(hop, neighbour.standing));
+            self.answer_all(News::Neighbour(hop, neighbour.standing));
         }
     }
 
-    fn tell_all(&self, news: News) {
-        for lane in &self.lanes {
+    fn answer_all(&self, news: News) {
+        for lane in &self.workers {
             // A lane that ended needs no news.
             let _ended = lane.talk.told.send(news);
             lane.waker.wake();
@@ -198,11 +198,11 @@ impl Guidance {
     /// Answers some questions of each lane; whether there may be more.
     fn answer(&mut self) -> bool {
         let mut is_more = false;
-        let lanes = std::mem::take(&mut self.lanes);
-        for lane in &lanes {
+        let workers = std::mem::take(&mut self.workers);
+        for lane in &workers {
             let mut answered = 0;
             while answered < AT_ONCE
-                && let Ok(question) = lane.talk.asked.try_recv()
+                && let Ok(question) = lane.talk.requested.try_recv()
             {
                 answered += 1;
                 self.answer_one(question, &lane.talk.told);
@@ -212,7 +212,7 @@ impl Guidance {
             }
             is_more |= answered == AT_ONCE;
         }
-        self.lanes = lanes;
+        self.workers = workers;
         is_more
     }
 
@@ -220,7 +220,7 @@ impl Guidance {
         let hop = match question {
             Question::Use(hop) => hop,
             Question::Way(destination) => {
-                self.asked.note(destination, now());
+                self.requested.note(destination, now());
                 let answer = self.way(destination);
                 let _ended = told.send(News::Way(destination, answer));
                 match answer {
@@ -290,7 +290,7 @@ fn now() -> Moment {
     Moment(clock::boot_nanoseconds())
 }
 
-impl Turns for Guidance {
+impl Turns for NextHopResolver {
     fn turn(&mut self) -> Result<(), Error> {
         let patience = if self.gatherers.is_empty() { IDLE } else { napi_batching::EVERY };
         self.poller.wait(Some(patience)).map_err(Error::Poll)?;
@@ -313,6 +313,6 @@ impl Turns for Guidance {
 
     /// Whoever goes on is to find devices as they were.
     fn lay_down(&mut self) {
-        self.gatherers.iter_mut().for_each(Gatherer::rest);
+        self.gatherers.iter_mut().for_each(NapiBatching::rest);
     }
 }

@@ -34,9 +34,9 @@ use crate::{
     descriptor_store::DescriptorStore,
     local_ports,
     ports::{
-        af_xdp::Express,
+        af_xdp::AfXdpDevice,
         ike,
-        next_hops::{Asked, Guidance, Guided, Talk},
+        next_hops::{NextHopResolver, RequestedDestinations, ResolvedWorker, ResolverChannel},
     },
 };
 
@@ -45,7 +45,7 @@ const NAT_TRAVERSAL: u16 = 4500;
 
 /// What the lanes must know of the host.
 #[derive(Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct HostContext {
     /// The largest IP packet that the network takes.
     pub(crate) mtu: u32,
     /// The host's own addresses.
@@ -56,61 +56,61 @@ pub(crate) struct Surroundings {
 
 /// All lanes of a gateway, running.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct RunningWorkers {
     /// The lanes.
-    pub(crate) lanes: Vec<Running>,
+    pub(crate) workers: Vec<Running>,
     /// What they drop, and what is dropped beside them.
     pub(crate) drops: Vec<Arc<Drops>>,
     /// What their flow caches do.
     pub(crate) caches: Vec<Arc<CacheCounts>>,
     /// Who tells them their ways past the host's stack.
-    pub(crate) guidance: Option<Running>,
+    pub(crate) resolver: Option<Running>,
     /// The destinations that they ask for.
-    pub(crate) asked: Asked,
+    pub(crate) requested: RequestedDestinations,
 }
 
 /// What is between engines and their wires.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct WorkerAttachments<'a> {
     /// Offload devices.
     pub(crate) bay: &'a Bay,
     /// The device past the kernel's network stack, if there is one.
-    pub(crate) express: Option<&'a Express>,
+    pub(crate) af_xdp: Option<&'a AfXdpDevice>,
 }
 
 /// All lanes of a gateway, which rest still.
-pub(crate) struct Opened {
-    pub(crate) lanes: Vec<Box<dyn Turns>>,
+pub(crate) struct PreparedWorkers {
+    pub(crate) workers: Vec<Box<dyn Turns>>,
     pub(crate) drops: Vec<Arc<Drops>>,
     pub(crate) caches: Vec<Arc<CacheCounts>>,
-    pub(crate) guidance: Option<Guidance>,
+    pub(crate) resolver: Option<NextHopResolver>,
     /// Programs at devices that lanes read by `AF_XDP`.
     pub(crate) programs: Vec<Arc<Program>>,
 }
 
-impl Opened {
+impl PreparedWorkers {
     /// Goes on where the lanes of the gateway before were laid down.
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.lanes.iter_mut().try_for_each(|lane| lane.take_up())
+        self.workers.iter_mut().try_for_each(|lane| lane.take_up())
     }
 
     /// Packets that waited for states with lanes of another process, by their numbers, wait with these, or leave.
     pub(crate) fn wait_with(&mut self, waiting: Vec<(usize, Vec<WaitingPacket>)>) {
         for (number, packets) in waiting {
-            if let Some(lane) = self.lanes.get_mut(number) {
+            if let Some(lane) = self.workers.get_mut(number) {
                 lane.wait_with(packets);
             }
         }
     }
 
     /// Starts each on its thread.
-    pub(crate) fn start(self, config: &Config) -> anyhow::Result<Started> {
-        let Self { lanes, drops, caches, guidance, programs: _at_devices } = self;
-        let lanes = start(lanes, &config.runtime)?;
-        let asked = guidance.as_ref().map(Guidance::asked).unwrap_or_default();
-        let start = |guidance| Running::start(guidance, "uxfrm-ways".to_owned(), None);
-        let guidance = guidance.map(start).transpose()?;
-        Ok(Started { lanes, drops, caches, guidance, asked })
+    pub(crate) fn start(self, config: &Config) -> anyhow::Result<RunningWorkers> {
+        let Self { workers, drops, caches, resolver, programs: _at_devices } = self;
+        let workers = start(workers, &config.runtime)?;
+        let requested = resolver.as_ref().map(NextHopResolver::requested).unwrap_or_default();
+        let start = |resolver| Running::start(resolver, "uxfrm-ways".to_owned(), None);
+        let resolver = resolver.map(start).transpose()?;
+        Ok(RunningWorkers { workers, drops, caches, resolver, requested })
     }
 }
 
@@ -124,22 +124,22 @@ pub(crate) fn put_in_place(programs: &[Arc<Program>]) {
 }
 
 /// Opens all sockets and queues, or takes those of the gateway before: the first lane has `tun` itself, the others a queue more of it each. The devices
-/// of `bay` are between each lane's engine and its wire, and with `express` ESP passes by that where it can: then somebody guides the lanes.
+/// of `bay` are between each lane's engine and its wire, and with `af_xdp` ESP passes by that where it can: then somebody guides the lanes.
 pub(crate) fn open_all(
     config: &Config,
     tun: Tun,
     database: &Database,
-    around: &Surroundings,
+    around: &HostContext,
     events: &Events,
-    beside: Beside<'_>,
+    beside: WorkerAttachments<'_>,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<Opened> {
-    let Beside { bay, express } = beside;
-    let mut guidance = express.map(|express| express.guidance(config)).transpose()?;
+) -> anyhow::Result<PreparedWorkers> {
+    let WorkerAttachments { bay, af_xdp } = beside;
+    let mut resolver = af_xdp.map(|af_xdp| af_xdp.resolver(config)).transpose()?;
     let ports = udp_ports(config, descriptors)?;
     let source_ports = source_ports()?;
     let workers = u32::try_from(config.runtime.workers.count().get())?;
-    let lanes = queues(config, tun, descriptors)?
+    let workers = queues(config, tun, descriptors)?
         .into_iter()
         .zip(0..)
         .map(|(queue, number)| {
@@ -152,11 +152,11 @@ pub(crate) fn open_all(
             let engine = Worker::new(settings, &database.published())?;
             let host = Box::new(Fitted::new(queue));
             let wire = wire(config, &ports, share, descriptors)?;
-            let beside = express.zip(guidance.as_ref());
+            let beside = af_xdp.zip(resolver.as_ref());
             let (wire, talk) = with_express(wire, beside, cpu, descriptors)?;
             let lane = Lane::new(host, wire, engine, events.clone())?;
-            if let Some((guidance, talk)) = guidance.as_mut().zip(talk) {
-                guidance.add(Guided { talk, waker: lane.waker() });
+            if let Some((resolver, talk)) = resolver.as_mut().zip(talk) {
+                resolver.add(ResolvedWorker { talk, waker: lane.waker() });
             }
             Ok(match queue_delay(config) {
                 Some(delay) => lane.with_queue_delay(delay).behind(bay),
@@ -164,29 +164,30 @@ pub(crate) fn open_all(
             })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
-    if let Some((express, guidance)) = express.zip(guidance.as_mut()) {
-        express.gather(config, guidance);
-        guidance.expect(&around.destinations);
+    if let Some((af_xdp, resolver)) = af_xdp.zip(resolver.as_mut()) {
+        af_xdp.gather(config, resolver);
+        resolver.expect(&around.destinations);
     }
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
-    let drops = lanes.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
-    let caches = lanes.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = lanes.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
-    let programs = express.and_then(Express::program).into_iter().collect();
-    Ok(Opened { lanes, drops, caches, guidance, programs })
+    let drops = workers.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
+    let caches = workers.iter().map(|lane| lane.worker().cache_counts()).collect();
+    let workers = workers.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    let programs = af_xdp.and_then(AfXdpDevice::program).into_iter().collect();
+    Ok(PreparedWorkers { workers, drops, caches, resolver, programs })
 }
 
 /// A worker's wire with a device's queue, where there is one for it, and the talk about ways that lead by the device.
 fn with_express(
     wire: Wire,
-    express: Option<(&Express, &Guidance)>,
+    af_xdp: Option<(&AfXdpDevice, &NextHopResolver)>,
     worker: Cpu,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<(Wire, Option<Talk>)> {
-    let mut open = |(express, guidance): (&Express, _)| express.open(worker, guidance, descriptors);
-    let opened = express.map(&mut open).transpose()?;
+) -> anyhow::Result<(Wire, Option<ResolverChannel>)> {
+    let mut open =
+        |(af_xdp, resolver): (&AfXdpDevice, _)| af_xdp.open(worker, resolver, descriptors);
+    let opened = af_xdp.map(&mut open).transpose()?;
     Ok(match opened.flatten() {
-        Some((express, talk)) => (wire.with_express(express), Some(talk)),
+        Some((af_xdp, talk)) => (wire.with_express(af_xdp), Some(talk)),
         None => (wire, None),
     })
 }
@@ -221,18 +222,18 @@ pub(crate) fn tun_queue(number: usize) -> String {
 }
 
 /// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
-fn start(lanes: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
-    let is_pinned = runtime.pin && lanes.len() > 1;
+fn start(workers: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
+    let is_pinned = runtime.pin && workers.len() > 1;
     let cpus = if is_pinned { affinity::allowed()? } else { Vec::new() };
-    if is_pinned && cpus.len() < lanes.len() {
-        let (workers, processors) = (lanes.len(), cpus.len());
+    if is_pinned && cpus.len() < workers.len() {
+        let (workers, processors) = (workers.len(), cpus.len());
         tracing::warn!(
             workers,
             processors,
             "workers without a processor of their own run where there is room"
         );
     }
-    lanes
+    workers
         .into_iter()
         .enumerate()
         .map(|(index, lane)| {
@@ -244,7 +245,7 @@ fn start(lanes: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<Ru
 pub(crate) fn settings(
     config: &Config,
     queue: &Tun,
-    around: &Surroundings,
+    around: &HostContext,
 ) -> anyhow::Result<Settings> {
     let accepts = queue.accepts();
     let udp = if accepts.udp4 && accepts.udp6 { UdpSuper::Taken } else { UdpSuper::Refused };

@@ -11,31 +11,31 @@ use crate::{
     batch::apply,
     clock::now,
     config::Config,
-    devices::{Devices, Making},
+    devices::{DeviceCreation, Devices},
 };
 
 /// The databases that a configuration describes, of which nobody sees anything.
 ///
 /// # Errors
 /// All that is wrong with its batch files.
-pub(crate) fn imagine(config: &Config) -> anyhow::Result<Database> {
-    read(config, Making::Imagined, None).map(|(database, _)| database)
+pub(crate) fn dry_run(config: &Config) -> anyhow::Result<Database> {
+    read(config, DeviceCreation::DryRun, None).map(|(database, _)| database)
 }
 
 /// The same without what files say.
 ///
 /// # Errors
-/// As [`imagine`], of the rest of the configuration.
-pub(crate) fn imagine_none(config: &Config) -> anyhow::Result<Database> {
+/// As [`dry_run`], of the rest of the configuration.
+pub(crate) fn dry_run_without_batch(config: &Config) -> anyhow::Result<Database> {
     let mut database = empty(config, None)?;
-    Devices::plug(&config.device, Making::Imagined, config.wire.mark.get(), &mut database)?;
+    Devices::plug(&config.device, DeviceCreation::DryRun, config.wire.mark.get(), &mut database)?;
     Ok(database)
 }
 
 /// The databases that a configuration describes, and the devices. Workers see nothing of it yet.
 pub(crate) fn read(
     config: &Config,
-    making: Making,
+    making: DeviceCreation,
     store: Option<&SequenceStore>,
 ) -> anyhow::Result<(Database, Devices)> {
     let mut database = empty(config, store)?;

@@ -1,7 +1,7 @@
 //! What the policies of the last run protected stays refused until somebody decides anew.
 //!
 //! Policies that programs put in, as an IKE daemon does, are gone with the process, and come again when the daemon has
-//! negotiated anew. So the gateway writes them down ([`portrait`], [`keeping`]), and the next run puts what files do not say
+//! negotiated anew. So the gateway writes them down ([`portrait`], [`policy_saver`]), and the next run puts what files do not say
 //! into its databases as *held* policies ([`PolicyFlags::HELD`]): who protected or blocked now blocks, who let pass passes.
 //! So routes, guard and workers know of them like of any other policy. One goes when a policy of its name comes, when
 //! `ip xfrm policy delete` or `flush` says so, or all by `uxfrm release`; not when a key manager deletes it: that one has
@@ -21,7 +21,7 @@ use uxfrm_engine::{
 };
 
 use crate::{clock::now, config::AtStart, routes};
-use saved_policies::{Origin, Portrait, Portrayed, Verdict};
+use saved_policies::{PolicyOrigin, SavedPolicies, SavedPolicy, Verdict};
 
 /// Where held policies stand.
 const LAST: Priority = Priority(u32::MAX);
@@ -34,7 +34,7 @@ const SHOWN: usize = 16;
 
 /// Who decides on what the portrait says of policies that files had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Files {
+pub(crate) enum PolicyFiles {
     /// The files, as they are now.
     Decide,
     /// Nobody: they can't be read.
@@ -46,7 +46,7 @@ pub(crate) fn take_up(
     database: &mut Database,
     directory: &Path,
     at_start: AtStart,
-    files: Files,
+    files: PolicyFiles,
 ) -> usize {
     if at_start == AtStart::Open {
         return 0;
@@ -56,7 +56,7 @@ pub(crate) fn take_up(
         Ok(Some(portrait)) => hold(database, &portrait, files),
         Err(error) => {
             tracing::error!("{}", unreadable(directory, &error, at_start));
-            hold(database, &Portrait::unknown(), files)
+            hold(database, &SavedPolicies::unknown(), files)
         }
     }
 }
@@ -93,10 +93,10 @@ pub(crate) fn unreadable(directory: &Path, error: &io::Error, at_start: AtStart)
 }
 
 /// The same, of a portrait that was read.
-pub(crate) fn hold(database: &mut Database, portrait: &Portrait, files: Files) -> usize {
-    let is_meant = |policy: &&Portrayed| match (policy.origin, files) {
-        (Origin::Programs, _) | (Origin::Files, Files::AreFaulty) => true,
-        (Origin::Files, Files::Decide) => false,
+pub(crate) fn hold(database: &mut Database, portrait: &SavedPolicies, files: PolicyFiles) -> usize {
+    let is_meant = |policy: &&SavedPolicy| match (policy.origin, files) {
+        (PolicyOrigin::Programs, _) | (PolicyOrigin::PolicyFiles, PolicyFiles::AreFaulty) => true,
+        (PolicyOrigin::PolicyFiles, PolicyFiles::Decide) => false,
     };
     let said = database.current().spd.defaults();
     let defaults = closed(said, portrait, files);
@@ -128,10 +128,11 @@ pub(crate) fn hold(database: &mut Database, portrait: &Portrait, files: Files) -
 }
 
 /// The defaults with those that a program had set to block.
-fn closed(now: Defaults, portrait: &Portrait, files: Files) -> Defaults {
+fn closed(now: Defaults, portrait: &SavedPolicies, files: PolicyFiles) -> Defaults {
     let of = |direction: Direction| {
         let blocks = portrait.defaults.iter().any(|(blocked, origin)| {
-            *blocked == direction && (*origin == Origin::Programs || files == Files::AreFaulty)
+            *blocked == direction
+                && (*origin == PolicyOrigin::Programs || files == PolicyFiles::AreFaulty)
         });
         if blocks { Action::Block } else { now.of(direction) }
     };
@@ -143,7 +144,7 @@ fn closed(now: Defaults, portrait: &Portrait, files: Files) -> Defaults {
 }
 
 /// The held policy of one of the last run.
-fn standing_for(policy: &Portrayed, priority: Priority) -> Policy {
+fn standing_for(policy: &SavedPolicy, priority: Priority) -> Policy {
     Policy {
         direction: policy.direction,
         kind: policy.kind,
@@ -164,16 +165,16 @@ fn standing_for(policy: &Portrayed, priority: Priority) -> Policy {
 }
 
 /// A live policy that lets pass.
-struct Passing {
+struct AllowPolicy {
     direction: Direction,
     priority: Priority,
     selector: Selector,
 }
 
-fn passing(database: &Database) -> Vec<Passing> {
+fn passing(database: &Database) -> Vec<AllowPolicy> {
     let all = database.current().spd.iter();
     let passing = all.filter(|entry| Verdict::of(entry) == Verdict::Pass);
-    let passing = passing.map(|entry| Passing {
+    let passing = passing.map(|entry| AllowPolicy {
         direction: entry.direction(),
         priority: entry.place().priority(),
         selector: entry.selector(),
@@ -181,9 +182,9 @@ fn passing(database: &Database) -> Vec<Passing> {
     passing.collect()
 }
 
-impl Passing {
+impl AllowPolicy {
     /// Whether it would let pass what one of the last run was asked about before it.
-    fn is_behind(&self, policy: &Portrayed) -> bool {
+    fn is_behind(&self, policy: &SavedPolicy) -> bool {
         let meet = |one: Prefix, other: Prefix| {
             one.contains(other.address()) || other.contains(one.address())
         };
@@ -240,7 +241,7 @@ pub(crate) fn describe(directory: &Path, at_start: AtStart) -> Vec<String> {
         Err(error) => return vec![unreadable(directory, &error, at_start)],
     };
     let of_programs = || {
-        let all = portrait.policies.iter().filter(|policy| policy.origin == Origin::Programs);
+        let all = portrait.policies.iter().filter(|policy| policy.origin == PolicyOrigin::Programs);
         all.filter(|policy| policy.verdict == Verdict::Refuse)
     };
     let (live, held) = of_programs().partition::<Vec<_>, _>(|policy| !policy.is_held);

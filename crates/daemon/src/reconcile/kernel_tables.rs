@@ -1,4 +1,4 @@
-//! The kernel's tables, as far as [`Following`](super::Following) has them follow the policies: a simulation has tables of its own.
+//! The kernel's tables, as far as [`Reconciler`](super::Reconciler) has them follow the policies: a simulation has tables of its own.
 
 use std::{fmt::Debug, net::IpAddr};
 
@@ -6,8 +6,8 @@ use uxfrm_engine::{DropCounts, Host, PolicyChange, Spd};
 use uxfrm_io::{nftables, rtnetlink};
 
 use crate::{
-    firewall::Guard,
-    routes::{HostRoutes, LedBy},
+    firewall::Firewall,
+    routes::{DivertMode, HostRoutes},
 };
 
 /// Routes that bring the host's packets to the gateway; see [`HostRoutes`].
@@ -19,22 +19,22 @@ pub(crate) trait Routes: Debug {
     fn change(&mut self, changes: &[PolicyChange]) -> Result<(), rtnetlink::Error>;
 
     /// Does what [`Routes::change`] has left for later.
-    fn catch_up(&mut self) -> Result<(), rtnetlink::Error>;
+    fn finish_deferred(&mut self) -> Result<(), rtnetlink::Error>;
 
     /// Has packets led into the TUN by something else.
-    fn turn(&mut self, by: LedBy) -> Result<(), rtnetlink::Error>;
+    fn turn(&mut self, by: DivertMode) -> Result<(), rtnetlink::Error>;
 
     /// Makes the rules that lead packets those of the policies, where that can't wait.
-    fn plan_at_once(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error>;
+    fn plan_now(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error>;
 
     /// The same, where it could wait.
     fn review_plan(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error>;
 
     /// Links or addresses have changed, or rules or routes have gone.
-    fn look_around(&mut self, news: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error>;
+    fn refresh_host(&mut self, news: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error>;
 
     /// What workers are to know of the host, if it may have changed since the last time.
-    fn take_news(&mut self) -> Option<Host>;
+    fn take_route_news(&mut self) -> Option<Host>;
 
     /// The host's addresses.
     fn own(&self) -> &[IpAddr];
@@ -46,19 +46,19 @@ pub(crate) trait Routes: Debug {
     fn is_peer(&self, address: IpAddr) -> bool;
 
     /// A packet to there was longer than the network takes.
-    fn meet_narrow_path(&mut self, to: IpAddr);
+    fn note_path_mtu(&mut self, to: IpAddr);
 
     /// Asks again where the network took less.
-    fn measure_again(&mut self);
+    fn remeasure_path_mtu(&mut self);
 
     /// Says where the kernel takes nothing from a peer.
-    fn check_ways_back(&mut self);
+    fn check_rp_filters(&mut self);
 
     /// Removes all of them.
     fn close(self: Box<Self>) -> anyhow::Result<()>;
 }
 
-/// What keeps plain packets back that the policies want protected; see [`Guard`].
+/// What keeps plain packets back that the policies want protected; see [`Firewall`].
 pub(crate) trait PacketFilter: Debug {
     /// Makes it that of the policies, whatever it was.
     fn follow(&mut self, spd: &Spd) -> Result<(), nftables::Error>;
@@ -67,16 +67,16 @@ pub(crate) trait PacketFilter: Debug {
     fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), nftables::Error>;
 
     /// By what packets find their way into the TUN.
-    fn led_by(&self) -> LedBy;
+    fn divert_mode(&self) -> DivertMode;
 
     /// Whether that is something else once it has followed so many changes at once.
-    fn may_leave_out(&self, changes: &[PolicyChange]) -> bool;
+    fn may_skip_outgoing(&self, changes: &[PolicyChange]) -> bool;
 
     /// Whether it is not known what it is: the next change makes it anew.
-    fn is_lost(&self) -> bool;
+    fn is_out_of_sync(&self) -> bool;
 
     /// It is not that of the policies.
-    fn lose(&mut self);
+    fn mark_out_of_sync(&mut self);
 
     /// Whether nobody has taken it away.
     fn is_there(&mut self) -> Result<bool, nftables::Error>;
@@ -100,28 +100,28 @@ impl Routes for HostRoutes {
         Self::change(self, changes)
     }
 
-    fn catch_up(&mut self) -> Result<(), rtnetlink::Error> {
-        Self::catch_up(self)
+    fn finish_deferred(&mut self) -> Result<(), rtnetlink::Error> {
+        Self::finish_deferred(self)
     }
 
-    fn turn(&mut self, by: LedBy) -> Result<(), rtnetlink::Error> {
+    fn turn(&mut self, by: DivertMode) -> Result<(), rtnetlink::Error> {
         Self::turn(self, by)
     }
 
-    fn plan_at_once(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
-        Self::plan_at_once(self, spd)
+    fn plan_now(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        Self::plan_now(self, spd)
     }
 
     fn review_plan(&mut self, spd: &Spd) -> Result<(), rtnetlink::Error> {
         Self::review_plan(self, spd)
     }
 
-    fn look_around(&mut self, news: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error> {
-        Self::look_around(self, news, spd)
+    fn refresh_host(&mut self, news: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+        Self::refresh_host(self, news, spd)
     }
 
-    fn take_news(&mut self) -> Option<Host> {
-        Self::take_news(self)
+    fn take_route_news(&mut self) -> Option<Host> {
+        Self::take_route_news(self)
     }
 
     fn own(&self) -> &[IpAddr] {
@@ -136,16 +136,16 @@ impl Routes for HostRoutes {
         Self::is_peer(self, address)
     }
 
-    fn meet_narrow_path(&mut self, to: IpAddr) {
-        Self::meet_narrow_path(self, to);
+    fn note_path_mtu(&mut self, to: IpAddr) {
+        Self::note_path_mtu(self, to);
     }
 
-    fn measure_again(&mut self) {
-        Self::measure_again(self);
+    fn remeasure_path_mtu(&mut self) {
+        Self::remeasure_path_mtu(self);
     }
 
-    fn check_ways_back(&mut self) {
-        Self::check_ways_back(self);
+    fn check_rp_filters(&mut self) {
+        Self::check_rp_filters(self);
     }
 
     fn close(self: Box<Self>) -> anyhow::Result<()> {
@@ -153,7 +153,7 @@ impl Routes for HostRoutes {
     }
 }
 
-impl PacketFilter for Guard {
+impl PacketFilter for Firewall {
     fn follow(&mut self, spd: &Spd) -> Result<(), nftables::Error> {
         Self::follow(self, spd)
     }
@@ -162,20 +162,20 @@ impl PacketFilter for Guard {
         Self::change(self, changes, spd)
     }
 
-    fn led_by(&self) -> LedBy {
-        Self::led_by(Some(self))
+    fn divert_mode(&self) -> DivertMode {
+        Self::divert_mode(Some(self))
     }
 
-    fn may_leave_out(&self, changes: &[PolicyChange]) -> bool {
-        Self::may_leave_out(self, changes)
+    fn may_skip_outgoing(&self, changes: &[PolicyChange]) -> bool {
+        Self::may_skip_outgoing(self, changes)
     }
 
-    fn is_lost(&self) -> bool {
-        Self::is_lost(self)
+    fn is_out_of_sync(&self) -> bool {
+        Self::is_out_of_sync(self)
     }
 
-    fn lose(&mut self) {
-        Self::lose(self);
+    fn mark_out_of_sync(&mut self) {
+        Self::mark_out_of_sync(self);
     }
 
     fn is_there(&mut self) -> Result<bool, nftables::Error> {

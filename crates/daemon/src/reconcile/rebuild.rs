@@ -10,19 +10,19 @@ use crate::clock::now;
 
 /// At most one plan at a time.
 #[derive(Debug)]
-pub(crate) struct Planner {
+pub(crate) struct PolicyRebuild {
     waker: Waker,
     planning: Option<JoinHandle<Revised>>,
 }
 
-impl Planner {
+impl PolicyRebuild {
     /// Whoever waits at the poller of `waker` is woken when a plan is made.
     pub(crate) const fn new(waker: Waker) -> Self {
         Self { waker, planning: None }
     }
 
     /// Takes in what is planned, and begins with what is to be planned.
-    pub(crate) fn look_after(&mut self, database: &mut Database) {
+    pub(crate) fn maintain(&mut self, database: &mut Database) {
         if let Some(thread) = self.planning.take_if(|thread| thread.is_finished()) {
             let revised = thread.join().ok();
             match revised {

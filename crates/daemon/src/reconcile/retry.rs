@@ -13,20 +13,20 @@ const LONGEST: Duration = Duration::from_secs(8);
 
 /// When to try again, if there is something to try.
 #[derive(Debug, Default)]
-pub(crate) struct Retrial(Option<Owed>);
+pub(crate) struct Retry(Option<PendingRetry>);
 
 #[derive(Debug)]
-struct Owed {
+struct PendingRetry {
     due: Moment,
     pause: Duration,
     /// The reason that was told of: an errno.
     told: Option<i32>,
 }
 
-impl Retrial {
+impl Retry {
     /// Something is to be tried, at once if nothing was before.
     pub(crate) fn owe(&mut self, now: Moment) {
-        self.0.get_or_insert(Owed { due: now, pause: SHORTEST, told: None });
+        self.0.get_or_insert(PendingRetry { due: now, pause: SHORTEST, told: None });
     }
 
     /// What is to be tried may be another thing now: it is not waited any longer.
@@ -65,8 +65,8 @@ mod tests {
     }
 
     /// Looks every 200 ms, as the gateway does.
-    fn tries(retrial: &mut Retrial, looks: std::ops::Range<u64>, reason: i32) -> (usize, usize) {
-        let due = |retrial: &Retrial, look: &u64| retrial.is_due(at(look * 200));
+    fn tries(retrial: &mut Retry, looks: std::ops::Range<u64>, reason: i32) -> (usize, usize) {
+        let due = |retrial: &Retry, look: &u64| retrial.is_due(at(look * 200));
         let mut counts = (0, 0);
         for look in looks {
             if due(retrial, &look) {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_and_a_reason_is_told_of_once() {
-        let mut retrial = Retrial::default();
+        let mut retrial = Retry::default();
         assert!(!retrial.is_due(at(0)) && !retrial.succeed());
         retrial.owe(at(0));
         // At 0, 0.4, 1.2, 2.8, 6, 12.4, 20.4, 28.4 … s.
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_change_is_not_kept_waiting_and_a_fault_does_not_hurry() {
-        let mut retrial = Retrial::default();
+        let mut retrial = Retry::default();
         retrial.hurry(at(0));
         assert!(!retrial.is_due(at(0)), "there is nothing to try");
         retrial.owe(at(0));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_comes_true_at_the_first_try_was_never_told_of() {
-        let mut retrial = Retrial::default();
+        let mut retrial = Retry::default();
         retrial.owe(at(0));
         assert!(!retrial.succeed());
     }

@@ -44,11 +44,11 @@ use crate::descriptor_store::DescriptorStore;
 pub(crate) use adopt::Reserved;
 use condition::Condition;
 use disk::{Disk, LocalDisk};
-use iv_prefixes::{Draw, Prefixes};
-use journal::{Contents, Identity, Journal, Record};
-use memory::{RunFile, Shelf};
-use received::{Before, Move, Pace};
-use sa_name::StateName;
+use iv_prefixes::{Draw, IvPrefixes};
+use journal::{Contents, Journal, Record, StoreId};
+use memory::{RunFile, WitnessStorage};
+use received::{EdgeMove, NumberRate, ReceivedBefore};
+use sa_name::SaName;
 use sent::SentNumbers;
 use witness::{Left, ReceivedNumbers, Witness};
 
@@ -81,40 +81,40 @@ pub(crate) struct SequenceStore {
     received: Arc<ReceivedNumbers>,
     is_settled: bool,
     sent: SentNumbers,
-    prefixes: Prefixes,
+    prefixes: IvPrefixes,
     draw: Draw,
     /// What states may have received that are not there again.
-    before: BTreeMap<StateName, Before>,
+    before: BTreeMap<SaName, ReceivedBefore>,
     /// What the journal says of what states receive that are there.
-    edges: BTreeMap<StateName, Before>,
+    edges: BTreeMap<SaName, ReceivedBefore>,
     /// The highest rate at which a state receives, in numbers a second: a state that comes may be about to take over another's traffic.
     fastest: u64,
     /// States that went, and until when batches may be under way with them.
-    leaving: BTreeMap<StateName, (Moment, Arc<Sa>)>,
+    leaving: BTreeMap<SaName, (Moment, Arc<Sa>)>,
     /// States that were settled since the last commit, so that they can be [recalled](SequenceStore::recall).
-    settled: Vec<Settled>,
+    settled: Vec<EndedSa>,
     /// And those that were before it.
-    recallable: Vec<Settled>,
+    recallable: Vec<EndedSa>,
     /// States that went, whose numbers the witness is to forget once the journal has.
     forgotten: Vec<Arc<Sa>>,
     /// What is reserved once the journal is on the disk.
-    pending: Vec<(Arc<Sa>, Grant)>,
+    pending: Vec<(Arc<Sa>, NumberGrant)>,
     /// States, the one first that was not looked at for longest. Those that are gone are let go at the next look.
-    watched: VecDeque<Watched>,
+    watched: VecDeque<WatchedSa>,
     /// Why no prefix could be drawn, since the last commit.
     no_prefix: Option<io::Error>,
 }
 
 /// Numbers that a state may use once the journal is on the disk.
 #[derive(Clone, Copy, Debug)]
-enum Grant {
+enum NumberGrant {
     Sent(u64),
     Received(u64),
 }
 
 /// A state that hands out no number any more, and where it was.
 #[derive(Debug)]
-struct Settled {
+struct EndedSa {
     sa: Arc<Sa>,
     last: u64,
     reserved: u64,
@@ -122,10 +122,10 @@ struct Settled {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedSa {
     sa: Arc<Sa>,
     /// Of one that received something.
-    pace: Option<Box<Pace>>,
+    pace: Option<Box<NumberRate>>,
 }
 
 /// A directory's store, as one finds it who only looks.
@@ -145,7 +145,7 @@ pub(crate) fn unwritten(path: &Path, fault: &io::Error) -> String {
 }
 
 /// The directory of what a store's gateway leaves in `/run`.
-pub(crate) fn place_of_witness(path: &Path) -> Option<PathBuf> {
+pub(crate) fn witness_path(path: &Path) -> Option<PathBuf> {
     let RunFile(file) = witness::place_of(path);
     file.parent().map(Path::to_owned)
 }
@@ -184,7 +184,7 @@ impl SequenceStore {
         descriptors.keep(LOCK, disk.lock())?;
         let disk = Box::new(disk);
         let shelf = Box::new(witness::place_of(path));
-        let mut store = Self::on(disk, Some(Remembered { shelf, waker }), random_bits)?;
+        let mut store = Self::on(disk, Some(WitnessPlace { shelf, waker }), random_bits)?;
         path.clone_into(&mut store.directory);
         Ok(store)
     }
@@ -195,7 +195,7 @@ impl SequenceStore {
     /// As [`SequenceStore::open`].
     pub(crate) fn on(
         mut disk: Box<dyn Disk>,
-        remembered: Option<Remembered>,
+        remembered: Option<WitnessPlace>,
         draw: Draw,
     ) -> io::Result<Self> {
         let bytes = disk.read()?;
@@ -203,12 +203,12 @@ impl SequenceStore {
         let left = remembered.as_ref().map_or_else(Left::default, |kept| Left::read(&*kept.shelf));
         let condition = condition_of(bytes.is_some(), &contents, left.identity);
         let identity = match contents.identity.filter(|identity| identity.id != 0) {
-            Some(Identity { id, generation }) => {
+            Some(StoreId { id, generation }) => {
                 let known = left.identity.filter(|left| left.id == id);
                 let generation = known.map_or(generation, |known| known.generation.max(generation));
-                Identity { id, generation }
+                StoreId { id, generation }
             }
-            None => Identity { id: new_id(draw)?, generation: 0 },
+            None => StoreId { id: new_id(draw)?, generation: 0 },
         };
         let received = remembered
             .map_or_else(|| ReceivedNumbers::new(None, None), |kept| kept.create(identity));
@@ -220,7 +220,7 @@ impl SequenceStore {
             received: Arc::new(received),
             is_settled: false,
             sent: SentNumbers::remembering(REMEMBERED),
-            prefixes: Prefixes::default(),
+            prefixes: IvPrefixes::default(),
             draw,
             before: BTreeMap::new(),
             edges: BTreeMap::new(),
@@ -239,13 +239,13 @@ impl SequenceStore {
 
     fn learn(&mut self, contents: Contents, left: Left) {
         let mut before = BTreeMap::new();
-        let left = if is_of_last_run(&contents, &left) { left } else { Left::default() };
+        let left = if is_from_last_run(&contents, &left) { left } else { Left::default() };
         for record in contents.records {
             match record {
                 Record::Sent(state, highest) => self.sent.remember(state, highest),
                 Record::Prefix(key, bits) => self.prefixes.learn(key, bits),
                 Record::Received(state, from, edge) => {
-                    before.insert(state, Before { from, edge });
+                    before.insert(state, ReceivedBefore { from, edge });
                 }
                 Record::Forgotten(state) => {
                     before.remove(&state);
@@ -286,7 +286,7 @@ impl SequenceStore {
 
     /// States that received packets when the last run ended, and were not put in again.
     pub(crate) fn lost(&self) -> Vec<(SaId, Mark)> {
-        self.before.keys().map(StateName::sa).collect()
+        self.before.keys().map(SaName::sa).collect()
     }
 
     /// Who keeps what states receive, for the databases.
@@ -297,7 +297,7 @@ impl SequenceStore {
     /// Lets a new state, which has no numbers yet, begin above all that may have been used with its key before: at its last one, if those
     /// were all. It hands out the first after [`SequenceStore::commit`].
     pub(crate) fn admit(&mut self, sa: &Arc<Sa>, now: Moment) {
-        let state = StateName::of(sa);
+        let state = SaName::of(sa);
         self.settle_key(state);
         if sends(sa) {
             self.admit_sender(sa, state);
@@ -311,7 +311,7 @@ impl SequenceStore {
     /// Takes leave of a state that is no longer in the databases. Batches that are under way send with it yet; so it is settled by
     /// [`SequenceStore::settle_due`], or before, when its key is used again. What it received counts no more, as in the kernel.
     pub(crate) fn dismiss(&mut self, sa: &Arc<Sa>, now: Moment) {
-        let state = StateName::of(sa);
+        let state = SaName::of(sa);
         if self.edges.remove(&state).is_some() {
             self.journal.note(Record::Forgotten(state));
             self.forgotten.push(Arc::clone(sa));
@@ -325,7 +325,7 @@ impl SequenceStore {
 
     /// A state that came is taken back, as if it had never come: what was known of it is known still.
     pub(crate) fn withdraw(&mut self, sa: &Sa) {
-        let state = StateName::of(sa);
+        let state = SaName::of(sa);
         if let Some(before) = self.edges.remove(&state) {
             self.before.insert(state, before.unused());
         }
@@ -334,7 +334,7 @@ impl SequenceStore {
 
     /// A state that went is about to be there again, as if it had never gone. Another with its key may have ended it meanwhile, which was never in force.
     pub(crate) fn recall(&mut self, sa: &Arc<Sa>) {
-        let state = StateName::of(sa);
+        let state = SaName::of(sa);
         self.leaving.remove(&state);
         self.before.remove(&state);
         self.forgotten.retain(|other| !other.is_same(sa));
@@ -345,7 +345,7 @@ impl SequenceStore {
             (Some((_, reserved)), ended) => {
                 Some((reserved, ended.map_or_else(|| self.sent.begun(state), |ended| ended.begun)))
             }
-            (None, Some(Settled { last, reserved, begun, .. })) => {
+            (None, Some(EndedSa { last, reserved, begun, .. })) => {
                 sa.sequence().reopen(*last, *reserved);
                 Some((*reserved, *begun))
             }
@@ -356,15 +356,16 @@ impl SequenceStore {
             self.journal.note(Record::Sent(state, reserved));
         }
         if receives(sa) {
-            let before = Before { from: sa.highest_received(), edge: sa.reserved_to_receive() };
+            let before =
+                ReceivedBefore { from: sa.highest_received(), edge: sa.reserved_to_receive() };
             self.note_received(state, before);
         }
     }
 
     /// Another is there again in the place of a state that was [recalled](SequenceStore::recall).
     pub(crate) fn watch(&mut self, sa: &Arc<Sa>, now: Moment) {
-        let pace = (sa.highest_received() > 0).then(|| Box::new(Pace::new(sa, now)));
-        self.watched.push_back(Watched { sa: Arc::clone(sa), pace });
+        let pace = (sa.highest_received() > 0).then(|| Box::new(NumberRate::new(sa, now)));
+        self.watched.push_back(WatchedSa { sa: Arc::clone(sa), pace });
     }
 
     /// Whether a run that follows a crash knows exactly what was received.
@@ -389,7 +390,7 @@ impl SequenceStore {
         if !sends(sa) {
             return last;
         }
-        let state = StateName::of(sa);
+        let state = SaName::of(sa);
         let highest = last.max(self.sent.begun(state));
         self.journal.note(Record::Sent(state, highest));
         self.sent.remember(state, highest);
@@ -473,8 +474,8 @@ impl SequenceStore {
         self.note_commit();
         for (sa, grant) in pending {
             match grant {
-                Grant::Sent(ceiling) => sa.sequence().reserve(ceiling),
-                Grant::Received(edge) => allow_to_receive(&sa, edge),
+                NumberGrant::Sent(ceiling) => sa.sequence().reserve(ceiling),
+                NumberGrant::Received(edge) => allow_to_receive(&sa, edge),
             }
         }
         Ok(())
@@ -496,112 +497,112 @@ impl SequenceStore {
         self.received.witness.as_ref().map_or(Ok(()), Witness::shrink)
     }
 
-    fn admit_sender(&mut self, sa: &Arc<Sa>, state: StateName) {
+    fn admit_sender(&mut self, sa: &Arc<Sa>, state: SaName) {
         let used = self.sent.used_with_key_of(state);
         if used >= sa.config().last_number() {
             let (destination, spi) = (sa.id().destination, sa.id().spi);
             tracing::warn!(%destination, %spi, "this key has used all its sequence numbers: nothing is sent until it is replaced");
         }
         sa.sequence().skip_to(used);
-        self.draw_prefix(sa, state, upper_half(sa.sequence().last().saturating_add(1)));
+        self.draw_iv_prefix(sa, state, upper_half(sa.sequence().last().saturating_add(1)));
         self.reserve_sent(sa, state, sa.sequence().last());
     }
 
-    fn admit_receiver(&mut self, sa: &Arc<Sa>, state: StateName) {
+    fn admit_receiver(&mut self, sa: &Arc<Sa>, state: SaName) {
         let own = sa.highest_received();
         let start = self.before.remove(&state).map_or(0, |before| before.edge).max(own);
         if start > own {
             sa.restart_at(start);
         }
         let edge = start.saturating_add(self.fastest.max(FIRST_RESERVED));
-        self.note_received(state, Before { from: start, edge });
+        self.note_received(state, ReceivedBefore { from: start, edge });
         // A state that has received nothing counts on so many, and needs no memory for it; but its device has to be told.
         if (start, edge) != (0, FIRST_RESERVED) || sa.counts_elsewhere() {
-            self.pending.push((Arc::clone(sa), Grant::Received(edge)));
+            self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
         }
     }
 
     fn renew_sent(&mut self, sa: &Arc<Sa>) {
         if sends(sa) && is_short(sa) {
-            let state = StateName::of(sa);
+            let state = SaName::of(sa);
             let begun = self.sent.begun(state);
             self.reserve_sent(sa, state, begun);
         }
     }
 
-    fn renew_received(&mut self, watched: &mut Watched, now: Moment) {
+    fn renew_received(&mut self, watched: &mut WatchedSa, now: Moment) {
         let sa = &watched.sa;
         if !receives(sa) || sa.reserved_to_receive() == u64::MAX {
             return;
         }
         let edges = &self.edges;
         let pace = watched.pace.get_or_insert_with(|| {
-            let start = edges.get(&StateName::of(sa)).map_or(0, |before| before.from);
-            Box::new(Pace::new(sa, now).since(start))
+            let start = edges.get(&SaName::of(sa)).map_or(0, |before| before.from);
+            Box::new(NumberRate::new(sa, now).since(start))
         });
         let moved = pace.look(sa.replay(), now);
         // A peer that restarted leaves out many at once, which is no rate.
         self.fastest = self.fastest.max(pace.rate().min(received::MOST_AHEAD));
         let (from, edge) = match moved {
             None => return,
-            Some(Move::Ahead(edge)) => {
-                self.pending.push((Arc::clone(sa), Grant::Received(edge)));
+            Some(EdgeMove::Ahead(edge)) => {
+                self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
                 (sa.highest_received(), edge)
             }
-            Some(Move::Back(edge)) => {
-                self.pending.push((Arc::clone(sa), Grant::Received(edge)));
+            Some(EdgeMove::Back(edge)) => {
+                self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
                 (sa.highest_received(), edge)
             }
         };
-        self.note_received(StateName::of(sa), Before { from, edge });
+        self.note_received(SaName::of(sa), ReceivedBefore { from, edge });
     }
 
     /// An orderly end: there is nothing between the highest number and the edge.
     fn settle_received(&mut self, sa: &Sa) {
-        let state = StateName::of(sa);
+        let state = SaName::of(sa);
         if let Some(before) = self.edges.get(&state).copied() {
             let exact = sa.highest_received().max(before.from);
-            let settled = Before { from: exact, edge: exact };
+            let settled = ReceivedBefore { from: exact, edge: exact };
             if before != settled {
                 self.note_received(state, settled);
             }
         }
     }
 
-    fn note_received(&mut self, state: StateName, before: Before) {
+    fn note_received(&mut self, state: SaName, before: ReceivedBefore) {
         self.edges.insert(state, before);
         self.journal.note(Record::Received(state, before.from, before.edge));
     }
 
     /// Settles what went and has the same key as a state.
-    fn settle_key(&mut self, state: StateName) {
+    fn settle_key(&mut self, state: SaName) {
         let same = self.leaving.range(state.first_with_key()..).map(|(name, _)| *name);
         let same: Vec<_> = same.take_while(|name| name.shares_key(&state)).collect();
         let leaving = same.iter().filter_map(|name| self.leaving.remove_entry(name)).collect();
         self.settle_all(leaving);
     }
 
-    fn settle_all(&mut self, leaving: BTreeMap<StateName, (Moment, Arc<Sa>)>) {
+    fn settle_all(&mut self, leaving: BTreeMap<SaName, (Moment, Arc<Sa>)>) {
         for (state, (_, sa)) in leaving {
             let (reserved, begun) = (sa.sequence().reserved(), self.sent.begun(state));
             let last = self.settle(&sa);
-            self.settled.push(Settled { sa, last, reserved, begun });
+            self.settled.push(EndedSa { sa, last, reserved, begun });
         }
     }
 
-    fn reserve_sent(&mut self, sa: &Arc<Sa>, state: StateName, begun: u64) {
+    fn reserve_sent(&mut self, sa: &Arc<Sa>, state: SaName, begun: u64) {
         let highest = sa.sequence().last().saturating_add(AHEAD);
         let upper = upper_half(highest.min(sa.config().last_number()));
         if sa.iv_prefix(upper).is_none() {
-            self.draw_prefix(sa, state, upper);
+            self.draw_iv_prefix(sa, state, upper);
         }
         self.sent.reserve(state, highest, begun);
         self.journal.note(Record::Sent(state, highest));
-        self.pending.push((Arc::clone(sa), Grant::Sent(highest)));
+        self.pending.push((Arc::clone(sa), NumberGrant::Sent(highest)));
     }
 
     /// Draws the prefix of numbers with an upper half, none of which is reserved yet.
-    fn draw_prefix(&mut self, sa: &Sa, state: StateName, upper: u32) {
+    fn draw_iv_prefix(&mut self, sa: &Sa, state: SaName, upper: u32) {
         match self.prefixes.draw(state.key(), self.draw) {
             Ok(bits) => {
                 self.journal.note(Record::Prefix(state.key(), bits.get()));
@@ -611,7 +612,7 @@ impl SequenceStore {
         }
     }
 
-    /// Prefixes of keys of which nothing is remembered, once there are many.
+    /// IvPrefixes of keys of which nothing is remembered, once there are many.
     fn forget_prefixes(&mut self) {
         if self.prefixes.len() <= 2 * self.sent.iter().len() + self.sent.remembered {
             return;
@@ -635,13 +636,13 @@ impl SequenceStore {
 }
 
 /// Where a witness lies, and whom it wakes.
-pub(crate) struct Remembered {
-    pub(crate) shelf: Box<dyn Shelf>,
+pub(crate) struct WitnessPlace {
+    pub(crate) shelf: Box<dyn WitnessStorage>,
     pub(crate) waker: Waker,
 }
 
-impl Remembered {
-    fn create(self, identity: Identity) -> ReceivedNumbers {
+impl WitnessPlace {
+    fn create(self, identity: StoreId) -> ReceivedNumbers {
         let created = Witness::create(&*self.shelf, identity);
         let told = created.inspect_err(|error| {
             let name = self.shelf.name();
@@ -657,7 +658,7 @@ fn read(bytes: Option<&[u8]>) -> io::Result<Contents> {
     bytes.map_or_else(|| Ok(Contents::default()), journal::read)
 }
 
-fn condition_of(is_there: bool, contents: &Contents, left: Option<Identity>) -> Condition {
+fn condition_of(is_there: bool, contents: &Contents, left: Option<StoreId>) -> Condition {
     match (contents.identity, left) {
         (None, None) if !is_there => Condition::New,
         (None, _) if contents.records.is_empty() && contents.damaged == 0 && !contents.has_text => {
@@ -674,7 +675,7 @@ fn condition_of(is_there: bool, contents: &Contents, left: Option<Identity>) -> 
 }
 
 /// Whether a witness is of the run that wrote a journal last: it is told right after each commit.
-fn is_of_last_run(contents: &Contents, left: &Left) -> bool {
+fn is_from_last_run(contents: &Contents, left: &Left) -> bool {
     match (contents.identity, left.identity) {
         (Some(found), Some(left)) => {
             found.id == left.id && found.generation <= left.generation.saturating_add(1)

@@ -11,7 +11,7 @@ use super::{
     report,
     step::{Policies, States, Step},
 };
-use crate::batch::provenance::Written;
+use crate::batch::provenance::FileOwned;
 
 /// Steps in the order in which they leave no gap: what comes first, what goes last.
 #[derive(Debug, Default)]
@@ -19,13 +19,13 @@ pub(super) struct Difference(Vec<Step>);
 
 impl Difference {
     /// Between what runs, of which files made `written`, and databases that files say alone.
-    pub(super) fn find(running: &Database, written: &Written, said: &Database) -> Self {
+    pub(super) fn find(running: &Database, written: &FileOwned, said: &Database) -> Self {
         let mut steps = Vec::new();
-        steps.extend(coming_states(running, said));
-        steps.extend(coming_policies(running, said));
+        steps.extend(added_states(running, said));
+        steps.extend(added_policies(running, said));
         steps.extend(defaults(running, written, said));
-        steps.extend(going_policies(running, written, said));
-        steps.extend(going_states(running, written, said));
+        steps.extend(removed_policies(running, written, said));
+        steps.extend(removed_states(running, written, said));
         Self(steps)
     }
 
@@ -52,9 +52,9 @@ impl Difference {
 }
 
 /// What of the running databases files say.
-pub(super) fn written(running: &Database, said: &Database) -> Written {
+pub(super) fn written(running: &Database, said: &Database) -> FileOwned {
     let defaults = said.current().spd.defaults();
-    Written::restored(states_of(running, said), policies_of(running, said), defaults)
+    FileOwned::restored(states_of(running, said), policies_of(running, said), defaults)
 }
 
 /// The turns of the states that run as `said` has them.
@@ -76,7 +76,7 @@ fn counterpart<'d>(database: &'d Database, sa: &Sa) -> Option<&'d Sa> {
     (found.config().mark == mark).then_some(found)
 }
 
-fn coming_states(running: &Database, said: &Database) -> Vec<Step> {
+fn added_states(running: &Database, said: &Database) -> Vec<Step> {
     let mut steps = Vec::new();
     for sa in said.current().sad.iter() {
         let wanted = config(sa);
@@ -118,7 +118,7 @@ fn changed(mut now: SaConfig, wanted: SaConfig) -> States {
     }
 }
 
-fn going_states(running: &Database, written: &Written, said: &Database) -> Vec<Step> {
+fn removed_states(running: &Database, written: &FileOwned, said: &Database) -> Vec<Step> {
     let going = running.current().sad.iter().filter(|sa| written.has_state(sa));
     let going = going.filter(|sa| counterpart(said, sa).is_none());
     going.map(|sa| Step::State(States::Remove(sa.id(), sa.config().mark))).collect()
@@ -135,7 +135,7 @@ type Peers = (Direction, PolicyKind, Priority);
 
 /// Those of files in their order. One that is there already stays where it stands, unless it is older than one that files have before it, and both may be for
 /// one packet.
-fn coming_policies(running: &Database, said: &Database) -> Vec<Step> {
+fn added_policies(running: &Database, said: &Database) -> Vec<Step> {
     let mut all: Vec<_> = said.current().spd.iter().collect();
     all.sort_unstable_by_key(|entry| entry.place().age());
     let known = Names::of(running);
@@ -192,14 +192,14 @@ fn overlap(one: &Selector, other: &Selector) -> bool {
 }
 
 /// The default rules of a database that nobody told otherwise are not the files' to say.
-fn defaults(running: &Database, written: &Written, said: &Database) -> Option<Step> {
+fn defaults(running: &Database, written: &FileOwned, said: &Database) -> Option<Step> {
     let of = |database: &Database| -> Defaults { database.current().spd.defaults() };
     let (now, wanted) = (of(running), of(said));
     let says = wanted != written.defaults() || wanted != Defaults::default();
     (says && now != wanted).then_some(Step::Defaults(wanted))
 }
 
-fn going_policies(running: &Database, written: &Written, said: &Database) -> Vec<Step> {
+fn removed_policies(running: &Database, written: &FileOwned, said: &Database) -> Vec<Step> {
     let said = Names::of(said);
     let going = running.current().spd.iter().filter(|entry| written.has_policy(entry));
     let going = going.map(|entry| entry.policy()).filter(|policy| said.find(policy).is_none());

@@ -8,7 +8,7 @@ use uxfrm_engine::{Database, Direction, FlowKey, Moment};
 
 use super::diff::Difference;
 use crate::batch::apply;
-use crate::batch::provenance::Written;
+use crate::batch::provenance::FileOwned;
 
 const NOW: Moment = Moment(0);
 
@@ -70,7 +70,7 @@ fn said(lines: &[String]) -> Database {
     database
 }
 
-fn reload(running: &mut Database, written: &mut Written, lines: &[String]) -> Vec<String> {
+fn reload(running: &mut Database, written: &mut FileOwned, lines: &[String]) -> Vec<String> {
     let said = said(lines);
     let difference = Difference::find(running, written, &said);
     let told = difference.lines();
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn what_runs_becomes_what_the_file_says(before in file(), after in file()) {
         let mut running = said(&before);
-        let mut written = Written::all(&running);
+        let mut written = FileOwned::all(&running);
         reload(&mut running, &mut written, &after);
         let wanted = said(&after);
         prop_assert_eq!(all(&running), all(&wanted));
@@ -141,7 +141,7 @@ proptest! {
             state(0xfe, 9, 0),
         ];
         let mut running = said(&before);
-        let mut written = Written::all(&running);
+        let mut written = FileOwned::all(&running);
         load(&mut running, &theirs);
         reload(&mut running, &mut written, &between);
         reload(&mut running, &mut written, &after);
@@ -154,7 +154,7 @@ proptest! {
 #[test]
 fn a_state_goes_on_unless_its_key_is_another() {
     let mut running = said(&[state(1, 1, 0)]);
-    let mut written = Written::all(&running);
+    let mut written = FileOwned::all(&running);
     let turn = |database: &Database| database.current().sad.iter().next().map(|sa| sa.turn());
     let first = turn(&running);
     let told = reload(&mut running, &mut written, &[state(1, 1, 5)]);
@@ -182,7 +182,7 @@ fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
         let before = format!("{line} replay-window 128");
         let window = if change.contains("replay-window") { "" } else { "replay-window 128" };
         let mut running = said(&[before]);
-        let mut written = Written::all(&running);
+        let mut written = FileOwned::all(&running);
         let first = |database: &Database| database.current().sad.iter().next().cloned().unwrap();
         let old = first(&running);
         for number in 1..=100 {
@@ -207,7 +207,7 @@ fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
 #[test]
 fn lines_have_no_keys() {
     let mut running = fresh();
-    let mut written = Written::all(&running);
+    let mut written = FileOwned::all(&running);
     let told = reload(&mut running, &mut written, &[state(1, 0xab, 0)]);
     assert_eq!(told, ["+ state src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x00000101"]);
 }

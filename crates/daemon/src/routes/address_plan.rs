@@ -21,8 +21,8 @@ use std::{
 
 use uxfrm_engine::{Action, Direction, Mode, PolicyEntry, PolicyKind, Prefix, Spd, Template};
 
-pub(crate) use super::multicast::Groups;
-pub(crate) use unreachable::Closing;
+pub(crate) use super::multicast::MulticastGroups;
+pub(crate) use unreachable::UnreachableRoutes;
 
 use super::{addresses::net, destinations::Destination, multicast, route_demand::passes_plain};
 
@@ -63,15 +63,15 @@ pub(crate) struct Group {
 
 /// Those of both families, in the order of their rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct AddressPlan {
     pub(crate) sources: Vec<Source>,
     pub(crate) groups: Vec<Group>,
-    pub(crate) closing: Closing,
+    pub(crate) closing: UnreachableRoutes,
 }
 
 /// What a policy says of addresses.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct PolicyAddresses {
     source: Destination,
     destination: Destination,
     lead: Lead,
@@ -81,9 +81,9 @@ struct Said {
     is_of_all: bool,
 }
 
-impl Plan {
+impl AddressPlan {
     /// That of the policies `out` in `spd`, for a host with these addresses and ways to groups.
-    pub(crate) fn of(spd: &Spd, own: &[IpAddr], groups: &Groups) -> Self {
+    pub(crate) fn of(spd: &Spd, own: &[IpAddr], groups: &MulticastGroups) -> Self {
         let groups = if groups.0.is_empty() {
             Vec::new()
         } else {
@@ -92,7 +92,7 @@ impl Plan {
         };
         let few = (spd.len() <= MOST_LOOKED_AT).then(|| said_first(spd.iter())).flatten();
         let all = few.unwrap_or_default();
-        let (mut sources, mut closing) = (Vec::new(), Closing::default());
+        let (mut sources, mut closing) = (Vec::new(), UnreachableRoutes::default());
         for is_v4 in [true, false] {
             let said: Vec<_> =
                 all.iter().filter(|said| said.source.0.is_ipv4() == is_v4).copied().collect();
@@ -135,7 +135,9 @@ fn told((net, length): Destination, lead: Lead) -> String {
 }
 
 /// What the policies `out` say, the first one first; `None` where there are too many.
-fn said_first<'a>(entries: impl Iterator<Item = &'a Arc<PolicyEntry>>) -> Option<Vec<Said>> {
+fn said_first<'a>(
+    entries: impl Iterator<Item = &'a Arc<PolicyEntry>>,
+) -> Option<Vec<PolicyAddresses>> {
     let of_out = entries.filter(|entry| entry.direction() == Direction::Out);
     let mut out: Vec<_> = of_out.take(MOST_POLICIES + 1).collect();
     if out.len() > MOST_POLICIES {
@@ -145,7 +147,7 @@ fn said_first<'a>(entries: impl Iterator<Item = &'a Arc<PolicyEntry>>) -> Option
     Some(out.into_iter().map(|entry| said(entry)).collect())
 }
 
-fn said(entry: &PolicyEntry) -> Said {
+fn said(entry: &PolicyEntry) -> PolicyAddresses {
     let selector = entry.selector();
     let is_sub_that_passes =
         entry.kind() == PolicyKind::Sub && entry.action() == Action::Allow && passes_plain(entry);
@@ -159,7 +161,7 @@ fn said(entry: &PolicyEntry) -> Said {
     let has_esps_path =
         !passes_plain(entry) && entry.templates().any(|template| leads_to_peer(entry, &template));
     let is_of_all = !asks_for_more && !is_sub_that_passes;
-    Said {
+    PolicyAddresses {
         source: net(selector.source),
         destination: net(selector.destination),
         lead: if passes_plain(entry) { Lead::On } else { Lead::Tun },
@@ -176,14 +178,16 @@ fn leads_to_peer(entry: &PolicyEntry, template: &Template) -> bool {
 }
 
 /// The sources that have a table.
-fn nets(said: &[Said], own: &[IpAddr]) -> Vec<Destination> {
+fn nets(said: &[PolicyAddresses], own: &[IpAddr]) -> Vec<Destination> {
     let mut nets: Vec<Destination> = Vec::new();
     let mut add = |net| {
         if !nets.contains(&net) {
             nets.push(net)
         }
     };
-    for Said { source, .. } in said.iter().filter(|said| said.is_whole && said.lead == Lead::Tun) {
+    for PolicyAddresses { source, .. } in
+        said.iter().filter(|said| said.is_whole && said.lead == Lead::Tun)
+    {
         if source.0.is_unspecified() {
             let inside = own.iter().filter(|own| !own.is_loopback()).map(|own| host(*own));
             inside.filter(|own| holds(*source, *own)).for_each(&mut add);
@@ -195,14 +199,14 @@ fn nets(said: &[Said], own: &[IpAddr]) -> Vec<Destination> {
 }
 
 /// Where packets from a source are led; nothing where none is.
-fn leads(source: Destination, said: &[Said]) -> Vec<(Destination, Lead)> {
+fn leads(source: Destination, said: &[PolicyAddresses]) -> Vec<(Destination, Lead)> {
     let concerned: Vec<_> = said.iter().filter(|said| meet(said.source, source)).collect();
     leads_of(concerned.iter().copied(), |net| lead(source, net, &concerned))
 }
 
 /// Where packets are led to the destinations that policies name, shortest prefixes first.
 fn leads_of<'a>(
-    said: impl Iterator<Item = &'a Said>,
+    said: impl Iterator<Item = &'a PolicyAddresses>,
     lead: impl Fn(Destination) -> Lead,
 ) -> Vec<(Destination, Lead)> {
     let mut nets: Vec<_> = said.map(|said| said.destination).collect();
@@ -221,7 +225,7 @@ fn leads_of<'a>(
 }
 
 /// Where unbound sockets' packets to groups are led; nothing where none is.
-fn led_groups(groups: &Groups, said: &[Said]) -> Vec<Group> {
+fn led_groups(groups: &MulticastGroups, said: &[PolicyAddresses]) -> Vec<Group> {
     let mut led: Vec<Group> = Vec::new();
     for (net, source) in groups.0.iter().copied() {
         let own = host(source);
@@ -239,11 +243,12 @@ fn led_groups(groups: &Groups, said: &[Said]) -> Vec<Group> {
 }
 
 /// Where packets go from a source to a net, as far as no policy names a part of it.
-fn lead(source: Destination, net: Destination, said: &[&Said]) -> Lead {
-    let decides = |said: &&&Said| said.is_whole && holds(said.source, source);
+fn lead(source: Destination, net: Destination, said: &[&PolicyAddresses]) -> Lead {
+    let decides = |said: &&&PolicyAddresses| said.is_whole && holds(said.source, source);
     // One that leads some of them there changes nothing where the rest goes there as well.
-    let counts =
-        |said: &&&Said| holds(said.destination, net) && (said.lead == Lead::On || decides(said));
+    let counts = |said: &&&PolicyAddresses| {
+        holds(said.destination, net) && (said.lead == Lead::On || decides(said))
+    };
     said.iter().find(counts).map_or(Lead::On, |said| said.lead)
 }
 

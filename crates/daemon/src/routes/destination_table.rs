@@ -10,7 +10,7 @@ use super::{
     BENEATH, HostRoutes,
     addresses::prefix,
     destinations::{Destination, Steps},
-    lookup_rule::LedBy,
+    lookup_rule::DivertMode,
     route_demand,
 };
 
@@ -19,7 +19,7 @@ impl HostRoutes {
     ///
     /// # Errors
     /// As [`HostRoutes::follow`].
-    pub(crate) fn catch_up(&mut self) -> Result<(), rtnetlink::Error> {
+    pub(crate) fn finish_deferred(&mut self) -> Result<(), rtnetlink::Error> {
         if self.later.is_empty() {
             return Ok(());
         }
@@ -42,7 +42,7 @@ impl HostRoutes {
         if let Some((destination, source)) = self.wish(entry) {
             self.peers.meet_all(&mut self.rtnetlink, entry.templates());
             if entry.templates().any(|template| template.destination.is_unspecified()) {
-                self.peers.doubt(destination.0);
+                self.peers.mark_unverified(destination.0);
             }
             self.destinations.count_in(destination, source);
             self.groups.count_in(entry);
@@ -64,8 +64,8 @@ impl HostRoutes {
             let [above, below] = self.routes(destination, source).map(RouteChange::Put);
             later.push(above);
             match self.leading.by {
-                LedBy::Marks => later.push(below),
-                LedBy::Destinations => beneath.push(below),
+                DivertMode::Marks => later.push(below),
+                DivertMode::Destinations => beneath.push(below),
             }
         }
         self.later = later;
@@ -81,7 +81,9 @@ impl HostRoutes {
         let put: Vec<_> = routes.map(RouteChange::Put).collect();
         let result = self.change_routes(&put);
         if result.is_err() {
-            delete.into_iter().for_each(|destination| self.destinations.doubt(destination));
+            delete
+                .into_iter()
+                .for_each(|destination| self.destinations.mark_unverified(destination));
             return result;
         }
         let routes = delete.into_iter().flat_map(|at| self.routes(at, None).into_iter().rev());
@@ -95,7 +97,7 @@ impl HostRoutes {
             // Which of them are there is asked of the kernel by trying again.
             for RouteChange::Put(route) | RouteChange::Delete(route) in changes {
                 let destination = (route.destination.address(), route.destination.length());
-                self.destinations.doubt(destination);
+                self.destinations.mark_unverified(destination);
             }
         }
         result

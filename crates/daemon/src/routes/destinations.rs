@@ -55,10 +55,10 @@ impl Destinations {
     }
 
     /// All policies are to be counted in anew, and no route that was made is sure to be there.
-    pub(super) fn start_over(&mut self) {
+    pub(super) fn clear_demand(&mut self) {
         self.sources.clear();
-        self.four.start_over();
-        self.six.start_over();
+        self.four.clear_demand();
+        self.six.clear_demand();
     }
 
     /// Joins all halves that want the same.
@@ -68,10 +68,10 @@ impl Destinations {
     }
 
     /// Whether this route is there is not known.
-    pub(super) fn doubt(&mut self, destination: Destination) {
+    pub(super) fn mark_unverified(&mut self, destination: Destination) {
         match destination {
-            (IpAddr::V4(address), len) => self.four.doubt((address, len)),
-            (IpAddr::V6(address), len) => self.six.doubt((address, len)),
+            (IpAddr::V4(address), len) => self.four.mark_unverified((address, len)),
+            (IpAddr::V6(address), len) => self.six.mark_unverified((address, len)),
         }
     }
 
@@ -119,13 +119,13 @@ const SPARSE: usize = 8;
 
 /// How many policies want a source.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct SourceDemand {
     source: Source,
     count: u32,
 }
 
 /// Nobody's.
-impl Default for Wish {
+impl Default for SourceDemand {
     fn default() -> Self {
         Self { source: Source::DOUBTFUL, count: 0 }
     }
@@ -135,7 +135,7 @@ impl Default for Wish {
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     /// That of its policies; mostly all want the same.
-    first: Wish,
+    first: SourceDemand,
     /// What all of it wants.
     wanted: Option<Source>,
     /// What the route has that was made.
@@ -149,7 +149,7 @@ struct Node {
 struct Prefixes<A> {
     nodes: HashMap<(A, u8), Node, RandomState>,
     /// Of policies that want other sources than the first one does.
-    others: HashMap<(A, u8), Vec<Wish>, RandomState>,
+    others: HashMap<(A, u8), Vec<SourceDemand>, RandomState>,
     /// Whose routes may have to change.
     touched: Vec<(A, u8)>,
 }
@@ -172,7 +172,7 @@ impl<A: Address> Prefixes<A> {
             let others = self.others.entry(at).or_default();
             match others.iter_mut().find(|wish| wish.source == source) {
                 Some(wish) => wish.count += 1,
-                None => others.push(Wish { source, count: 1 }),
+                None => others.push(SourceDemand { source, count: 1 }),
             }
         }
         self.settle(at);
@@ -199,7 +199,7 @@ impl<A: Address> Prefixes<A> {
         self.settle(at);
     }
 
-    fn start_over(&mut self) {
+    fn clear_demand(&mut self) {
         self.others.clear();
         self.touched.clear();
         for (at, node) in &mut self.nodes {
@@ -208,7 +208,7 @@ impl<A: Address> Prefixes<A> {
         }
     }
 
-    fn doubt(&mut self, at: (A, u8)) {
+    fn mark_unverified(&mut self, at: (A, u8)) {
         self.nodes.entry(at).or_default().made = Some(Source::DOUBTFUL);
     }
 

@@ -1,5 +1,5 @@
 //! Rules and tables that lead packets into the TUN before all of the host's own: those that the
-//! packet filter has marked, and those of the [`Plan`].
+//! packet filter has marked, and those of the [`AddressPlan`].
 //!
 //! ```text
 //! 188       our own mark: goto 219
@@ -20,11 +20,11 @@ use uxfrm_packet::Version;
 
 use super::{
     BENEATH,
-    address_plan::{Closing, Group, Lead, MOST_SOURCES, Plan, Source},
+    address_plan::{AddressPlan, Group, Lead, MOST_SOURCES, Source, UnreachableRoutes},
     addresses::{default_net, prefix},
     destinations::Destination,
     forgive_absent, multicast,
-    stale::Kept,
+    stale::RunningGateway,
     versions,
 };
 use crate::config::DIVERTED;
@@ -48,25 +48,25 @@ const _ALL_FIT: () = assert!(PLANNED as usize + MOST_SOURCES == CLOSING[0] as us
 
 /// The rules and tables of one gateway.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct DivertRules {
     tun: u32,
     mark: u32,
     tables: [u32; TABLES],
     /// Whether they are up.
     are_up: bool,
     /// What the kernel has of a plan.
-    plan: Plan,
+    plan: AddressPlan,
     /// Whether the plan may be another one now.
     is_old: bool,
     /// Whether it was not made anew since the last review: then it follows the next change at once.
-    may_hurry: bool,
+    may_renew_now: bool,
 }
 
-impl Ways {
+impl DivertRules {
     /// None yet. Their tables are those behind `table`.
     pub(super) fn new(tun: u32, table: u32, mark: u32) -> Self {
-        let (tables, plan) = (tables(table), Plan::default());
-        Self { tun, mark, tables, are_up: false, plan, is_old: true, may_hurry: true }
+        let (tables, plan) = (tables(table), AddressPlan::default());
+        Self { tun, mark, tables, are_up: false, plan, is_old: true, may_renew_now: true }
     }
 
     /// The plan may be another one now.
@@ -80,13 +80,13 @@ impl Ways {
     }
 
     /// Whether the plan is to follow at once: the first change since the last review.
-    pub(super) fn may_hurry(&mut self) -> bool {
-        self.is_old && std::mem::replace(&mut self.may_hurry, false)
+    pub(super) fn may_renew_now(&mut self) -> bool {
+        self.is_old && std::mem::replace(&mut self.may_renew_now, false)
     }
 
     /// A review: where nothing has changed since the last one, the next change may hurry.
     pub(super) fn rest(&mut self) {
-        self.may_hurry |= !self.is_old;
+        self.may_renew_now |= !self.is_old;
     }
 
     /// Leads what is marked into the TUN, and nothing else yet.
@@ -103,7 +103,7 @@ impl Ways {
     pub(super) fn refuse(
         &mut self,
         rtnetlink: &mut Rtnetlink,
-        plan: Plan,
+        plan: AddressPlan,
     ) -> Result<(), rtnetlink::Error> {
         (self.are_up, self.plan) = (true, plan);
         let marked = versions().flat_map(|version| self.pair(self.tables[0], default_net(version)));
@@ -118,7 +118,7 @@ impl Ways {
         if !std::mem::replace(&mut self.are_up, false) {
             return Ok(());
         }
-        self.plan_alone(rtnetlink, Plan::default())?;
+        self.plan_alone(rtnetlink, AddressPlan::default())?;
         for version in versions() {
             for rule in self.fixed(version) {
                 forgive_absent(rtnetlink.delete_rule(&rule))?;
@@ -134,7 +134,7 @@ impl Ways {
     pub(super) fn renew_plan(
         &mut self,
         rtnetlink: &mut Rtnetlink,
-        plan: Plan,
+        plan: AddressPlan,
     ) -> Result<(), rtnetlink::Error> {
         self.is_old = false;
         let result = if self.are_up && plan != self.plan {
@@ -152,7 +152,7 @@ impl Ways {
         if !self.are_up || self.plan.sources.is_empty() {
             return Ok(());
         }
-        let plan = Plan { sources: Vec::new(), ..self.plan.clone() };
+        let plan = AddressPlan { sources: Vec::new(), ..self.plan.clone() };
         self.plan_alone(rtnetlink, plan)
     }
 
@@ -184,7 +184,7 @@ impl Ways {
     fn plan_alone(
         &mut self,
         rtnetlink: &mut Rtnetlink,
-        plan: Plan,
+        plan: AddressPlan,
     ) -> Result<(), rtnetlink::Error> {
         for version in versions() {
             let wanted: Vec<_> = self.planned(&plan, version).collect();
@@ -201,7 +201,11 @@ impl Ways {
         Ok(())
     }
 
-    fn install(&self, rtnetlink: &mut Rtnetlink, plan: &Plan) -> Result<(), rtnetlink::Error> {
+    fn install(
+        &self,
+        rtnetlink: &mut Rtnetlink,
+        plan: &AddressPlan,
+    ) -> Result<(), rtnetlink::Error> {
         let put: Vec<_> = self.routes(plan).map(RouteChange::Put).collect();
         rtnetlink.change_routes(&put)?;
         for version in versions() {
@@ -213,11 +217,14 @@ impl Ways {
     }
 
     /// What stays when leftovers go.
-    pub(super) fn kept(&self) -> Kept {
+    pub(super) fn kept(&self) -> RunningGateway {
         if !self.are_up {
-            return Kept::default();
+            return RunningGateway::default();
         }
-        let mut kept = Kept { routes: self.routes(&self.plan).collect(), ..Kept::default() };
+        let mut kept = RunningGateway {
+            routes: self.routes(&self.plan).collect(),
+            ..RunningGateway::default()
+        };
         for version in versions() {
             kept.rules.extend(self.fixed(version));
             kept.rules.extend(self.planned(&self.plan, version));
@@ -237,7 +244,7 @@ impl Ways {
         ]
     }
 
-    fn planned(&self, plan: &Plan, version: Version) -> impl Iterator<Item = Rule> + use<> {
+    fn planned(&self, plan: &AddressPlan, version: Version) -> impl Iterator<Item = Rule> + use<> {
         let of_source = |(number, source): (usize, &Source)| {
             let action = RuleAction::Lookup(self.tables[1 + number]);
             Rule { source: Some(prefix(source.net)), ..rule(version, priority(number), action) }
@@ -253,7 +260,7 @@ impl Ways {
     }
 
     /// Rules to tables of which refusals alone count.
-    fn closing(&self, plan: &Plan, version: Version) -> impl Iterator<Item = Rule> {
+    fn closing(&self, plan: &AddressPlan, version: Version) -> impl Iterator<Item = Rule> {
         let made = self.closings(plan).into_iter().zip(CLOSING).zip([Sender::Host, Sender::Any]);
         made.filter(move |(((_, leads), _), _)| leads.iter().any(|(net, _)| is_of(version, *net)))
             .map(move |(((table, _), priority), sender)| Rule {
@@ -264,13 +271,16 @@ impl Ways {
     }
 
     /// The tables of what is refused once the TUN is gone.
-    fn closings<'plan>(&self, plan: &'plan Plan) -> [(u32, &'plan [(Destination, Lead)]); 2] {
+    fn closings<'plan>(
+        &self,
+        plan: &'plan AddressPlan,
+    ) -> [(u32, &'plan [(Destination, Lead)]); 2] {
         let [.., own, everyone, _groups] = self.tables;
         [(own, &plan.closing.own), (everyone, &plan.closing.everyone)]
     }
 
     /// The routes of all of a plan's tables, of the families that the kernel has.
-    fn routes(&self, plan: &Plan) -> impl Iterator<Item = Route> {
+    fn routes(&self, plan: &AddressPlan) -> impl Iterator<Item = Route> {
         let of_source = |(number, source): (usize, &Source)| {
             let table = self.tables[1 + number];
             let of_lead = |(net, lead): &(_, Lead)| self.led(table, prefix(*net), *lead);
@@ -340,7 +350,7 @@ fn priority(number: usize) -> u32 {
 }
 
 /// A plan's rules in words, a line for each.
-pub(super) fn lines(plan: &Plan) -> impl Iterator<Item = String> {
+pub(super) fn lines(plan: &AddressPlan) -> impl Iterator<Item = String> {
     let families = [true, false].into_iter().flat_map(|is_v4| plan.of_family(is_v4));
     let of_sources = families.map(|(number, source)| format!("rule {} {source}", priority(number)));
     let groups: Vec<_> = plan.groups.iter().map(Group::to_string).collect();
@@ -349,7 +359,7 @@ pub(super) fn lines(plan: &Plan) -> impl Iterator<Item = String> {
     of_sources.chain(to_groups).chain(closing_lines(&plan.closing))
 }
 
-fn closing_lines(closing: &Closing) -> impl Iterator<Item = String> {
+fn closing_lines(closing: &UnreachableRoutes) -> impl Iterator<Item = String> {
     let whose = ["what programs here send", "whoever sends"];
     let refused = [&closing.own, &closing.everyone].into_iter().zip(CLOSING).zip(whose);
     refused.filter(|((leads, _), _)| !leads.is_empty()).map(|((leads, priority), whose)| {

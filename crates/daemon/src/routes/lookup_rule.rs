@@ -14,7 +14,7 @@ pub(super) const FALLBACK: u32 = 33_000;
 
 /// By what packets find their way into the TUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LedBy {
+pub(crate) enum DivertMode {
     /// A mark that the packet filter gives them, or the plan.
     Marks,
     /// Routes to their destinations alone.
@@ -23,13 +23,13 @@ pub(crate) enum LedBy {
 
 /// The rules of both families to one table: for all packets without our own mark.
 #[derive(Debug)]
-pub(super) struct Leading {
+pub(super) struct LookupRule {
     pub(super) table: u32,
     pub(super) mark: u32,
-    pub(super) by: LedBy,
+    pub(super) by: DivertMode,
 }
 
-impl Leading {
+impl LookupRule {
     /// Has them lead to the table, and no others; how many were not there.
     pub(super) fn alone(&self, rtnetlink: &mut Rtnetlink) -> Result<usize, rtnetlink::Error> {
         let mut missing = 0;
@@ -78,8 +78,8 @@ impl Leading {
             destination: None,
             action: RuleAction::Lookup(self.table),
             priority: match self.by {
-                LedBy::Marks => FALLBACK,
-                LedBy::Destinations => FIRST,
+                DivertMode::Marks => FALLBACK,
+                DivertMode::Destinations => FIRST,
             },
             suppress_prefix_length: None,
         }

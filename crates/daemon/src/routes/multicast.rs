@@ -19,11 +19,11 @@ const MOST: usize = 64;
 
 /// Nets of groups, each with the source that a packet to there has without uxfrm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Groups(pub(super) Vec<(Destination, IpAddr)>);
+pub(crate) struct MulticastGroups(pub(super) Vec<(Destination, IpAddr)>);
 
-impl Groups {
+impl MulticastGroups {
     /// Those of the policies `out` in `spd`, as packets with `mark`, which go past uxfrm, would be
-    /// sent to them. Groups without a route are left to the table of destinations.
+    /// sent to them. MulticastGroups without a route are left to the table of destinations.
     pub(super) fn of(spd: &Spd, rtnetlink: &mut Rtnetlink, mark: u32) -> Self {
         let of_out = spd.iter().filter(|entry| entry.direction() == Direction::Out);
         let mut nets: Vec<_> = of_out.filter_map(|entry| named_by(entry)).collect();
@@ -39,13 +39,13 @@ impl Groups {
 
 /// How many policies lead groups' packets to uxfrm.
 #[derive(Debug, Default)]
-pub(super) struct Named {
+pub(super) struct GroupPolicies {
     count: usize,
     /// Whether it has changed since the last time.
     news: bool,
 }
 
-impl Named {
+impl GroupPolicies {
     /// A policy comes.
     pub(super) fn count_in(&mut self, entry: &PolicyEntry) {
         if named_by(entry).is_some() {
@@ -67,7 +67,7 @@ impl Named {
 
     /// Whether the plan is to follow at once, as no mark leads groups' packets. Not where there are
     /// many: each plan looks at all policies.
-    pub(super) fn take_haste(&mut self) -> bool {
+    pub(super) fn take_urgency(&mut self) -> bool {
         std::mem::take(&mut self.news) && self.count <= MOST
     }
 }

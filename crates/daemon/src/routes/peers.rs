@@ -5,7 +5,7 @@ use std::{collections::HashSet, net::IpAddr};
 use uxfrm_engine::{NarrowPaths, Template, least_path};
 use uxfrm_io::rtnetlink::Rtnetlink;
 
-use super::rp_filter::WaysBack;
+use super::rp_filter::RpFilterCheck;
 
 /// What the network takes towards peers that no route leads to.
 const USUAL_MTU: u32 = 1500;
@@ -28,7 +28,7 @@ pub(super) struct Peers {
     narrow: NarrowPaths,
     /// Whether workers have to be told.
     news: bool,
-    ways_back: WaysBack,
+    ways_back: RpFilterCheck,
 }
 
 impl Peers {
@@ -40,12 +40,12 @@ impl Peers {
             mtu: u32::MAX,
             narrow: NarrowPaths::new(),
             news: true,
-            ways_back: WaysBack::default(),
+            ways_back: RpFilterCheck::default(),
         }
     }
 
     /// Forgets them: those that are still peers are met again.
-    pub(super) fn start_over(&mut self) {
+    pub(super) fn clear_demand(&mut self) {
         self.known.clear();
         (self.mtu, self.news) = (u32::MAX, true);
     }
@@ -53,7 +53,7 @@ impl Peers {
     /// Asks for the ways to all of them again.
     pub(super) fn meet_again(&mut self, rtnetlink: &mut Rtnetlink) {
         let known = std::mem::take(&mut self.known);
-        self.start_over();
+        self.clear_demand();
         known.into_iter().for_each(|peer| self.meet(rtnetlink, peer));
     }
 
@@ -75,7 +75,7 @@ impl Peers {
     /// asks again.
     fn meet(&mut self, rtnetlink: &mut Rtnetlink, peer: IpAddr) {
         self.known.insert(peer);
-        self.ways_back.doubt(peer);
+        self.ways_back.mark_unverified(peer);
         let way = rtnetlink.route_to(peer, self.mark).ok();
         let Some(way) = way.filter(|way| way.mtu < self.mtu) else { return };
         // What takes less than its device is narrow for this peer alone, perhaps for some minutes.
@@ -96,7 +96,7 @@ impl Peers {
     }
 
     /// A packet to there was longer than the network takes: asks how much that is.
-    pub(super) fn meet_narrow_path(&mut self, rtnetlink: &mut Rtnetlink, to: IpAddr) {
+    pub(super) fn note_path_mtu(&mut self, rtnetlink: &mut Rtnetlink, to: IpAddr) {
         if self.narrow.len() < MOST_NARROW || self.narrow.contains_key(&to) {
             self.measure(rtnetlink, to);
         }
@@ -104,7 +104,7 @@ impl Peers {
 
     /// Asks again where the network took less: the kernel forgets after some minutes what routers
     /// have said (`net.ipv4.route.mtu_expires`).
-    pub(super) fn measure_again(&mut self, rtnetlink: &mut Rtnetlink) {
+    pub(super) fn remeasure_path_mtu(&mut self, rtnetlink: &mut Rtnetlink) {
         let known: Vec<_> = self.narrow.keys().copied().collect();
         known.into_iter().for_each(|peer| self.measure(rtnetlink, peer));
     }
@@ -132,17 +132,17 @@ impl Peers {
     }
 
     /// Whether workers have to be told, since the last time.
-    pub(super) fn take_news(&mut self) -> bool {
+    pub(super) fn take_route_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
     /// Something comes from there, and perhaps the kernel does not take it.
-    pub(super) fn doubt(&mut self, destination: IpAddr) {
-        self.ways_back.doubt(destination);
+    pub(super) fn mark_unverified(&mut self, destination: IpAddr) {
+        self.ways_back.mark_unverified(destination);
     }
 
     /// Says where the kernel takes nothing from a peer.
-    pub(super) fn check_ways_back(&mut self, rtnetlink: &mut Rtnetlink, tun: u32) {
+    pub(super) fn check_rp_filters(&mut self, rtnetlink: &mut Rtnetlink, tun: u32) {
         self.ways_back.check(rtnetlink, tun, self.mark);
     }
 }

@@ -19,15 +19,15 @@ const MOST: usize = 4096;
 
 /// Peers whose ways back are to be looked at.
 #[derive(Debug, Default)]
-pub(super) struct WaysBack {
+pub(super) struct RpFilterCheck {
     doubtful: Vec<IpAddr>,
     /// Whether it was told: once is enough.
     is_told: bool,
 }
 
-impl WaysBack {
+impl RpFilterCheck {
     /// Something comes from there, and perhaps it is not taken. IPv6 has no such check.
-    pub(super) fn doubt(&mut self, peer: IpAddr) {
+    pub(super) fn mark_unverified(&mut self, peer: IpAddr) {
         if peer.is_ipv4() && !self.is_told && self.doubtful.len() < MOST {
             self.doubtful.push(peer);
         }

@@ -19,7 +19,7 @@ use crate::config::DIVERTED;
 
 /// What a gateway that runs has. By default none runs.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RunningGateway {
     /// Its rules.
     pub(super) rules: Vec<Rule>,
     /// Its routes, but for those to destinations.
@@ -28,7 +28,7 @@ pub(super) struct Kept {
     pub(super) destinations: Option<u32>,
 }
 
-impl Kept {
+impl RunningGateway {
     fn has(&self, route: &Route) -> bool {
         let alike =
             |other: &Route| (other.table, other.destination) == (route.table, route.destination);
@@ -56,7 +56,7 @@ pub(super) fn take_over(
     }
     let mut destinations = Destinations::default();
     for Route { destination, .. } in beneath {
-        destinations.doubt((destination.address(), destination.length()));
+        destinations.mark_unverified((destination.address(), destination.length()));
     }
     Ok(Some(destinations))
 }
@@ -69,7 +69,7 @@ pub(super) fn share(
     let routes = rtnetlink.routes(table)?;
     let mut destinations = Destinations::default();
     for Route { destination, .. } in &routes {
-        destinations.doubt((destination.address(), destination.length()));
+        destinations.mark_unverified((destination.address(), destination.length()));
     }
     Ok((!routes.is_empty()).then_some(destinations))
 }
@@ -78,7 +78,7 @@ pub(super) fn share(
 /// routes that such a one left in tables that are in use again.
 pub(super) fn let_go_of_others(
     rtnetlink: &mut Rtnetlink,
-    kept: &Kept,
+    kept: &RunningGateway,
 ) -> Result<(), rtnetlink::Error> {
     let mut rules = Vec::new();
     for version in versions() {
@@ -116,31 +116,31 @@ pub(super) fn clear(rtnetlink: &mut Rtnetlink, table: u32) -> anyhow::Result<()>
 
 /// Those of gateways: to tables of destinations, of what is marked, and of a plan beside those.
 fn gateways(rules: Vec<Rule>) -> impl Iterator<Item = Rule> {
-    let to_destinations = rules.iter().filter(|rule| is_for_destinations(rule));
+    let to_destinations = rules.iter().filter(|rule| is_destination_rule(rule));
     let mut beside: BTreeSet<_> =
         to_destinations.filter_map(Rule::table).flat_map(divert_rules::tables).collect();
-    let marked = rules.iter().filter(|rule| is_for_marked(rule)).filter_map(Rule::table);
+    let marked = rules.iter().filter(|rule| is_mark_rule(rule)).filter_map(Rule::table);
     beside.extend(marked.flat_map(|table| divert_rules::tables(table.wrapping_sub(1))));
     let is_of_plan = move |rule: &Rule| {
         is_planned(rule) && rule.table().is_some_and(|table| beside.contains(&table))
     };
     rules.into_iter().filter(move |rule| {
-        is_past_plan(rule) || is_for_destinations(rule) || is_for_marked(rule) || is_of_plan(rule)
+        follows_plan(rule) || is_destination_rule(rule) || is_mark_rule(rule) || is_of_plan(rule)
     })
 }
 
-fn is_for_destinations(rule: &Rule) -> bool {
+fn is_destination_rule(rule: &Rule) -> bool {
     [FIRST, FALLBACK].contains(&rule.priority)
         && rule.suppress_prefix_length.is_none()
         && matches!(rule.mark, FirewallMark::IsNot(_, u32::MAX))
 }
 
-fn is_for_marked(rule: &Rule) -> bool {
+fn is_mark_rule(rule: &Rule) -> bool {
     rule.priority == divert_rules::LAST && rule.mark == FirewallMark::Is(DIVERTED, DIVERTED)
 }
 
 /// Of our own sockets' packets.
-fn is_past_plan(rule: &Rule) -> bool {
+fn follows_plan(rule: &Rule) -> bool {
     rule.priority == divert_rules::FIRST
         && rule.action == RuleAction::Goto(divert_rules::LAST)
         && matches!(rule.mark, FirewallMark::Is(_, u32::MAX))

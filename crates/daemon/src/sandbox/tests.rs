@@ -84,5 +84,5 @@ fn tables_in_the_kernel_are_for_those_who_have_them() {
 #[test]
 fn words_without_a_refusal_stay_as_they_are() {
     let absent = format!("can't read x: {}", io::Error::from(Errno::ENOENT));
-    assert_eq!(advised(absent.clone()), absent);
+    assert_eq!(with_sandbox_advice(absent.clone()), absent);
 }

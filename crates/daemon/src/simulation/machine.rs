@@ -18,7 +18,7 @@ use crate::{
     clock::{self, Clock},
     reconcile::sequences::{
         disk::Disk,
-        memory::{Memory, Shelf},
+        memory::{WitnessMemory, WitnessStorage},
     },
 };
 
@@ -26,7 +26,7 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
     static START: Cell<u64> = const { Cell::new(0) };
     static DICE: RefCell<Rng> = const { RefCell::new(Rng::new(0)) };
-    /// Memory that no run has.
+    /// WitnessMemory that no run has.
     static FREE: RefCell<Vec<&'static [AtomicU64]>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -273,7 +273,7 @@ impl FakeShelf {
     }
 }
 
-impl Shelf for FakeShelf {
+impl WitnessStorage for FakeShelf {
     fn name(&self) -> String {
         "/run".to_owned()
     }
@@ -288,7 +288,7 @@ impl Shelf for FakeShelf {
         Some(Box::new(Cursor::new(bytes)))
     }
 
-    fn create(&self, _: usize) -> io::Result<Box<dyn Memory>> {
+    fn create(&self, _: usize) -> io::Result<Box<dyn WitnessMemory>> {
         let free = FREE.with_borrow_mut(Vec::pop);
         let words = free.unwrap_or_else(|| {
             let words: Vec<_> = (0..MOST).map(|_| AtomicU64::new(0)).collect();
@@ -306,7 +306,7 @@ struct FakeMemory {
     words: &'static [AtomicU64],
 }
 
-impl Memory for FakeMemory {
+impl WitnessMemory for FakeMemory {
     fn words(&self) -> &'static [AtomicU64] {
         self.words
     }

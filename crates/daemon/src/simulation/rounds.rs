@@ -238,7 +238,7 @@ fn round_that_fails_leaves_everything_as_it_was() {
             assert_eq!(before.shown, after.shown, "seed {seed}, round {round}");
             machine::pass(std::time::Duration::from_millis(300));
             let outbox = &mut Outbox::default();
-            stand.site.run.as_mut().unwrap().keep_time(outbox);
+            stand.site.run.as_mut().unwrap().run_housekeeping(outbox);
             let file = stand.site.disk.file_in_place().unwrap();
             stand.run().check_reservations(&file);
         }

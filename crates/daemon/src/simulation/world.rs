@@ -131,7 +131,7 @@ impl World {
             48..64 => self.some_requests(),
             64..73 => {
                 let site = self.some_site();
-                self.keep_time(site);
+                self.run_housekeeping(site);
             }
             73..78 => self.time_passes(),
             78..87 => self.somebody_wants_something(),
@@ -281,7 +281,7 @@ impl World {
 
     /// Another process takes a gateway's place while packets come and go, or fails to.
     fn upgrade(&mut self, site: usize) {
-        self.keep_time(site);
+        self.run_housekeeping(site);
         if self.sites[site].run.is_none() {
             return;
         }
@@ -370,9 +370,9 @@ impl World {
     }
 
     /// The control thread's turn.
-    pub(super) fn keep_time(&mut self, site: usize) {
+    pub(super) fn run_housekeeping(&mut self, site: usize) {
         let Some(run) = &mut self.sites[site].run else { return };
-        let news = run.keep_time(&mut self.outbox);
+        let news = run.run_housekeeping(&mut self.outbox);
         if self.rng.below(2) == 0 {
             self.write_policies_down(site);
         }

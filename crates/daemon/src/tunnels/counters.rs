@@ -8,10 +8,10 @@ use uxfrm_packet::Version;
 use uxfrm_runtime::{Source, TunnelCounts};
 use uxfrm_tunnel::{DropReason, PortIdentity, counters::Drops};
 
-use super::Carrying;
+use super::TunnelService;
 
 /// The counters of a receive port: `packets` and `bytes` that came, and its drops by reason.
-pub(super) fn of_port(carrying: &Carrying, identity: &PortIdentity) -> Counts {
+pub(super) fn of_port(carrying: &TunnelService, identity: &PortIdentity) -> Counts {
     let source = Source::Datagrams(*identity);
     let Some((_, counts)) = carrying.sockets.iter().find(|(known, _)| *known == source) else {
         return Counts::default();
@@ -23,7 +23,7 @@ pub(super) fn of_port(carrying: &Carrying, identity: &PortIdentity) -> Counts {
 }
 
 /// The counters of a tunnel.
-pub(super) fn of_link(carrying: &Carrying, name: &str) -> Statistics {
+pub(super) fn of_link(carrying: &TunnelService, name: &str) -> Statistics {
     let opened = carrying.interfaces.iter().find(|opened| opened.name == name);
     opened.map(|opened| statistics(&opened.counts)).unwrap_or_default()
 }
@@ -50,7 +50,7 @@ pub(super) fn by_reason(drops: &Drops) -> impl Iterator<Item = (String, u64)> {
     all.filter(|(_, count)| *count != 0)
 }
 
-impl Carrying {
+impl TunnelService {
     /// A line for each drop reason, and for each tunnel and receive port what it carried, in the form of `/proc/net/xfrm_stat`; nothing where there
     /// never was one.
     pub(crate) fn counts(&self) -> String {

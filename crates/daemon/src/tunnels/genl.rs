@@ -7,13 +7,13 @@ use uxfrm_netlink::{
 };
 use uxfrm_tunnel::{Port, PortIdentity};
 
-use super::{Carrying, counters, error};
+use super::{TunnelService, counters, error};
 
 const ENOENT: i32 = 2;
 
 /// Carries out a request.
 pub(super) fn act(
-    carrying: &mut Carrying,
+    carrying: &mut TunnelService,
     message: &Message<'_>,
     answers: &mut Answers,
 ) -> Result<Settled, Refusal> {
@@ -32,7 +32,7 @@ pub(super) fn act(
 }
 
 fn carry_out(
-    carrying: &mut Carrying,
+    carrying: &mut TunnelService,
     command: Command,
     attributes: &PortAttributes,
     message: &Message<'_>,

@@ -30,26 +30,28 @@ use uxfrm_tunnel::{
     counters::{Count, Drops},
 };
 
-use super::{Carrying, Opened, Plan, Worker, error, per_address_sockets, sockets};
+use super::{
+    TunnelInterface, TunnelService, TunnelSpec, Worker, error, per_address_sockets, sockets,
+};
 use crate::{
-    carrier::Carrier,
+    carrier::PausableThread,
     descriptor_store::{Copies, DescriptorStore},
 };
 
 /// All that there is.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Passed {
-    links: Vec<PassedLink>,
+pub(crate) struct TunnelsHandover {
+    links: Vec<LinkHandover>,
     ports: Vec<Vec<u8>>,
     /// In the order of their descriptors.
-    sockets: Vec<PassedSource>,
+    sockets: Vec<SourceHandover>,
     /// The identification of the next packet that is cut.
     ident: u32,
 }
 
 /// A tunnel: the body of `RTM_NEWLINK`, and what that does not say.
 #[derive(Debug, Serialize, Deserialize)]
-struct PassedLink {
+struct LinkHandover {
     body: Vec<u8>,
     index: u32,
     local: IpAddr,
@@ -63,7 +65,7 @@ struct PassedLink {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum PassedSource {
+enum SourceHandover {
     /// Version 4 or 6 of IP, and the number of the protocol.
     Protocol(u8, u8),
     Datagrams {
@@ -78,16 +80,16 @@ enum PassedSource {
 
 /// What batch files said when they were last read.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct PassedPlan {
+pub(crate) struct SpecHandover {
     ports: Vec<Vec<u8>>,
     links: Vec<Vec<u8>>,
 }
 
 /// How far all are, once the thread rests.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Finals {
+pub(crate) struct TunnelFinals {
     links: BTreeMap<String, LinkFinal>,
-    sockets: Vec<(PassedSource, Counted)>,
+    sockets: Vec<(SourceHandover, Counted)>,
     drops: BTreeMap<String, u64>,
 }
 
@@ -106,13 +108,13 @@ struct Counted {
     drops: BTreeMap<String, u64>,
 }
 
-impl Carrying {
+impl TunnelService {
     /// What there is, which goes on; `None` where there never was any.
     ///
     /// # Errors
     /// When the thread does not answer.
-    pub(crate) fn portray(&mut self) -> anyhow::Result<Option<(Passed, Copies)>> {
-        self.look_after();
+    pub(crate) fn portray(&mut self) -> anyhow::Result<Option<(TunnelsHandover, Copies)>> {
+        self.maintain();
         let Some(worker) = &self.worker else { return Ok(None) };
         let Portrait { interfaces, incoming, errors, ident } =
             worker.control.portray().context("the thread of the tunnels does not answer")?;
@@ -130,13 +132,13 @@ impl Carrying {
         let errors = errors.into_iter().enumerate();
         descriptors.extend(errors.map(|(number, socket)| (error_name(number), socket)));
         let ports = self.ports.iter().map(|port| port_body(&port.request())).collect();
-        Ok(Some((Passed { links, ports, sockets, ident }, descriptors)))
+        Ok(Some((TunnelsHandover { links, ports, sockets, ident }, descriptors)))
     }
 
-    fn portray_link(&self, route: &Route, narrow: Option<Narrow>) -> anyhow::Result<PassedLink> {
+    fn portray_link(&self, route: &Route, narrow: Option<Narrow>) -> anyhow::Result<LinkHandover> {
         let Route { tunnel, local, egress } = route;
         let index = self.index_of(tunnel.name()).map_err(|refusal| refused(&refusal))?;
-        Ok(PassedLink {
+        Ok(LinkHandover {
             body: creation(&TunnelLink {
                 name: tunnel.name().to_owned(),
                 mtu: None,
@@ -169,8 +171,8 @@ impl Carrying {
     }
 
     /// How far all are. What comes by a socket of a single address counts as its port's.
-    pub(crate) fn finals(&self) -> Finals {
-        let link = |opened: &Opened| {
+    pub(crate) fn finals(&self) -> TunnelFinals {
+        let link = |opened: &TunnelInterface| {
             let TunnelCounts { traffic, drops, .. } = &*opened.counts;
             let numbers = self.tunnels.named(&opened.name)?.numbers();
             let received = Counted::of(&traffic.received, drops);
@@ -186,7 +188,7 @@ impl Carrying {
             let SocketCounts { received, drops } = &**counts;
             ((*source).into(), Counted::of(received, drops))
         });
-        Finals {
+        TunnelFinals {
             links: self.interfaces.iter().filter_map(link).collect(),
             sockets: sockets.collect(),
             drops: self.worker.as_ref().map(|worker| by_name(&worker.drops)).unwrap_or_default(),
@@ -194,7 +196,7 @@ impl Carrying {
     }
 
     /// Goes on with counts and numbers, before the thread carries anything.
-    pub(crate) fn go_on_from(&self, finals: &Finals) {
+    pub(crate) fn go_on_from(&self, finals: &TunnelFinals) {
         for opened in &self.interfaces {
             let Some(LinkFinal { numbers, sent, received }) = finals.links.get(&opened.name) else {
                 continue;
@@ -206,7 +208,7 @@ impl Carrying {
             received.add_to(&opened.counts.traffic.received, &opened.counts.drops);
         }
         for (source, counted) in &finals.sockets {
-            let is_it = |known: &Source| PassedSource::from(*known) == *source;
+            let is_it = |known: &Source| SourceHandover::from(*known) == *source;
             let socket = self.sockets.iter().find(|(known, _)| is_it(known));
             if let Some((_, counts)) = socket {
                 counted.add_to(&counts.received, &counts.drops);
@@ -222,7 +224,7 @@ impl Carrying {
     /// # Errors
     /// What this release does not take of it; the kernel's.
     pub(crate) fn of_passed(
-        passed: &Passed,
+        passed: &TunnelsHandover,
         descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<Self> {
         let mut all = Self::default();
@@ -252,14 +254,14 @@ impl Carrying {
         let (mut lane, control) = TunnelLane::new(sockets)?;
         lane.take_over((all.tunnels.clone(), all.ports.clone()), interfaces, passed.ident)?;
         let drops = lane.drops();
-        let thread = Carrier::resting(lane, super::THREAD.to_owned());
+        let thread = PausableThread::resting(lane, super::THREAD.to_owned());
         all.worker = Some(Worker { thread, control, drops });
         Ok(all)
     }
 
     fn take_link(
         &mut self,
-        link: &PassedLink,
+        link: &LinkHandover,
         descriptors: &mut DescriptorStore,
     ) -> anyhow::Result<(Interface, Option<Narrow>)> {
         let TunnelLink { name, config, .. } = link_of(&link.body)?;
@@ -269,7 +271,11 @@ impl Carrying {
             .with_context(|| format!("the TUN of {name}"))?;
         let tunnel = Arc::clone(&self.tunnels.add(Tunnel::new(&name, config)?)?);
         let counts: Arc<TunnelCounts> = Arc::default();
-        self.interfaces.push(Opened { name, index: link.index, counts: Arc::clone(&counts) });
+        self.interfaces.push(TunnelInterface {
+            name,
+            index: link.index,
+            counts: Arc::clone(&counts),
+        });
         let mtus = (link.path_mtu, link.device_mtu);
         let egress = egress(mtus, link.seed, crate::local_ports::range());
         let route = Route { tunnel, local: link.local, egress };
@@ -308,9 +314,9 @@ impl Carrying {
     }
 }
 
-impl Plan {
-    pub(crate) fn portray(&self) -> PassedPlan {
-        PassedPlan {
+impl TunnelSpec {
+    pub(crate) fn portray(&self) -> SpecHandover {
+        SpecHandover {
             ports: self.ports.iter().map(port_body).collect(),
             links: self.links.iter().map(creation).collect(),
         }
@@ -320,7 +326,7 @@ impl Plan {
     ///
     /// # Errors
     /// What this release does not take of it.
-    pub(crate) fn of_passed(passed: &PassedPlan) -> anyhow::Result<Self> {
+    pub(crate) fn of_passed(passed: &SpecHandover) -> anyhow::Result<Self> {
         let ports = passed.ports.iter().map(|body| port_of(body)).collect::<anyhow::Result<_>>()?;
         let links = passed.links.iter().map(|body| link_of(body)).collect::<anyhow::Result<_>>()?;
         Ok(Self { ports, links })
@@ -358,7 +364,7 @@ fn add_drops(drops: &Drops, passed: &BTreeMap<String, u64>) {
     }
 }
 
-impl From<Source> for PassedSource {
+impl From<Source> for SourceHandover {
     fn from(source: Source) -> Self {
         match source {
             Source::Protocol(Version::V4, protocol) => Self::Protocol(4, protocol.0),
@@ -371,14 +377,14 @@ impl From<Source> for PassedSource {
     }
 }
 
-impl From<PassedSource> for Source {
-    fn from(passed: PassedSource) -> Self {
+impl From<SourceHandover> for Source {
+    fn from(passed: SourceHandover) -> Self {
         let version = |is_v6| if is_v6 { Version::V6 } else { Version::V4 };
         match passed {
-            PassedSource::Protocol(number, protocol) => {
+            SourceHandover::Protocol(number, protocol) => {
                 Self::Protocol(version(number == 6), Protocol(protocol))
             }
-            PassedSource::Datagrams { is_v6, port, peer_port, device, local, peer } => {
+            SourceHandover::Datagrams { is_v6, port, peer_port, device, local, peer } => {
                 let version = version(is_v6);
                 Self::Datagrams(PortIdentity { version, port, peer_port, device, local, peer })
             }
@@ -453,9 +459,9 @@ mod tests {
              link add e type gre remote 10.0.0.3 nopmtudisc ignore-df tos 10\n",
         );
         assert_eq!((ports.len(), links.len()), (3, 5));
-        let plan = Plan { ports: ports.clone(), links: links.clone() };
+        let plan = TunnelSpec { ports: ports.clone(), links: links.clone() };
         let text = serde_json::to_vec(&plan.portray()).unwrap();
-        let passed = Plan::of_passed(&serde_json::from_slice(&text).unwrap()).unwrap();
+        let passed = TunnelSpec::of_passed(&serde_json::from_slice(&text).unwrap()).unwrap();
         assert_eq!(passed.ports(), ports);
         assert_eq!(passed.links(), links);
     }
@@ -471,7 +477,7 @@ mod tests {
             Source::Protocol(Version::V6, Protocol(4)),
         ]);
         for source in sources {
-            assert_eq!(Source::from(PassedSource::from(source)), source);
+            assert_eq!(Source::from(SourceHandover::from(source)), source);
         }
     }
 }

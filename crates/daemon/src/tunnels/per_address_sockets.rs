@@ -9,26 +9,26 @@ use uxfrm_io::Site;
 use uxfrm_runtime::{Change, Incoming, Source};
 use uxfrm_tunnel::{Port, PortIdentity, Ports, Tunnels};
 
-use super::{Carrying, sockets};
+use super::{TunnelService, sockets};
 
 /// Sockets of single addresses at the most: each is waited for, and the loop waits for 254 in all.
 const MOST: usize = 64;
 
 /// A receive port for all addresses, and where others of it are opened.
 #[derive(Debug)]
-pub(super) struct Wide {
+pub(super) struct WildcardPort {
     pub(super) port: Port,
     pub(super) site: Site,
 }
 
-impl Carrying {
+impl TunnelService {
     /// Opens and closes sockets so that the tunnels which send to the number of a receive port have one of their own address there.
-    pub(super) fn come_nearer(&mut self) {
+    pub(super) fn open_per_address(&mut self) {
         self.wide.retain(|wide| self.ports.find(&wide.port.identity).is_ok());
         let wanted = nearer(&self.ports, &self.tunnels);
         let mut changes: Vec<Change> = self.unwanted(&wanted).map(Change::Leave).collect();
         let new = wanted.into_iter().filter(|identity| !self.listens(identity));
-        changes.extend(new.filter_map(|identity| self.open_nearer(identity)));
+        changes.extend(new.filter_map(|identity| self.open_per_address_socket(identity)));
         if changes.is_empty() {
             return;
         }
@@ -52,7 +52,7 @@ impl Carrying {
     }
 
     /// A socket of the port's at one address; what comes there counts as the port's.
-    fn open_nearer(&self, identity: PortIdentity) -> Option<Change> {
+    fn open_per_address_socket(&self, identity: PortIdentity) -> Option<Change> {
         let wide = self.wide.iter().find(|wide| covers(&wide.port.identity, &identity))?;
         let of_all = Source::Datagrams(wide.port.identity);
         let (_, counts) = self.sockets.iter().find(|(source, _)| *source == of_all)?;

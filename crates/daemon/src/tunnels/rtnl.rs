@@ -7,7 +7,7 @@ use uxfrm_link::{
 };
 use uxfrm_netlink::{Answers, Flags, Message, Refusal, Settled};
 
-use super::{Carrying, EEXIST, ENODEV, EOPNOTSUPP, counters, error};
+use super::{EEXIST, ENODEV, EOPNOTSUPP, TunnelService, counters, error};
 
 const EINVAL: i32 = 22;
 /// `NLM_F_EXCL`, `NLM_F_CREATE`
@@ -16,7 +16,7 @@ const CREATE: u16 = 0x400;
 
 /// Carries out a request.
 pub(super) fn act(
-    carrying: &mut Carrying,
+    carrying: &mut TunnelService,
     message: &Message<'_>,
     answers: &mut Answers,
 ) -> Result<Settled, Refusal> {
@@ -46,7 +46,7 @@ pub(super) fn act(
     Ok(Settled::Done)
 }
 
-fn make(carrying: &mut Carrying, request: LinkRequest, flags: u16) -> Result<(), Refusal> {
+fn make(carrying: &mut TunnelService, request: LinkRequest, flags: u16) -> Result<(), Refusal> {
     let named = name_of(carrying, &request);
     let config = request.config.ok_or(Refusal::bare(EOPNOTSUPP))?;
     let link = |name| TunnelLink { name, mtu: request.mtu, admin: request.admin, config };
@@ -62,7 +62,7 @@ fn make(carrying: &mut Carrying, request: LinkRequest, flags: u16) -> Result<(),
 }
 
 /// The tunnel that a request is about.
-fn name_of(carrying: &Carrying, request: &LinkRequest) -> Result<String, Refusal> {
+fn name_of(carrying: &TunnelService, request: &LinkRequest) -> Result<String, Refusal> {
     let is_meant = |name: &str, index: u32| match &request.name {
         Some(wanted) if request.index == 0 => wanted == name,
         Some(_) | None => request.index == index,
@@ -82,7 +82,7 @@ fn name_of(carrying: &Carrying, request: &LinkRequest) -> Result<String, Refusal
 }
 
 /// What is told of a tunnel.
-fn body(carrying: &Carrying, name: &str) -> Result<Vec<u8>, Refusal> {
+fn body(carrying: &TunnelService, name: &str) -> Result<Vec<u8>, Refusal> {
     let index = carrying.index_of(name)?;
     let tunnel = carrying.tunnels.named(name).ok_or(Refusal::bare(ENODEV))?;
     let mut rtnetlink = Rtnetlink::open().map_err(error::of_rtnetlink)?;

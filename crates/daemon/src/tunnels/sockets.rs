@@ -17,7 +17,7 @@ use uxfrm_packet::{Protocol, Version};
 use uxfrm_runtime::{Route, egress};
 use uxfrm_tunnel::{Config, Port as ReceivePort, PortIdentity, Tunnel, ports::ZeroChecksum6};
 
-use super::{error, per_address_sockets::Wide};
+use super::{error, per_address_sockets::WildcardPort};
 use crate::{
     local_ports,
     tun::{QUEUE, gso_limit},
@@ -131,18 +131,18 @@ pub(super) fn taken_datagrams(identity: &PortIdentity, socket: OwnedFd) -> Resul
 }
 
 /// What opens sockets of single addresses beside that of a port for all; `None` for other ports.
-pub(super) fn wide(port: ReceivePort, socket: &Udp) -> Option<Wide> {
+pub(super) fn wide(port: ReceivePort, socket: &Udp) -> Option<WildcardPort> {
     if !port.identity.local.is_unspecified() {
         return None;
     }
     let site = socket.site();
     site.inspect_err(|error| tracing::debug!(%error, "no sockets of single addresses"))
         .ok()
-        .map(|site| Wide { port, site })
+        .map(|site| WildcardPort { port, site })
 }
 
 /// The socket of a port for all addresses at one of them.
-pub(super) fn nearer(wide: &Wide, address: IpAddr) -> io::Result<Box<dyn Port>> {
+pub(super) fn nearer(wide: &WildcardPort, address: IpAddr) -> io::Result<Box<dyn Port>> {
     let socket = wide.site.at(address)?;
     allow(&wide.port, &socket)?;
     Ok(Box::new(socket))

@@ -6,26 +6,26 @@ use uxfrm_io::text_file;
 use uxfrm_link::{Admin, Command, Fou, FouPort, Link, TunnelLink};
 use uxfrm_tunnel::{Port, PortRequest, Ports, Tunnel, Tunnels};
 
-use super::{Carrying, error};
+use super::{TunnelService, error};
 use crate::{config::Config, ports::workers};
 
 /// What batch files add; it can be, all together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct TunnelSpec {
     pub(super) ports: Vec<PortRequest>,
     pub(super) links: Vec<TunnelLink>,
 }
 
 /// What a plan's lines are checked against: those before them, and what is the gateway's.
 #[derive(Debug)]
-struct Known {
+struct SpecContext {
     ports: Ports,
     tunnels: Tunnels,
     tun: String,
     udp_ports: Vec<u16>,
 }
 
-impl Known {
+impl SpecContext {
     fn of(config: &Config) -> Self {
         Self {
             ports: Ports::default(),
@@ -36,14 +36,14 @@ impl Known {
     }
 }
 
-impl Plan {
+impl TunnelSpec {
     /// Reads a configuration's batch files, in order.
     ///
     /// # Errors
     /// All that is wrong with them, a line each.
     pub(crate) fn read(config: &Config) -> anyhow::Result<Self> {
         let (mut plan, mut faults) = (Self::default(), Vec::new());
-        let mut known = Known::of(config);
+        let mut known = SpecContext::of(config);
         for file in &config.tunnel.batch {
             let text = text_file::read_to_string(file)
                 .with_context(|| format!("can't read {}", file.display()))?;
@@ -69,7 +69,7 @@ impl Plan {
         &self.links
     }
 
-    fn take(&mut self, command: Command, known: &mut Known) -> anyhow::Result<()> {
+    fn take(&mut self, command: Command, known: &mut SpecContext) -> anyhow::Result<()> {
         match command {
             Command::Fou(Fou::Add(port)) => {
                 let request = on_device(port)?;
@@ -102,8 +102,8 @@ impl Plan {
     ///
     /// # Errors
     /// The kernel's; what was to be done is in the text.
-    pub(crate) fn start(self) -> anyhow::Result<Carrying> {
-        let mut carrying = Carrying::default();
+    pub(crate) fn start(self) -> anyhow::Result<TunnelService> {
+        let mut carrying = TunnelService::default();
         for request in &self.ports {
             carrying.add_port(request).map_err(|refusal| {
                 anyhow!("receive port {}: {}", request.port, error::words(&refusal))
@@ -135,13 +135,13 @@ fn on_device(port: FouPort) -> anyhow::Result<PortRequest> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> anyhow::Result<Plan> {
+    fn read(text: &str) -> anyhow::Result<TunnelSpec> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("tunnels.batch");
         std::fs::write(&file, text).unwrap();
         let mut config = Config::default();
         config.tunnel.batch.push(file);
-        Plan::read(&config)
+        TunnelSpec::read(&config)
     }
 
     #[test]

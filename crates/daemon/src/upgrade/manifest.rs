@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
 use uxfrm_io::link::{Link, Parcel};
 
-use super::{queued_packets::PassedWaiting, sa_progress::Carried};
-use crate::{control::Seat, devices, protocol::Identity, tunnels};
+use super::{queued_packets::QueuedPackets, sa_progress::SaProgress};
+use crate::{control::SavedSession, devices, protocol::Identity, tunnels};
 
 /// The words that both ends know. Another number means that a restart is needed.
 pub(super) const VERSION: u32 = 2;
@@ -70,11 +70,11 @@ pub(super) struct Manifest {
     /// What the descriptors are that come with it, in their order.
     pub(super) descriptors: Vec<String>,
     /// Clients by their places.
-    pub(super) clients: Vec<Option<PassedSeat>>,
+    pub(super) clients: Vec<Option<SessionHandover>>,
     /// Who asked for the upgrade.
     pub(super) asked_by: u32,
     /// States in the order of their messages.
-    pub(super) states: Vec<Carried>,
+    pub(super) states: Vec<SaProgress>,
     /// States that files made, by their places among them.
     pub(super) states_of_files: Vec<usize>,
     /// The same of policies.
@@ -94,13 +94,13 @@ pub(super) struct Manifest {
     pub(super) place: Place,
     /// Tunnels and receive ports, where there ever were any.
     #[serde(default)]
-    pub(super) tunnels: Option<tunnels::Passed>,
+    pub(super) tunnels: Option<tunnels::TunnelsHandover>,
     /// Those that files say.
     #[serde(default)]
-    pub(super) tunnels_of_files: Option<tunnels::PassedPlan>,
+    pub(super) tunnels_of_files: Option<tunnels::SpecHandover>,
     /// Offload devices, where there ever were any.
     #[serde(default)]
-    pub(super) devices: Option<devices::Passed>,
+    pub(super) devices: Option<devices::DevicesHandover>,
 }
 
 /// What of the configuration the kernel's tables hang on.
@@ -126,21 +126,21 @@ pub(super) enum Verdict {
 /// 4: how far the states are that have carried packets since.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Finals {
-    pub(super) states: Vec<(usize, Carried)>,
+    pub(super) states: Vec<(usize, SaProgress)>,
     /// When the lanes began to rest.
     pub(super) rested: u64,
     #[serde(default)]
-    pub(super) tunnels: tunnels::Finals,
+    pub(super) tunnels: tunnels::TunnelFinals,
     #[serde(default)]
-    pub(super) devices: devices::Finals,
+    pub(super) devices: devices::DeviceFinals,
     /// Packets that wait for states. Their bytes are a message behind this one, where there are any.
     #[serde(default)]
-    pub(super) waiting: PassedWaiting,
+    pub(super) waiting: QueuedPackets,
 }
 
 /// A client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PassedSeat {
+pub(super) struct SessionHandover {
     port: u32,
     groups: u32,
     options: u32,
@@ -150,17 +150,18 @@ pub(super) struct PassedSeat {
     overrun: bool,
 }
 
-impl From<Seat> for PassedSeat {
-    fn from(seat: Seat) -> Self {
-        let Seat { identity, permitted, unknown, overrun } = seat;
+impl From<SavedSession> for SessionHandover {
+    fn from(seat: SavedSession) -> Self {
+        let SavedSession { identity, permitted, unknown, overrun } = seat;
         let Identity { port, groups, options, dialect, process: _ } = identity;
         Self { port, groups, options, dialect: dialect as u32, permitted, unknown, overrun }
     }
 }
 
-impl From<PassedSeat> for Seat {
-    fn from(passed: PassedSeat) -> Self {
-        let PassedSeat { port, groups, options, dialect, permitted, unknown, overrun } = passed;
+impl From<SessionHandover> for SavedSession {
+    fn from(passed: SessionHandover) -> Self {
+        let SessionHandover { port, groups, options, dialect, permitted, unknown, overrun } =
+            passed;
         let dialect = Dialect::of(dialect).unwrap_or_default();
         // The connection itself tells whose it is.
         let identity = Identity { port, groups, options, dialect, process: 0 };

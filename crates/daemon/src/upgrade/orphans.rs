@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until no process of a killed gateway is left.
-pub(super) fn wait_for_their_end() {
+pub(super) fn wait_for_exit() {
     let begun = Instant::now();
     while are_there() && begun.elapsed() < PATIENCE {
         std::thread::sleep(PAUSE);

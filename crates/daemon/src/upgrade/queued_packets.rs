@@ -11,27 +11,27 @@ const MOST: usize = 8 << 20;
 
 /// All that wait.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct PassedWaiting {
-    packets: Vec<PassedPacket>,
+pub(super) struct QueuedPackets {
+    packets: Vec<QueuedPacketHandover>,
     /// Packets that were too many.
     pub(super) left: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct PassedPacket {
+struct QueuedPacketHandover {
     worker: usize,
     bytes: usize,
     count: usize,
     longest: Option<usize>,
     mark: u32,
     if_id: u32,
-    segments: PassedSegments,
-    checksum: PassedChecksum,
+    segments: SegmentsHandover,
+    checksum: ChecksumHandover,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum PassedSegments {
+enum SegmentsHandover {
     One,
     Tcp(u16),
     Udp(u16),
@@ -40,16 +40,16 @@ enum PassedSegments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum PassedChecksum {
+enum ChecksumHandover {
     AsIs,
     Partial(u16, u16),
     Verified,
 }
 
-impl PassedWaiting {
+impl QueuedPackets {
     /// What waits with workers that rest, and its bytes.
-    pub(super) fn of(halted: &[Halted]) -> (Self, Vec<u8>) {
-        let waiting = halted.iter().map(Halted::portray_waiting).enumerate();
+    pub(super) fn of(paused: &[Halted]) -> (Self, Vec<u8>) {
+        let waiting = paused.iter().map(Halted::portray_waiting).enumerate();
         Self::of_each(
             waiting.flat_map(|(worker, waiting)| {
                 waiting.into_iter().map(move |packet| (worker, packet))
@@ -67,7 +67,7 @@ impl PassedWaiting {
                 continue;
             }
             bytes.extend_from_slice(packet.bytes());
-            all.packets.push(PassedPacket {
+            all.packets.push(QueuedPacketHandover {
                 worker,
                 bytes: packet.len(),
                 count,
@@ -105,7 +105,7 @@ impl PassedWaiting {
     }
 }
 
-impl From<Segments> for PassedSegments {
+impl From<Segments> for SegmentsHandover {
     fn from(segments: Segments) -> Self {
         match segments {
             Segments::One => Self::One,
@@ -116,18 +116,18 @@ impl From<Segments> for PassedSegments {
     }
 }
 
-impl From<PassedSegments> for Segments {
-    fn from(passed: PassedSegments) -> Self {
+impl From<SegmentsHandover> for Segments {
+    fn from(passed: SegmentsHandover) -> Self {
         match passed {
-            PassedSegments::One => Self::One,
-            PassedSegments::Tcp(mss) => Self::Tcp { mss },
-            PassedSegments::Udp(size) => Self::Udp { size },
-            PassedSegments::Train(stride) => Self::Train { stride },
+            SegmentsHandover::One => Self::One,
+            SegmentsHandover::Tcp(mss) => Self::Tcp { mss },
+            SegmentsHandover::Udp(size) => Self::Udp { size },
+            SegmentsHandover::Train(stride) => Self::Train { stride },
         }
     }
 }
 
-impl From<Checksum> for PassedChecksum {
+impl From<Checksum> for ChecksumHandover {
     fn from(checksum: Checksum) -> Self {
         match checksum {
             Checksum::AsIs => Self::AsIs,
@@ -137,12 +137,12 @@ impl From<Checksum> for PassedChecksum {
     }
 }
 
-impl From<PassedChecksum> for Checksum {
-    fn from(passed: PassedChecksum) -> Self {
+impl From<ChecksumHandover> for Checksum {
+    fn from(passed: ChecksumHandover) -> Self {
         match passed {
-            PassedChecksum::AsIs => Self::AsIs,
-            PassedChecksum::Partial(start, offset) => Self::Partial { start, offset },
-            PassedChecksum::Verified => Self::Verified,
+            ChecksumHandover::AsIs => Self::AsIs,
+            ChecksumHandover::Partial(start, offset) => Self::Partial { start, offset },
+            ChecksumHandover::Verified => Self::Verified,
         }
     }
 }
@@ -166,9 +166,9 @@ mod tests {
             (0, waiting(1, Segments::One)),
             (3, waiting(65_000, Segments::Udp { size: 1200 })),
         ];
-        let (passed, bytes) = PassedWaiting::of_each(sent.into_iter());
+        let (passed, bytes) = QueuedPackets::of_each(sent.into_iter());
         let text = serde_json::to_vec(&passed).unwrap();
-        let passed: PassedWaiting = serde_json::from_slice(&text).unwrap();
+        let passed: QueuedPackets = serde_json::from_slice(&text).unwrap();
         let all = passed.with(&bytes);
         let workers: Vec<_> =
             all.iter().map(|(worker, packets)| (*worker, packets.len())).collect();
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_is_too_much_is_counted() {
         let sent = (0..130).map(|_| (0, waiting(65_535, Segments::One)));
-        let (passed, bytes) = PassedWaiting::of_each(sent);
+        let (passed, bytes) = QueuedPackets::of_each(sent);
         assert!(bytes.len() <= MOST);
         assert_eq!((passed.packets.len(), passed.left), (128, 6), "each is three packets");
     }

@@ -11,7 +11,7 @@ use crate::reconcile::sequences::Reserved;
 
 /// One state's numbers, counts and times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Carried {
+pub(super) struct SaProgress {
     sent: u64,
     received: u64,
     /// Bit N of all words: the number N below the highest was received.
@@ -42,7 +42,7 @@ pub(super) enum SoftLimit {
     Untold,
 }
 
-impl Carried {
+impl SaProgress {
     pub(super) fn of(sa: &Sa, limit: SoftLimit) -> Self {
         let (usage, received) = (sa.usage(), sa.highest_received());
         let Failures { replay_window, replay, integrity_failed } = usage.failures();

@@ -11,19 +11,19 @@ use super::{
     Answer, RELEASE,
     manifest::{self, Finals, Hello, Manifest, TAKES, VERSION, Verdict, receive_with_descriptors},
     predecessor::{client_name, place, policies},
-    queued_packets::PassedWaiting,
-    sa_progress::Carried,
+    queued_packets::QueuedPackets,
+    sa_progress::SaProgress,
 };
 use crate::{
-    batch::provenance::Written,
+    batch::provenance::FileOwned,
     clock::now,
     config::Config,
-    control::{Control, Seat, Terms, Xfrm},
+    control::{AccessTerms, Control, SavedSession, XfrmServer},
     descriptor_store::DescriptorStore,
     devices::{self, Devices},
     protocol::ClientId,
     reconcile::sequences::SequenceStore,
-    tunnels::{Carrying, Plan},
+    tunnels::{TunnelService, TunnelSpec},
 };
 
 /// How long the predecessor may take for a step.
@@ -85,7 +85,7 @@ impl Successor {
     /// What this release does not take of them.
     pub(crate) fn restore(
         &mut self,
-        xfrm: &mut Xfrm,
+        xfrm: &mut XfrmServer,
         database: &mut Database,
         devices: &Devices,
     ) -> anyhow::Result<()> {
@@ -111,7 +111,7 @@ impl Successor {
     }
 
     /// What of it files made.
-    pub(crate) fn written(&self, database: &Database) -> Written {
+    pub(crate) fn written(&self, database: &Database) -> FileOwned {
         let [inbound, forward, outbound] = self.manifest.blocks_of_files.map(action);
         let defaults = Defaults { inbound, forward, outbound };
         let (states, policies) = (&self.manifest.states_of_files, &self.manifest.policies_of_files);
@@ -134,7 +134,7 @@ impl Successor {
         config: &Config,
         database: &mut Database,
     ) -> anyhow::Result<Devices> {
-        let nothing = devices::Passed::default();
+        let nothing = devices::DevicesHandover::default();
         let passed = self.manifest.devices.as_ref().unwrap_or(&nothing);
         let configured = (&config.device[..], config.wire.mark.get());
         Devices::of_passed(passed, descriptors, configured, database)
@@ -144,18 +144,24 @@ impl Successor {
     ///
     /// # Errors
     /// What this release does not take of them; the kernel's.
-    pub(crate) fn tunnels(&self, descriptors: &mut DescriptorStore) -> anyhow::Result<Carrying> {
+    pub(crate) fn tunnels(
+        &self,
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<TunnelService> {
         let passed = self.manifest.tunnels.as_ref();
-        let tunnels = passed.map(|passed| Carrying::of_passed(passed, descriptors));
+        let tunnels = passed.map(|passed| TunnelService::of_passed(passed, descriptors));
         tunnels.transpose().map(Option::unwrap_or_default)
     }
 
     /// What files said of them when they were last read; of the first releases, what they say now.
     ///
     /// # Errors
-    /// As [`Plan::read`].
-    pub(crate) fn plan(&self, config: &Config) -> anyhow::Result<Plan> {
-        self.manifest.tunnels_of_files.as_ref().map_or_else(|| Plan::read(config), Plan::of_passed)
+    /// As [`TunnelSpec::read`].
+    pub(crate) fn plan(&self, config: &Config) -> anyhow::Result<TunnelSpec> {
+        self.manifest
+            .tunnels_of_files
+            .as_ref()
+            .map_or_else(|| TunnelSpec::read(config), TunnelSpec::of_passed)
     }
 
     /// What the predecessor dropped.
@@ -172,13 +178,13 @@ impl Successor {
     pub(crate) fn control(
         &mut self,
         descriptors: &mut DescriptorStore,
-        terms: Terms,
+        terms: AccessTerms,
     ) -> anyhow::Result<Option<Control>> {
         let Some(listener) = descriptors.take("control") else { return Ok(None) };
         let seats = std::mem::take(&mut self.manifest.clients).into_iter().enumerate();
         let mut socket = |place| descriptors.take(&client_name(place));
         let clients =
-            seats.map(|(place, seat)| Some((socket(place)?, Seat::from(seat?)))).collect();
+            seats.map(|(place, seat)| Some((socket(place)?, SavedSession::from(seat?)))).collect();
         Ok(Some(Control::of_sockets(listener, clients, terms)?))
     }
 
@@ -190,7 +196,7 @@ impl Successor {
     pub(crate) fn take_over(
         self,
         database: &mut Database,
-        (tunnels, devices): (&Carrying, &mut Devices),
+        (tunnels, devices): (&TunnelService, &mut Devices),
         in_charge: impl FnOnce() -> std::io::Result<()>,
     ) -> anyhow::Result<TakenOver> {
         manifest::send(&self.link, &Verdict::Ready)?;
@@ -212,7 +218,7 @@ impl Successor {
         })
     }
 
-    fn waiting(&self, passed: &PassedWaiting) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
+    fn waiting(&self, passed: &QueuedPackets) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
         if passed.is_empty() {
             return Ok(Vec::new());
         }
@@ -239,11 +245,11 @@ pub(super) fn written(
     all: &[Arc<Sa>],
     (states, ages, defaults): (&[usize], &[usize], Defaults),
     database: &Database,
-) -> Written {
+) -> FileOwned {
     let states = states.iter().filter_map(|place| all.get(*place)).map(|sa| sa.turn());
     let policies: Vec<_> = policies(database).map(|entry| entry.place().age()).collect();
     let ages = ages.iter().filter_map(|place| policies.get(*place).copied());
-    Written::restored(states, ages, defaults)
+    FileOwned::restored(states, ages, defaults)
 }
 
 impl Answer {
@@ -261,8 +267,8 @@ impl Answer {
 /// Puts in what a message says of a state or anything else; the state.
 pub(super) fn restore(
     message: &[u8],
-    carried: &mut std::slice::Iter<'_, Carried>,
-    xfrm: &mut Xfrm,
+    carried: &mut std::slice::Iter<'_, SaProgress>,
+    xfrm: &mut XfrmServer,
     database: &mut Database,
 ) -> anyhow::Result<Option<Arc<Sa>>> {
     let restored = xfrm.restore(message, database).map_err(|refusal| {
@@ -278,7 +284,7 @@ pub(super) fn restore(
 /// Has a store go on with what the journal says of states.
 pub(super) fn adopt(
     states: &[Arc<Sa>],
-    carried: &[Carried],
+    carried: &[SaProgress],
     fastest: u64,
     store: &mut SequenceStore,
     database: &mut Database,
@@ -294,7 +300,7 @@ pub(super) fn adopt(
 /// States that have carried packets since they were told of go on from where they are now.
 pub(super) fn go_on_from(
     states: &[Arc<Sa>],
-    finals: Vec<(usize, Carried)>,
+    finals: Vec<(usize, SaProgress)>,
     database: &mut Database,
 ) -> anyhow::Result<()> {
     for (place, carried) in finals {

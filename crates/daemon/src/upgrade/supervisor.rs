@@ -31,7 +31,7 @@ use uxfrm_io::{dump, link::Link};
 use super::{
     channel::{Order, Report, TURN},
     orphans,
-    trust::Untrusted,
+    trust::DeclaredPaths,
 };
 
 /// What is to run.
@@ -82,7 +82,7 @@ struct Supervision {
     leaving: Vec<Gateway>,
     /// SIGHUP came while there was a successor: whoever is the gateway then is to hear of it.
     hung_up: bool,
-    untrusted: Untrusted,
+    untrusted: DeclaredPaths,
     reads_stdin: bool,
     /// When the gateway is killed that was told to end.
     ends_by: Option<Instant>,
@@ -98,7 +98,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
     set.thread_set_mask().context("can't set the signal mask")?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    orphans::wait_for_their_end();
+    orphans::wait_for_exit();
     let current = start(Path::new(OWN_PROGRAM), &launch, &Order::Begin)
         .context("the gateway's process can't be started")?;
     let reads_stdin = launch.until_stdin_ends;
@@ -109,7 +109,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
         successor: None,
         leaving: Vec::new(),
         hung_up: false,
-        untrusted: Untrusted::default(),
+        untrusted: DeclaredPaths::default(),
         reads_stdin,
         ends_by: None,
     };

@@ -18,13 +18,13 @@ const MOST: usize = 64;
 
 /// What gateways have said that they may write, before they read anything. One that is broken into later can only add to it.
 #[derive(Debug, Default)]
-pub(super) struct Untrusted {
+pub(super) struct DeclaredPaths {
     places: Vec<PathBuf>,
     /// Some were named that there is no room for.
     is_incomplete: bool,
 }
 
-impl Untrusted {
+impl DeclaredPaths {
     pub(super) fn add(&mut self, place: PathBuf) {
         if self.places.contains(&place) {
             return;

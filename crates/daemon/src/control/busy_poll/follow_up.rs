@@ -20,7 +20,7 @@ const MOST_SLEPT: u32 = 64;
 
 /// When whom was last answered.
 #[derive(Debug)]
-pub(crate) struct Rhythm {
+pub(crate) struct FollowUp {
     answered: Option<(ClientId, Instant)>,
     several_processors: bool,
     /// How many quick requests are left to sleep for.
@@ -29,7 +29,7 @@ pub(crate) struct Rhythm {
     next: u32,
 }
 
-impl Rhythm {
+impl FollowUp {
     /// Nobody was answered yet.
     pub(crate) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -48,7 +48,7 @@ impl Rhythm {
     }
 
     /// A client was waited for in vain.
-    pub(crate) fn tire(&mut self) {
+    pub(crate) fn pause_waiting(&mut self) {
         self.tired = self.next;
         self.next = (2 * self.next).clamp(1, MOST_SLEPT);
     }
@@ -67,7 +67,7 @@ mod tests {
     fn only_who_asks_again_at_once_is_waited_for() {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
-        let mut rhythm = Rhythm { answered: None, several_processors: true, tired: 0, next: 0 };
+        let mut rhythm = FollowUp { answered: None, several_processors: true, tired: 0, next: 0 };
         let (one, other) = (ClientId(1), ClientId(2));
         assert!(!rhythm.note(one, at(0), at(10)), "its first request");
         assert!(rhythm.note(one, at(100), at(110)));
@@ -78,16 +78,16 @@ mod tests {
         assert!(!rhythm.note(one, at(720), at(730)));
         rhythm.several_processors = true;
         let mut asks = (74_u64..).map(at);
-        let mut sleeps = |rhythm: &mut Rhythm| {
+        let mut sleeps = |rhythm: &mut FollowUp| {
             asks.by_ref().take_while(|at| !rhythm.note(one, *at, *at)).count()
         };
         for slept in [0, 1, 2, 4, 8, 16, 32, 64, 64] {
-            rhythm.tire();
+            rhythm.pause_waiting();
             assert_eq!(sleeps(&mut rhythm), slept);
         }
         rhythm.rest();
         for slept in [0, 1] {
-            rhythm.tire();
+            rhythm.pause_waiting();
             assert_eq!(sleeps(&mut rhythm), slept);
         }
     }

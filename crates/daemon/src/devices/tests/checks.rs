@@ -50,7 +50,8 @@ impl Stand {
         };
         let config = crate::config::Config::parse("c.toml", &text).unwrap();
         let mut database = Database::new(Backend::Auto, 1);
-        let devices = Devices::plug(&config.device, Making::Real, 0, &mut database).unwrap();
+        let devices =
+            Devices::plug(&config.device, DeviceCreation::Real, 0, &mut database).unwrap();
         let settings = Settings { cpus: 1, epoch: 0, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);
         server.join(CLIENT, Groups::empty(), Options::EXT_ACK | Options::CAP_ACK);
@@ -256,9 +257,9 @@ fn what_ixgbe_looks_at_for_virtual_functions() {
     let config = crate::config::Config::parse("c.toml", text).unwrap();
     let mut stand = Stand::new("niantic");
     // A function that is called `lo` instead of the device: no other name is there for everybody.
-    stand.devices = Devices::plug(&[], Making::Imagined, 0, &mut stand.database).unwrap();
+    stand.devices = Devices::plug(&[], DeviceCreation::DryRun, 0, &mut stand.database).unwrap();
     let addition = Addition { name: "nic0".into(), functions: 1, ..config.device[0].addition() };
-    stand.devices.install(addition, Making::Imagined).unwrap();
+    stand.devices.install(addition, DeviceCreation::DryRun).unwrap();
     let (nic, function) = stand.devices.nics.nic("nic0v0").unwrap();
     let mut spi = 0;
     for (trust, refused) in [(Trust::Untrusted, Some((EACCES, WEAK))), (Trust::Trusted, None)] {

@@ -12,15 +12,15 @@ fn made(lines: &[&str]) -> Table {
     let mut database = Database::new(uxfrm_crypto::Backend::Auto, 1);
     apply::load(&mut database, &[batch], Moment(0)).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
-    let around = Surroundings {
+    let around = RulesetContext {
         tun: "tun9".to_owned(),
         mark: 7,
         ports: [500, 4500].into(),
         inline: Vec::new(),
-        parts: Part::ALL,
+        parts: ChainKind::ALL,
     };
     let spd = &database.snapshot().spd;
-    let (layout, sets) = Layout::of(spd, Part::ALL, 0, MANY);
+    let (layout, sets) = RulesetState::of(spd, ChainKind::ALL, 0, MANY);
     table(&around, spd, &layout, sets)
 }
 
@@ -297,12 +297,12 @@ fn policies_out_of_too_many_rules_have_none() {
 
 #[test]
 fn a_closed_table_drops_all_but_what_is_exempt() {
-    let around = Surroundings {
+    let around = RulesetContext {
         tun: "tun9".to_owned(),
         mark: 7,
         ports: [500, 4500].into(),
         inline: Vec::new(),
-        parts: Part::ALL,
+        parts: ChainKind::ALL,
     };
     let table = closed(&around);
     for (name, next, exempt) in [

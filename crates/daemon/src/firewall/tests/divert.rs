@@ -6,20 +6,20 @@ use uxfrm_engine::{Defaults, Direction, FlowKey, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::Verdict;
 
 use super::{
-    super::{Part, rules, run::Outcome},
+    super::{ChainKind, rules, run::Outcome},
     gateway::Gateway,
     random::{Plain, address, packets, policies, requests},
 };
 use crate::config::DIVERTED;
 use crate::routes::{
-    address_plan::{Lead, Plan},
-    multicast::Groups,
+    address_plan::{AddressPlan, Lead},
+    multicast::MulticastGroups,
 };
 
 /// Whether the first policy that fits has uxfrm do something to a packet. Of fragments uxfrm is to
 /// see all that may meet a policy that asks for ports.
 fn is_uxfrms(spd: &Spd, plain: &Plain) -> bool {
-    let flow = plain.flow(Part::Way);
+    let flow = plain.flow(ChainKind::Way);
     let first = |kind| {
         let all = spd.iter().filter(|entry| {
             (entry.direction(), entry.kind()) == (Direction::Out, kind) && fits(entry, plain, &flow)
@@ -33,7 +33,7 @@ fn is_uxfrms(spd: &Spd, plain: &Plain) -> bool {
 }
 
 fn outcome(entry: &PolicyEntry) -> Outcome {
-    rules::of_policy(Part::Way, &entry.policy()).0
+    rules::of_policy(ChainKind::Way, &entry.policy()).0
 }
 
 fn fits(entry: &PolicyEntry, plain: &Plain, flow: &FlowKey) -> bool {
@@ -65,7 +65,7 @@ fn is_fragment(plain: &Plain) -> bool {
 }
 
 /// Where the plan's rules lead: the first table that has a route to there, unless that leads on.
-fn is_planned(plan: &Plan, flow: &FlowKey) -> bool {
+fn is_planned(plan: &AddressPlan, flow: &FlowKey) -> bool {
     let holds = |(net, length): (std::net::IpAddr, u8), address| {
         uxfrm_engine::Prefix::new(net, length).unwrap().contains(address)
     };
@@ -112,10 +112,10 @@ proptest! {
         for requests in std::iter::once(Vec::new()).chain(changes.into_iter().map(|one| vec![one])) {
             gateway.handle_together(requests);
             let spd = &gateway.database.current().spd;
-            let plan = Plan::of(spd, &own, &Groups::default());
+            let plan = AddressPlan::of(spd, &own, &MulticastGroups::default());
             for plain in &gateway.guard.filter.packets {
-                let flow = plain.flow(Part::Way);
-                let judged = gateway.guard.filter.replica.judge("way", &plain.sample(Part::Way)).0;
+                let flow = plain.flow(ChainKind::Way);
+                let judged = gateway.guard.filter.replica.judge("way", &plain.sample(ChainKind::Way)).0;
                 let is_marked = judged == Verdict::Mark(DIVERTED);
                 let wanted = is_uxfrms(spd, plain);
                 prop_assert_eq!(is_marked, wanted, "the chain: {:?}", flow);

@@ -13,8 +13,8 @@ use super::{
 };
 
 /// The way of a fragment, behind what tells which it takes.
-const WAYS: [(Part, &str, &str); 2] =
-    [(Part::In, "in-fragments", "in"), (Part::Forward, "fwd-fragments", "fwd")];
+const WAYS: [(ChainKind, &str, &str); 2] =
+    [(ChainKind::In, "in-fragments", "in"), (ChainKind::Forward, "fwd-fragments", "fwd")];
 
 /// A later fragment of a datagram, without a mark as it comes before any rule that gives it one.
 fn later(whole: &Plain) -> Option<Plain> {
@@ -30,7 +30,7 @@ fn later(whole: &Plain) -> Option<Plain> {
     Some(Plain { bytes, mark: 0, came_by: whole.came_by })
 }
 
-fn dropped(gateway: &Gateway, chain: &str, part: Part, packet: &Plain) -> bool {
+fn dropped(gateway: &Gateway, chain: &str, part: ChainKind, packet: &Plain) -> bool {
     gateway.guard.filter.replica.judge(chain, &packet.sample(part)).0 == Verdict::Drop
 }
 
@@ -49,7 +49,7 @@ const TEMPLATE_END: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
 /// Whether a policy refuses what a fragment of IPv6 between these addresses may hide: some
 /// datagrams that would pass are lost for that.
-fn may_hide(gateway: &Gateway, part: Part, packet: &Plain) -> bool {
+fn may_hide(gateway: &Gateway, part: ChainKind, packet: &Plain) -> bool {
     let address = |at: usize| {
         let octets: [u8; 16] = packet.bytes[at..at + 16].try_into().unwrap();
         octets.into()
@@ -165,7 +165,7 @@ fn udp_to_the_end_of_a_tunnel_passes_under_a_policy_for_that_end() {
     };
     let mut gateway = Gateway::new(vec![policy], Defaults::default(), Vec::new());
     let fate = |gateway: &Gateway, to| {
-        dropped(gateway, "in-fragments", Part::In, &later(&udp(peer, to)).unwrap())
+        dropped(gateway, "in-fragments", ChainKind::In, &later(&udp(peer, to)).unwrap())
     };
     assert!(!fate(&gateway, end) && fate(&gateway, host));
     gateway.handle(Request::Remove(0, 1));
@@ -191,7 +191,7 @@ fn what_may_be_of_ike_passes_under_what_blocks_all() {
             later(&Plain { bytes, mark: 0, came_by: 0 }).unwrap()
         };
         let fates =
-            [17, 6].map(|protocol| dropped(&gateway, "in-fragments", Part::In, &of(protocol)));
+            [17, 6].map(|protocol| dropped(&gateway, "in-fragments", ChainKind::In, &of(protocol)));
         assert_eq!(fates, [false, true]);
     }
 }
@@ -199,8 +199,8 @@ fn what_may_be_of_ike_passes_under_what_blocks_all() {
 /// An older kernel: all else of the guard is there.
 #[test]
 fn a_kernel_without_routes_in_its_filter_judges_no_fragments() {
-    let around = Surroundings { parts: Part::GUARD, ..around() };
-    let guard = Guard::install(Watched::default(), around, &blocking().current().spd).unwrap();
+    let around = RulesetContext { parts: ChainKind::GUARD, ..around() };
+    let guard = Firewall::install(Watched::default(), around, &blocking().current().spd).unwrap();
     let packet = udp([10, 1, 0, 1], [10, 2, 0, 1]);
     let sample = Sample { bytes: &packet.bytes, mark: 0, came_by: 0 };
     assert_eq!(guard.filter.replica.judge("out", &sample).0, Verdict::Drop);
@@ -222,7 +222,7 @@ fn no_fragment_of_ipv6_hides_a_protocol_from_a_policy_that_refuses_it() {
     let with_port = Selector { destination_port: PortMask::exactly(7000), ..any };
     let (first, second) = ([0, 1], [0, 8]);
     for (part, early, hook) in WAYS {
-        for (selector, is_narrow) in [(any, part == Part::In), (with_port, true)] {
+        for (selector, is_narrow) in [(any, part == ChainKind::In), (with_port, true)] {
             let direction = part.direction();
             let policy = Policy { direction, selector, ..tunnel(0, Action::Block) };
             let gateway = Gateway::new(vec![policy], Defaults::default(), Vec::new());
@@ -230,7 +230,7 @@ fn no_fragment_of_ipv6_hides_a_protocol_from_a_policy_that_refuses_it() {
                 let is_dropped = !is_narrow || [0, 43, 44, 60].contains(&next);
                 let fate = |chain, offset| dropped(&gateway, chain, part, &piece(next, offset));
                 let name = format!("{early}, {selector:?}, {next}");
-                let passes = part == Part::In && next == 50;
+                let passes = part == ChainKind::In && next == 50;
                 assert_eq!(fate(early, second), is_dropped && !passes, "{name}");
                 assert_eq!(fate(early, first), is_dropped && !passes, "{name}");
                 assert_eq!(fate(hook, first), is_dropped && !passes, "{name}");

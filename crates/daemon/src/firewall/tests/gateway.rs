@@ -8,7 +8,7 @@ use uxfrm_engine::{
 };
 use uxfrm_io::nftables::{Error, Verdict};
 
-use super::super::{Guard, Part, Surroundings, rules, run};
+use super::super::{ChainKind, Firewall, RulesetContext, rules, run};
 use super::{
     CHAINS, around,
     filters::Watched,
@@ -17,7 +17,7 @@ use super::{
 use crate::config::DIVERTED;
 
 /// What the policies say, one by one: the first that fits, sub before main.
-fn expected(spd: &Spd, part: Part, flow: &FlowKey) -> (Verdict, Option<&'static str>) {
+fn expected(spd: &Spd, part: ChainKind, flow: &FlowKey) -> (Verdict, Option<&'static str>) {
     let direction = part.direction();
     let first = |kind| {
         let fits = spd.iter().filter(|entry| {
@@ -34,7 +34,7 @@ fn expected(spd: &Spd, part: Part, flow: &FlowKey) -> (Verdict, Option<&'static 
     match outcome {
         Some(run::Outcome::Drop(reason)) => (Verdict::Drop, Some(reason.as_str())),
         Some(run::Outcome::Divert) => (Verdict::Mark(DIVERTED), None),
-        None if part != Part::Way && spd.defaults().of(direction) == Action::Block => {
+        None if part != ChainKind::Way && spd.defaults().of(direction) == Action::Block => {
             let reason = match direction {
                 Direction::In | Direction::Forward => DropReason::InNoPolicy,
                 Direction::Out => DropReason::OutDefaultBlock,
@@ -70,12 +70,12 @@ fn make(change: &mut Change<'_>, keys: &[PolicyKey], request: Request) {
 
 pub(super) struct Gateway {
     pub(super) database: Database,
-    pub(super) guard: Guard<Watched>,
+    pub(super) guard: Firewall<Watched>,
 }
 
 impl Gateway {
     pub(super) fn new(policies: Vec<Policy>, defaults: Defaults, packets: Vec<Plain>) -> Self {
-        Self::with(Part::ALL, policies, defaults, packets)
+        Self::with(ChainKind::ALL, policies, defaults, packets)
     }
 
     /// One that leads nothing to uxfrm: its table is half as large.
@@ -84,11 +84,11 @@ impl Gateway {
         defaults: Defaults,
         packets: Vec<Plain>,
     ) -> Self {
-        Self::with(Part::GUARD, policies, defaults, packets)
+        Self::with(ChainKind::GUARD, policies, defaults, packets)
     }
 
     fn with(
-        parts: &'static [Part],
+        parts: &'static [ChainKind],
         policies: Vec<Policy>,
         defaults: Defaults,
         packets: Vec<Plain>,
@@ -103,8 +103,8 @@ impl Gateway {
         });
         drop(database.take_changes());
         let filter = Watched { packets, ..Watched::default() };
-        let around = Surroundings { parts, ..around() };
-        let guard = Guard::install(filter, around, &database.current().spd).unwrap();
+        let around = RulesetContext { parts, ..around() };
+        let guard = Firewall::install(filter, around, &database.current().spd).unwrap();
         Self { database, guard }
     }
 
@@ -155,7 +155,10 @@ impl Gateway {
                 let judged = self.guard.filter.replica.judge(chain, &packet.sample(part));
                 let flow = packet.flow(part);
                 let wanted = expected(spd, part, &flow);
-                match packet.flow_at_last(part).filter(|_| [Part::In, Part::Out].contains(&part)) {
+                match packet
+                    .flow_at_last(part)
+                    .filter(|_| [ChainKind::In, ChainKind::Out].contains(&part))
+                {
                     None => prop_assert_eq!(judged, wanted, "{} {:?}", chain, flow),
                     // It may be refused though neither is, where each passes by a policy of its own.
                     Some(last) => {

@@ -11,7 +11,7 @@ use uxfrm_engine::{
 use uxfrm_io::nftables::Sample;
 use uxfrm_packet::IpPacket;
 
-use super::{CHAINS, Part};
+use super::{CHAINS, ChainKind};
 
 /// A plain packet.
 #[derive(Clone, Debug)]
@@ -22,18 +22,18 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    pub(super) fn sample(&self, part: Part) -> Sample<'_> {
+    pub(super) fn sample(&self, part: ChainKind) -> Sample<'_> {
         Sample { bytes: &self.bytes, mark: self.mark, came_by: self.came_by(part.direction()) }
     }
 
-    pub(super) fn flow(&self, part: Part) -> FlowKey {
+    pub(super) fn flow(&self, part: ChainKind) -> FlowKey {
         let ip = IpPacket::parse(&self.bytes).unwrap();
         let flow = FlowKey::of_bytes(&ip, &self.bytes);
         FlowKey { mark: self.mark, ifindex: self.came_by(part.direction()), ..flow }
     }
 
     /// The same by where it comes at last, if it goes by others.
-    pub(super) fn flow_at_last(&self, part: Part) -> Option<FlowKey> {
+    pub(super) fn flow_at_last(&self, part: ChainKind) -> Option<FlowKey> {
         let destination = self.last_segment()?;
         Some(FlowKey { destination, ..self.flow(part) })
     }

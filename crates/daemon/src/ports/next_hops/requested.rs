@@ -20,16 +20,16 @@ const MOST: usize = 1 << 16;
 
 /// Those that were asked for lately. Copies are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked(Arc<Mutex<Lately>>);
+pub(crate) struct RequestedDestinations(Arc<Mutex<RecentDestinations>>);
 
 #[derive(Debug, Default)]
-struct Lately {
+struct RecentDestinations {
     since: Moment,
     now: HashSet<IpAddr>,
     before: HashSet<IpAddr>,
 }
 
-impl Asked {
+impl RequestedDestinations {
     /// One was asked for.
     pub(super) fn note(&self, destination: IpAddr, now: Moment) {
         let mut lately = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,15 +55,15 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_again_and_again_stays() {
-        let asked = Asked::default();
+        let requested = RequestedDestinations::default();
         let [often, once] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
-        asked.note(once, Moment::from_secs(1));
+        requested.note(once, Moment::from_secs(1));
         for seconds in 1..100 {
             if seconds % KNOWN_FOR.as_secs() == 0 {
-                asked.note(often, Moment::from_secs(seconds));
-                assert!(asked.all().contains(&often));
+                requested.note(often, Moment::from_secs(seconds));
+                assert!(requested.all().contains(&often));
             }
         }
-        assert_eq!(asked.all(), [often]);
+        assert_eq!(requested.all(), [often]);
     }
 }

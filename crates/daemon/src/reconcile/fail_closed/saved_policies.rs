@@ -28,7 +28,7 @@ use uxfrm_engine::{
     Selector, Spd,
 };
 
-use crate::batch::provenance::Written;
+use crate::batch::provenance::FileOwned;
 
 const NAME: &str = "policies";
 const NEW: &str = "policies.new";
@@ -39,20 +39,20 @@ const LARGEST: u64 = 1 << 30;
 
 /// What a run protected.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Portrait {
+pub(crate) struct SavedPolicies {
     /// Directions in which all was refused that no policy is for, and by whose word.
-    pub(super) defaults: Vec<(Direction, Origin)>,
+    pub(super) defaults: Vec<(Direction, PolicyOrigin)>,
     /// In the order in which they decide.
-    pub(super) policies: Vec<Portrayed>,
+    pub(super) policies: Vec<SavedPolicy>,
 }
 
 /// One policy, as far as plain packets go.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Portrayed {
+pub(super) struct SavedPolicy {
     pub(super) direction: Direction,
     pub(super) kind: PolicyKind,
     pub(super) verdict: Verdict,
-    pub(super) origin: Origin,
+    pub(super) origin: PolicyOrigin,
     /// Whether it stood for one of the run before.
     pub(super) is_held: bool,
     pub(super) priority: Priority,
@@ -70,21 +70,21 @@ pub(super) enum Verdict {
 
 /// Who put a policy in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum PolicyOrigin {
     /// Batch files.
-    Files,
+    PolicyFiles,
     /// Others, as an IKE daemon.
     Programs,
 }
 
-impl Portrayed {
+impl SavedPolicy {
     /// It refuses all addresses of a family, last.
     fn of_all(direction: Direction, all: Prefix) -> Self {
         Self {
             direction,
             kind: PolicyKind::Main,
             verdict: Verdict::Refuse,
-            origin: Origin::Programs,
+            origin: PolicyOrigin::Programs,
             is_held: true,
             priority: Priority(u32::MAX),
             selector: Selector {
@@ -109,14 +109,18 @@ impl Verdict {
 }
 
 /// The policies of a database as they are written down, one after the other: a million of them are never there at once.
-pub(super) fn portray(spd: &Spd, written: &Written) -> impl Iterator<Item = Portrayed> {
+pub(super) fn portray(spd: &Spd, written: &FileOwned) -> impl Iterator<Item = SavedPolicy> {
     let mut entries: Vec<_> = spd.iter().collect();
     entries.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.place()));
-    entries.into_iter().map(|entry| Portrayed {
+    entries.into_iter().map(|entry| SavedPolicy {
         direction: entry.direction(),
         kind: entry.kind(),
         verdict: Verdict::of(entry),
-        origin: if written.has_policy(entry) { Origin::Files } else { Origin::Programs },
+        origin: if written.has_policy(entry) {
+            PolicyOrigin::PolicyFiles
+        } else {
+            PolicyOrigin::Programs
+        },
         is_held: entry.is_held(),
         priority: entry.place().priority(),
         selector: entry.selector(),
@@ -126,11 +130,15 @@ pub(super) fn portray(spd: &Spd, written: &Written) -> impl Iterator<Item = Port
 }
 
 /// Directions in which the defaults refuse, and by whose word.
-pub(super) fn refusing(spd: &Spd, written: &Written) -> Vec<(Direction, Origin)> {
+pub(super) fn refusing(spd: &Spd, written: &FileOwned) -> Vec<(Direction, PolicyOrigin)> {
     let blocks = |defaults: Defaults, way| defaults.of(way) == Action::Block;
     let blocked = DIRECTIONS.into_iter().filter(|way| blocks(spd.defaults(), *way));
     let origin = |way| {
-        if blocks(written.defaults(), way) { Origin::Files } else { Origin::Programs }
+        if blocks(written.defaults(), way) {
+            PolicyOrigin::PolicyFiles
+        } else {
+            PolicyOrigin::Programs
+        }
     };
     blocked.map(|way| (way, origin(way))).collect()
 }
@@ -138,10 +146,10 @@ pub(super) fn refusing(spd: &Spd, written: &Written) -> Vec<(Direction, Origin)>
 /// Writes the lines, and counts and sums them up.
 fn put(
     out: impl io::Write,
-    defaults: &[(Direction, Origin)],
-    policies: impl Iterator<Item = Portrayed>,
+    defaults: &[(Direction, PolicyOrigin)],
+    policies: impl Iterator<Item = SavedPolicy>,
 ) -> io::Result<()> {
-    let mut out = Summed { out, sum: crc32fast::Hasher::new() };
+    let mut out = ChecksumWriter { out, sum: crc32fast::Hasher::new() };
     writeln!(out, "{FIRST_LINE}")?;
     for (direction, origin) in defaults {
         writeln!(out, "default {} {}", word(*direction), origin.word())?;
@@ -151,18 +159,18 @@ fn put(
         writeln!(out, "{}", Line(&policy))?;
         count += 1;
     }
-    let Summed { mut out, sum } = out;
+    let ChecksumWriter { mut out, sum } = out;
     writeln!(out, "end {count} {:08x}", sum.finalize())?;
     out.flush()
 }
 
 /// What passes on its way to a file is summed up.
-struct Summed<W> {
+struct ChecksumWriter<W> {
     out: W,
     sum: crc32fast::Hasher,
 }
 
-impl<W: io::Write> io::Write for Summed<W> {
+impl<W: io::Write> io::Write for ChecksumWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.out.write(bytes)?;
         self.sum.update(&bytes[..written]);
@@ -174,10 +182,10 @@ impl<W: io::Write> io::Write for Summed<W> {
     }
 }
 
-impl Portrait {
+impl SavedPolicies {
     /// Of policies of which files made `written`.
     #[cfg(test)]
-    pub(crate) fn of(spd: &Spd, written: &Written) -> Self {
+    pub(crate) fn of(spd: &Spd, written: &FileOwned) -> Self {
         Self { defaults: refusing(spd, written), policies: portray(spd, written).collect() }
     }
 
@@ -197,7 +205,7 @@ impl Portrait {
         let ways = ways.flat_map(|way| all.into_iter().flatten().map(move |all| (way, all)));
         Self {
             defaults: Vec::new(),
-            policies: ways.map(|(way, all)| Portrayed::of_all(way, all)).collect(),
+            policies: ways.map(|(way, all)| SavedPolicy::of_all(way, all)).collect(),
         }
     }
 
@@ -235,22 +243,22 @@ const fn word(direction: Direction) -> &'static str {
     }
 }
 
-impl Origin {
+impl PolicyOrigin {
     const fn word(self) -> &'static str {
         match self {
-            Self::Files => "files",
+            Self::PolicyFiles => "files",
             Self::Programs => "programs",
         }
     }
 }
 
 /// A policy as a line of the file.
-struct Line<'a>(&'a Portrayed);
+struct Line<'a>(&'a SavedPolicy);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Portrayed { direction, kind, verdict, origin, is_held, priority, .. } = self.0;
-        let Portrayed { selector, mark, if_id, .. } = self.0;
+        let SavedPolicy { direction, kind, verdict, origin, is_held, priority, .. } = self.0;
+        let SavedPolicy { selector, mark, if_id, .. } = self.0;
         let kind = match kind {
             PolicyKind::Main => "main",
             PolicyKind::Sub => "sub",
@@ -272,7 +280,7 @@ impl fmt::Display for Line<'_> {
 }
 
 /// For people.
-impl fmt::Display for Portrayed {
+impl fmt::Display for SavedPolicy {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Selector { source, destination, protocol, .. } = self.selector;
         write!(out, "src {source} dst {destination}")?;
@@ -312,9 +320,11 @@ impl<'a> Words<'a> {
         DIRECTIONS.into_iter().find(|direction| word(*direction) == said)
     }
 
-    fn origin(&mut self) -> Option<Origin> {
+    fn origin(&mut self) -> Option<PolicyOrigin> {
         let said = self.next()?;
-        [Origin::Files, Origin::Programs].into_iter().find(|origin| origin.word() == said)
+        [PolicyOrigin::PolicyFiles, PolicyOrigin::Programs]
+            .into_iter()
+            .find(|origin| origin.word() == said)
     }
 
     fn one_of<T>(&mut self, words: [(&str, T); 2]) -> Option<T> {
@@ -331,7 +341,7 @@ impl<'a> Words<'a> {
         self.pair().map(|(value, mask)| PortMask { value, mask })
     }
 
-    fn policy(&mut self) -> Option<Portrayed> {
+    fn policy(&mut self) -> Option<SavedPolicy> {
         let direction = self.direction()?;
         let kind = self.one_of([("main", PolicyKind::Main), ("sub", PolicyKind::Sub)])?;
         let verdict = self.one_of([("pass", Verdict::Pass), ("refuse", Verdict::Refuse)])?;
@@ -354,7 +364,7 @@ impl<'a> Words<'a> {
         let mark = self.pair().map(|(value, mask)| Mark { value, mask })?;
         let if_id = IfId(self.read()?);
         let is_all = self.next().is_none();
-        let policy = Portrayed {
+        let policy = SavedPolicy {
             direction,
             kind,
             verdict,
@@ -378,7 +388,7 @@ pub(super) fn path(directory: &Path) -> PathBuf {
 ///
 /// # Errors
 /// What keeps it from being used.
-pub(super) fn read(directory: &Path) -> io::Result<Option<Portrait>> {
+pub(super) fn read(directory: &Path) -> io::Result<Option<SavedPolicies>> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
@@ -396,18 +406,18 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<Portrait>> {
         return Err(io::Error::other("the file is somebody else's; `rm` it"));
     }
     let text = io::read_to_string(file)?;
-    let portrait = Portrait::parse(&text)
+    let portrait = SavedPolicies::parse(&text)
         .ok_or_else(|| io::Error::other("the file is damaged, or another release's"))?;
     Ok(Some(portrait))
 }
 
 /// A portrait beside the one that stands in a directory.
 #[derive(Debug)]
-pub(super) struct Draft(File);
+pub(super) struct DraftFile(File);
 
-impl Draft {
+impl DraftFile {
     /// Of policies of which files made `written`.
-    pub(super) fn write(directory: &Path, spd: &Spd, written: &Written) -> io::Result<Self> {
+    pub(super) fn write(directory: &Path, spd: &Spd, written: &FileOwned) -> io::Result<Self> {
         // What is left of another is not opened: it may be a FIFO, or lead elsewhere.
         remove_if_there(&directory.join(NEW))?;
         let file = OpenOptions::new()

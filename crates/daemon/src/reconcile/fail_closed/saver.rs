@@ -10,8 +10,8 @@ use std::{
 use uxfrm_engine::{Database, Moment};
 use uxfrm_io::{poll::Waker, priority};
 
-use super::saved_policies::{self, Draft};
-use crate::{batch::provenance::Written, clock::now, config::AtExit};
+use super::saved_policies::{self, DraftFile};
+use crate::{batch::provenance::FileOwned, clock::now, config::AtExit};
 
 /// From the first change on: changes come together.
 const GATHER: Duration = Duration::from_millis(200);
@@ -22,10 +22,10 @@ const SHARE: u32 = 20;
 
 /// The portrait of a gateway that runs.
 #[derive(Debug)]
-pub(crate) struct Keeping {
+pub(crate) struct PolicySaver {
     directory: PathBuf,
     waker: Waker,
-    writing: Option<JoinHandle<Attempt>>,
+    writing: Option<JoinHandle<SaveResult>>,
     /// The generation of policies that the file has.
     kept: Option<u64>,
     /// When it is written, if that is known already.
@@ -36,13 +36,13 @@ pub(crate) struct Keeping {
 
 /// What came of writing it.
 #[derive(Debug)]
-struct Attempt {
+struct SaveResult {
     generation: u64,
     took: Duration,
     result: io::Result<()>,
 }
 
-impl Keeping {
+impl PolicySaver {
     /// In a state directory. Whoever waits at the poller of `waker` is woken when it is written.
     pub(crate) fn new(directory: &Path, waker: Waker) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Keeping {
     }
 
     /// Begins to write what is to be written; `written` is what of the policies files made.
-    pub(crate) fn look_after(&mut self, database: &Database, written: &Written) {
+    pub(crate) fn maintain(&mut self, database: &Database, written: &FileOwned) {
         if let Some(thread) = self.writing.take_if(|thread| thread.is_finished()) {
             self.note(thread);
         }
@@ -75,7 +75,11 @@ impl Keeping {
         }
     }
 
-    fn begin(&self, database: &Database, written: &Written) -> io::Result<JoinHandle<Attempt>> {
+    fn begin(
+        &self,
+        database: &Database,
+        written: &FileOwned,
+    ) -> io::Result<JoinHandle<SaveResult>> {
         let (snapshot, written) = (database.snapshot(), written.clone());
         let (directory, waker) = (self.directory.clone(), self.waker.clone());
         thread::Builder::new().name("policies".into()).spawn(move || {
@@ -84,20 +88,20 @@ impl Keeping {
             }
             let begun = now();
             let generation = snapshot.spd.generation();
-            let draft = Draft::write(&directory, &snapshot.spd, &written);
+            let draft = DraftFile::write(&directory, &snapshot.spd, &written);
             drop(snapshot);
             // Without what a slow disk takes.
             let took = now().since(begun);
             let result = draft.and_then(|draft| draft.settle(&directory));
-            let attempt = Attempt { generation, took, result };
+            let attempt = SaveResult { generation, took, result };
             waker.wake();
             attempt
         })
     }
 
-    fn note(&mut self, thread: JoinHandle<Attempt>) {
+    fn note(&mut self, thread: JoinHandle<SaveResult>) {
         let attempt = thread.join();
-        let Ok(Attempt { generation, took, result }) = attempt else {
+        let Ok(SaveResult { generation, took, result }) = attempt else {
             return self.fail(&io::Error::other("the thread that writes has failed"));
         };
         self.not_before = now().plus((took * SHARE).clamp(PAUSE, LONGEST));
@@ -131,13 +135,13 @@ impl Keeping {
     }
 
     /// The gateway ends: the file is as the policies are, or gone where nothing is to be held.
-    pub(crate) fn end(mut self, database: &Database, written: &Written, at_exit: AtExit) {
+    pub(crate) fn end(mut self, database: &Database, written: &FileOwned, at_exit: AtExit) {
         self.rest();
         let snapshot = database.snapshot();
         let ended = match at_exit {
             AtExit::Open => saved_policies::remove(&self.directory),
             AtExit::Block if self.kept == Some(snapshot.spd.generation()) => Ok(()),
-            AtExit::Block => Draft::write(&self.directory, &snapshot.spd, written)
+            AtExit::Block => DraftFile::write(&self.directory, &snapshot.spd, written)
                 .and_then(|draft| draft.settle(&self.directory)),
         };
         if let Err(error) = ended {

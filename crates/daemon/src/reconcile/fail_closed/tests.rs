@@ -7,10 +7,10 @@ use uxfrm_crypto::Backend;
 use uxfrm_engine::{FlowKey, IfId, Lookup, Mark, PolicyKind, PortMask};
 
 use super::{
-    saved_policies::{self, Origin, Portrait, Portrayed, Verdict},
+    saved_policies::{self, PolicyOrigin, SavedPolicies, SavedPolicy, Verdict},
     *,
 };
-use crate::batch::{apply, provenance::Written};
+use crate::batch::{apply, provenance::FileOwned};
 
 fn database(lines: &str) -> Database {
     let directory = tempfile::tempdir().unwrap();
@@ -22,14 +22,14 @@ fn database(lines: &str) -> Database {
 }
 
 /// A run of some policies of files and of programs.
-fn run(files: &str, programs: &str) -> (Database, Written) {
-    (database(&format!("{files}{programs}")), Written::all(&database(files)))
+fn run(files: &str, programs: &str) -> (Database, FileOwned) {
+    (database(&format!("{files}{programs}")), FileOwned::all(&database(files)))
 }
 
 /// What it leaves.
-fn left(files: &str, programs: &str) -> Portrait {
+fn left(files: &str, programs: &str) -> SavedPolicies {
     let (database, written) = run(files, programs);
-    Portrait::of(&database.current().spd, &written)
+    SavedPolicies::of(&database.current().spd, &written)
 }
 
 /// What becomes of a plain packet from 10.1.0.1.
@@ -60,7 +60,7 @@ const LAN: &str = "xfrm policy add dst 192.168.0.0/16 dir out priority 100\n";
 #[test]
 fn what_programs_protected_is_held_and_what_they_let_pass_passes() {
     let mut next = database("");
-    assert_eq!(hold(&mut next, &left("", &[ALL, LAN].concat()), Files::Decide), 2);
+    assert_eq!(hold(&mut next, &left("", &[ALL, LAN].concat()), PolicyFiles::Decide), 2);
     assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
     assert_eq!(outcome(&next, "192.168.0.1"), Verdict::Pass);
 }
@@ -68,8 +68,8 @@ fn what_programs_protected_is_held_and_what_they_let_pass_passes() {
 #[test]
 fn what_files_said_is_theirs_to_say_again() {
     let mut next = database("");
-    assert_eq!(hold(&mut next, &left(NET, ""), Files::Decide), 0);
-    assert_eq!(hold(&mut next, &left(NET, ""), Files::AreFaulty), 1);
+    assert_eq!(hold(&mut next, &left(NET, ""), PolicyFiles::Decide), 0);
+    assert_eq!(hold(&mut next, &left(NET, ""), PolicyFiles::AreFaulty), 1);
     assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
 }
 
@@ -77,7 +77,7 @@ fn what_files_said_is_theirs_to_say_again() {
 fn live_policy_decides_before_all_that_is_held() {
     let pass = "xfrm policy add dst 10.2.0.0/24 dir out priority 100\n";
     let mut next = database(NET);
-    hold(&mut next, &left("", pass), Files::Decide);
+    hold(&mut next, &left("", pass), PolicyFiles::Decide);
     assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse, "what is held lets nobody past a file");
 }
 
@@ -85,7 +85,7 @@ fn live_policy_decides_before_all_that_is_held() {
 fn file_that_lets_pass_less_urgently_opens_nothing() {
     let pass = "xfrm policy add dst 10.0.0.0/8 dir out priority 800\n";
     let mut next = database(pass);
-    hold(&mut next, &left(pass, NET), Files::Decide);
+    hold(&mut next, &left(pass, NET), PolicyFiles::Decide);
     assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
     assert_eq!(outcome(&next, "10.3.0.1"), Verdict::Pass);
 }
@@ -93,7 +93,7 @@ fn file_that_lets_pass_less_urgently_opens_nothing() {
 #[test]
 fn policy_of_the_same_name_takes_the_place_of_what_is_held() {
     let mut next = database("");
-    hold(&mut next, &left("", NET), Files::Decide);
+    hold(&mut next, &left("", NET), PolicyFiles::Decide);
     let again = database(NET).current().spd.iter().next().unwrap().policy();
     let entry = next.apply(now(), |change| change.add_policy(again)).unwrap();
     assert!(!entry.is_held());
@@ -104,21 +104,21 @@ fn policy_of_the_same_name_takes_the_place_of_what_is_held() {
 fn defaults_that_a_program_set_to_block_are_held() {
     let block = "xfrm policy setdefault out block\n";
     let mut next = database("");
-    hold(&mut next, &left("", &[block, LAN].concat()), Files::Decide);
+    hold(&mut next, &left("", &[block, LAN].concat()), PolicyFiles::Decide);
     assert_eq!(outcome(&next, "10.9.0.1"), Verdict::Refuse);
     let mut of_files = database("");
-    hold(&mut of_files, &left(block, ""), Files::Decide);
+    hold(&mut of_files, &left(block, ""), PolicyFiles::Decide);
     assert_eq!(outcome(&of_files, "10.9.0.1"), Verdict::Pass);
 }
 
 #[test]
 fn what_is_held_is_held_over_another_start() {
     let mut second = database("");
-    hold(&mut second, &left("", NET), Files::Decide);
-    let portrait = Portrait::of(&second.current().spd, &Written::default());
+    hold(&mut second, &left("", NET), PolicyFiles::Decide);
+    let portrait = SavedPolicies::of(&second.current().spd, &FileOwned::default());
     assert!(portrait.policies.iter().all(|policy| policy.is_held));
     let mut third = database("");
-    assert_eq!(hold(&mut third, &portrait, Files::Decide), 1);
+    assert_eq!(hold(&mut third, &portrait, PolicyFiles::Decide), 1);
     assert_eq!(outcome(&third, "10.2.0.1"), Verdict::Refuse);
 }
 
@@ -127,7 +127,8 @@ fn damaged_or_foreign_files_are_none_and_say_so() {
     let directory = tempfile::tempdir().unwrap();
     assert!(saved_policies::read(directory.path()).unwrap().is_none());
     let (database, written) = run(LAN, NET);
-    let draft = saved_policies::Draft::write(directory.path(), &database.current().spd, &written);
+    let draft =
+        saved_policies::DraftFile::write(directory.path(), &database.current().spd, &written);
     draft.unwrap().settle(directory.path()).unwrap();
     let file = saved_policies::path(directory.path());
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -159,18 +160,18 @@ fn whoever_cannot_read_what_was_protected_refuses_all_until_it_is_let_go() {
         let directory = tempfile::tempdir().unwrap();
         fault(&saved_policies::path(directory.path()));
         let mut next = database(LAN);
-        assert_eq!(take_up(&mut next, directory.path(), AtStart::Block, Files::Decide), 6);
+        assert_eq!(take_up(&mut next, directory.path(), AtStart::Block, PolicyFiles::Decide), 6);
         assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
         assert_eq!(outcome(&next, "192.168.0.1"), Verdict::Pass, "what a file says is said");
         assert!(next.current().spd.iter().filter(|entry| entry.is_held()).count() == 6);
         let told = describe(directory.path(), AtStart::Block).join("\n");
         assert!(told.contains("uxfrm release") && told.contains("uxfrm clean"), "{told}");
         let mut open = database("");
-        assert_eq!(take_up(&mut open, directory.path(), AtStart::Open, Files::Decide), 0);
+        assert_eq!(take_up(&mut open, directory.path(), AtStart::Open, PolicyFiles::Decide), 0);
     }
     let mut first = database("");
     let directory = tempfile::tempdir().unwrap();
-    assert_eq!(take_up(&mut first, directory.path(), AtStart::Block, Files::Decide), 0);
+    assert_eq!(take_up(&mut first, directory.path(), AtStart::Block, PolicyFiles::Decide), 0);
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn what_lies_where_a_draft_is_written_keeps_nobody_waiting_and_leads_nowhere() {
     let (database, written) = run(LAN, NET);
     let elsewhere = tempfile::NamedTempFile::new().unwrap();
     let draft = |directory: &Path| {
-        saved_policies::Draft::write(directory, &database.current().spd, &written)
+        saved_policies::DraftFile::write(directory, &database.current().spd, &written)
     };
     for link in [false, true] {
         let directory = tempfile::tempdir().unwrap();
@@ -209,12 +210,12 @@ prop_compose! {
         (protocol, ports, ifindex, user) in any::<(u8, [u16; 4], u32, u32)>(),
         (priority, value, mask, if_id) in any::<(u32, u32, u32, u32)>(),
         (way, bits) in (0..3_usize, any::<[bool; 4]>()),
-    ) -> Portrayed {
-        Portrayed {
+    ) -> SavedPolicy {
+        SavedPolicy {
             direction: [Direction::In, Direction::Forward, Direction::Out][way],
             kind: if bits[0] { PolicyKind::Main } else { PolicyKind::Sub },
             verdict: if bits[1] { Verdict::Pass } else { Verdict::Refuse },
-            origin: if bits[2] { Origin::Files } else { Origin::Programs },
+            origin: if bits[2] { PolicyOrigin::PolicyFiles } else { PolicyOrigin::Programs },
             is_held: bits[3],
             priority: Priority(priority),
             selector: Selector {
@@ -235,16 +236,16 @@ prop_compose! {
 proptest! {
     #[test]
     fn portraits_say_what_they_were_told(policies in prop::collection::vec(policies(), 0..8)) {
-        let defaults = vec![(Direction::Out, Origin::Programs)];
-        let portrait = Portrait { defaults, policies };
-        prop_assert_eq!(Portrait::parse(&portrait.to_text()), Some(portrait));
+        let defaults = vec![(Direction::Out, PolicyOrigin::Programs)];
+        let portrait = SavedPolicies { defaults, policies };
+        prop_assert_eq!(SavedPolicies::parse(&portrait.to_text()), Some(portrait));
     }
 
     #[test]
     fn no_text_is_too_strange(text in "\\PC*", cut in 0..400_usize) {
-        Portrait::parse(&text);
+        SavedPolicies::parse(&text);
         let whole = left(LAN, NET).to_text();
         let part = &whole[..cut.min(whole.len())];
-        prop_assert!(Portrait::parse(part).is_none() || part == whole);
+        prop_assert!(SavedPolicies::parse(part).is_none() || part == whole);
     }
 }

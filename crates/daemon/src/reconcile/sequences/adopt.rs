@@ -5,7 +5,8 @@ use std::{fs, io, path::Path, sync::Arc};
 use uxfrm_engine::{Moment, Sa};
 
 use super::{
-    AHEAD, Before, Grant, Pace, Record, SequenceStore, StateName, Watched, allow_to_receive,
+    AHEAD, NumberGrant, NumberRate, ReceivedBefore, Record, SaName, SequenceStore, WatchedSa,
+    allow_to_receive,
     received::{LEAST_AHEAD, MOST_AHEAD},
     receives, sends,
     witness::{self, Witness},
@@ -32,7 +33,7 @@ impl SequenceStore {
         let states: Vec<_> = self.watched.iter().map(|watched| Arc::clone(&watched.sa)).collect();
         let ahead = self.fastest.max(LEAST_AHEAD).saturating_mul(LONGER).min(MOST_AHEAD);
         for sa in states.iter().filter(|sa| !sa.sequence().is_closed()) {
-            let (state, sequence) = (StateName::of(sa), sa.sequence());
+            let (state, sequence) = (SaName::of(sa), sa.sequence());
             if sends(sa) && sequence.reserved().saturating_sub(sequence.last()) < AHEAD {
                 let begun = self.sent.begun(state);
                 self.reserve_sent(sa, state, begun);
@@ -40,8 +41,8 @@ impl SequenceStore {
             if receives(sa) && sa.reserved_to_receive() != u64::MAX {
                 let from = sa.highest_received();
                 let edge = from.saturating_add(ahead).max(sa.reserved_to_receive());
-                self.note_received(state, Before { from, edge });
-                self.pending.push((Arc::clone(sa), Grant::Received(edge)));
+                self.note_received(state, ReceivedBefore { from, edge });
+                self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
             }
         }
         self.commit()
@@ -61,7 +62,7 @@ impl SequenceStore {
 
     /// Takes in a state with all that was reserved for it: it may go on at once.
     pub(crate) fn adopt(&mut self, sa: &Arc<Sa>, reserved: Reserved, now: Moment) {
-        let state = StateName::of(sa);
+        let state = SaName::of(sa);
         if sends(sa) {
             self.sent.reserve(state, reserved.sent, sa.sequence().last());
             self.journal.note(Record::Sent(state, reserved.sent));
@@ -71,14 +72,14 @@ impl SequenceStore {
             self.before.remove(&state);
             self.note_received(
                 state,
-                Before { from: sa.highest_received(), edge: reserved.received },
+                ReceivedBefore { from: sa.highest_received(), edge: reserved.received },
             );
             allow_to_receive(sa, reserved.received);
         }
         // As fast as the fastest, until it is known better.
-        let pace =
-            (sa.highest_received() > 0).then(|| Box::new(Pace::new(sa, now).at_rate(self.fastest)));
-        self.watched.push_back(Watched { sa: Arc::clone(sa), pace });
+        let pace = (sa.highest_received() > 0)
+            .then(|| Box::new(NumberRate::new(sa, now).at_rate(self.fastest)));
+        self.watched.push_back(WatchedSa { sa: Arc::clone(sa), pace });
     }
 
     /// Has the witness of this process take the place of that of the process before, which knows nothing of what is received from now on. All

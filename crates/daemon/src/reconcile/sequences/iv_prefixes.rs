@@ -11,7 +11,7 @@ pub(crate) type Draw = fn() -> io::Result<u32>;
 
 /// The prefixes that are known, by their keys' fingerprints.
 #[derive(Debug, Default)]
-pub(super) struct Prefixes {
+pub(super) struct IvPrefixes {
     known: BTreeMap<u128, BTreeSet<u32>>,
     count: usize,
 }
@@ -19,7 +19,7 @@ pub(super) struct Prefixes {
 /// Draws at the most before a key counts as used up: by then nearly all prefixes are known.
 const TRIES: usize = 1000;
 
-impl Prefixes {
+impl IvPrefixes {
     /// How many are known.
     pub(super) const fn len(&self) -> usize {
         self.count
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn prefix_is_drawn_once_under_a_key_and_never_zero() {
-        let mut prefixes = Prefixes::default();
+        let mut prefixes = IvPrefixes::default();
         prefixes.learn(7, 2);
         let drawn: Vec<_> = (0..3).map(|_| prefixes.draw(7, each_twice).unwrap().get()).collect();
         assert_eq!(drawn, [1, 3, 4]);

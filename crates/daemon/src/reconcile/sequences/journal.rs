@@ -15,7 +15,7 @@
 
 use std::{fmt, io};
 
-use super::{disk::Disk, sa_name::StateName};
+use super::{disk::Disk, sa_name::SaName};
 
 /// Lines that may be out of date before the file is replaced, besides as many as are not.
 const SLACK: usize = if cfg!(test) { 16 } else { 4096 };
@@ -27,7 +27,7 @@ const VERSION: &str = "1";
 
 /// What tells a store from all others, and from its own copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct StoreId {
     /// Random, drawn when the store was made.
     pub(crate) id: u128,
     /// Groups that were committed.
@@ -38,20 +38,20 @@ pub(crate) struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// A state may have sent all numbers up to this one.
-    Sent(StateName, u64),
+    Sent(SaName, u64),
     /// A prefix of IVs was drawn under a key.
     Prefix(u128, u32),
     /// A state received the first number, and may have received all up to the second.
-    Received(StateName, u64, u64),
+    Received(SaName, u64, u64),
     /// What a state received counts no more.
-    Forgotten(StateName),
+    Forgotten(SaName),
 }
 
 /// What stands in a journal.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// `None`: it has no beginning that can be read.
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<StoreId>,
     pub(super) records: Vec<Record>,
     /// Where the last whole group ends.
     end: usize,
@@ -65,7 +65,7 @@ pub(super) struct Contents {
 #[derive(Debug)]
 pub(super) struct Journal {
     disk: Box<dyn Disk>,
-    identity: Identity,
+    identity: StoreId,
     /// Where the next group is written; `None` when the file has to be replaced first.
     end: Option<u64>,
     /// Whether another process has written the file until now, so that there is no need of another
@@ -82,7 +82,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Nothing is written before something is added.
-    pub(super) const fn new(disk: Box<dyn Disk>, identity: Identity) -> Self {
+    pub(super) const fn new(disk: Box<dyn Disk>, identity: StoreId) -> Self {
         Self {
             disk,
             identity,
@@ -102,7 +102,7 @@ impl Journal {
         self.follows = true;
     }
 
-    pub(super) const fn identity(&self) -> Identity {
+    pub(super) const fn identity(&self) -> StoreId {
         self.identity
     }
 
@@ -123,7 +123,7 @@ impl Journal {
         let bytes = self.disk.read().ok().flatten();
         self.end = None;
         let found = read(&bytes?).ok()?;
-        let Identity { id, generation } = found.identity?;
+        let StoreId { id, generation } = found.identity?;
         if id != self.identity.id || generation <= self.identity.generation {
             return None;
         }
@@ -288,7 +288,7 @@ impl Contents {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
                 }
                 let id = u128::from_str_radix(id, 16).unwrap_or(0);
-                self.identity = Some(Identity { id, generation });
+                self.identity = Some(StoreId { id, generation });
             } else {
                 self.records.extend(parse(line));
             }

@@ -6,14 +6,14 @@ use uxfrm_engine::Sa;
 
 use super::{
     journal::{self, Record},
-    sa_name::StateName,
+    sa_name::SaName,
 };
 
 /// Of each state, up to where it may send and receive by what is on the disk.
 #[derive(Debug, Default)]
-pub(crate) struct OnDisk(BTreeMap<StateName, (u64, u64)>);
+pub(crate) struct JournalView(BTreeMap<SaName, (u64, u64)>);
 
-impl OnDisk {
+impl JournalView {
     /// Reads a journal.
     pub(crate) fn read(bytes: &[u8]) -> Self {
         let mut states = BTreeMap::<_, (u64, u64)>::new();
@@ -29,6 +29,6 @@ impl OnDisk {
 
     /// Up to where a state may send, and receive.
     pub(crate) fn of(&self, sa: &Sa) -> (u64, u64) {
-        self.0.get(&StateName::of(sa)).copied().unwrap_or_default()
+        self.0.get(&SaName::of(sa)).copied().unwrap_or_default()
     }
 }

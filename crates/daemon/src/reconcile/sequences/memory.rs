@@ -1,4 +1,4 @@
-//! Where the witness lies: memory that outlives the process but not the machine. The store asks for it by [`Shelf`], so that a simulation has a machine of
+//! Where the witness lies: memory that outlives the process but not the machine. The store asks for it by [`WitnessStorage`], so that a simulation has a machine of
 //! its own.
 
 use std::{
@@ -14,7 +14,7 @@ use nix::libc;
 use uxfrm_io::mapped_file::MappedFile;
 
 /// Where a run's memory lies, and that of the one before.
-pub(crate) trait Shelf: Debug + Send + Sync {
+pub(crate) trait WitnessStorage: Debug + Send + Sync {
     /// Its name, for people.
     fn name(&self) -> String;
 
@@ -28,11 +28,11 @@ pub(crate) trait Shelf: Debug + Send + Sync {
     ///
     /// # Errors
     /// The kernel's: where there is no `/run` to write to, stores do without.
-    fn create(&self, most: usize) -> io::Result<Box<dyn Memory>>;
+    fn create(&self, most: usize) -> io::Result<Box<dyn WitnessMemory>>;
 }
 
 /// The memory of one run. What is stored there is there whenever the process ends, however it ends.
-pub(crate) trait Memory: Debug + Send + Sync {
+pub(crate) trait WitnessMemory: Debug + Send + Sync {
     /// The words; only those for which there is room may be touched.
     fn words(&self) -> &'static [AtomicU64];
 
@@ -60,13 +60,13 @@ pub(crate) trait Memory: Debug + Send + Sync {
 pub(crate) struct RunFile(pub(super) PathBuf);
 
 #[derive(Debug)]
-struct Mapped {
+struct MappedRunFile {
     path: PathBuf,
     file: File,
     words: &'static [AtomicU64],
 }
 
-impl Shelf for RunFile {
+impl WitnessStorage for RunFile {
     fn name(&self) -> String {
         self.0.display().to_string()
     }
@@ -82,7 +82,7 @@ impl Shelf for RunFile {
         file.metadata().ok()?.is_file().then(|| Box::new(file) as Box<dyn Read>)
     }
 
-    fn create(&self, most: usize) -> io::Result<Box<dyn Memory>> {
+    fn create(&self, most: usize) -> io::Result<Box<dyn WitnessMemory>> {
         if let Some(directory) = self.0.parent() {
             fs::create_dir_all(directory)?;
         }
@@ -95,11 +95,11 @@ impl Shelf for RunFile {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(place)?;
         let words = MappedFile::map(&file, most)?.words();
-        Ok(Box::new(Mapped { path: self.0.clone(), file, words }))
+        Ok(Box::new(MappedRunFile { path: self.0.clone(), file, words }))
     }
 }
 
-impl Memory for Mapped {
+impl WitnessMemory for MappedRunFile {
     fn words(&self) -> &'static [AtomicU64] {
         self.words
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uxfrm_engine::{FIRST_RESERVED, Moment, ReplayWindow, Sa};
 
-use super::{sa_name::StateName, witness::Left};
+use super::{sa_name::SaName, witness::Left};
 
 /// What is reserved ahead at the most.
 pub(super) const MOST_AHEAD: u64 = 1 << 22;
@@ -26,21 +26,21 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// What one state may have received before this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Before {
+pub(super) struct ReceivedBefore {
     /// It received this one.
     pub(super) from: u64,
     /// It may have received all up to this one.
     pub(super) edge: u64,
 }
 
-impl Before {
+impl ReceivedBefore {
     /// Of a state that was never in force.
     pub(super) const fn unused(self) -> Self {
         Self { edge: self.from, ..self }
     }
 
     /// What is known where the last run left something. A witness that has all knows of each state that received anything.
-    pub(super) fn settled(self, state: StateName, left: &Left) -> Self {
+    pub(super) fn settled(self, state: SaName, left: &Left) -> Self {
         let Self { from, edge } = self;
         let exact = match left.heads.get(&state.digest()) {
             Some(head) => from.max(*head),
@@ -53,7 +53,7 @@ impl Before {
 
 /// How fast a state's numbers come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
+pub(super) struct NumberRate {
     head: u64,
     at: Moment,
     /// Numbers a second, when it was looked at last.
@@ -68,14 +68,14 @@ pub(super) struct Pace {
 
 /// What is to be written down of a state's edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Move {
+pub(super) enum EdgeMove {
     /// It may accept no more before this is on the disk.
     Ahead(u64),
     /// It accepts no more already.
     Back(u64),
 }
 
-impl Pace {
+impl NumberRate {
     pub(super) fn new(sa: &Sa, now: Moment) -> Self {
         let head = sa.highest_received();
         Self { head, at: now, rate: 0, peak: None, quiet: now.plus(QUIET), drawn_back: None }
@@ -100,19 +100,19 @@ impl Pace {
     }
 
     /// Looks how far a window is: what is to be written down, if anything is.
-    pub(super) fn look(&mut self, window: &ReplayWindow, now: Moment) -> Option<Move> {
+    pub(super) fn look(&mut self, window: &ReplayWindow, now: Moment) -> Option<EdgeMove> {
         let (head, edge, before) = (window.wanted(), window.reserved(), self.rate);
         self.measure(head, now);
         let rises = self.rate / 2 > before;
         let rate = if rises { self.rate.saturating_mul(RISING) } else { self.rate };
         let ahead = rate.clamp(self.least(), MOST_AHEAD);
         if let Some(back) = self.drawn_back.take().filter(|back| *back == edge && head <= *back) {
-            return Some(Move::Back(back));
+            return Some(EdgeMove::Back(back));
         }
         let left = edge.saturating_sub(head);
         if left < ahead / 2 {
             self.quiet = now.plus(QUIET);
-            return Some(Move::Ahead(head.saturating_add(ahead)));
+            return Some(EdgeMove::Ahead(head.saturating_add(ahead)));
         }
         if left > 2 * ahead && now >= self.quiet {
             // Workers that have read the old edge may pass it yet: the journal waits for the next look.

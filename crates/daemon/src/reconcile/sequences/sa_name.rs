@@ -6,7 +6,7 @@ use uxfrm_engine::{Mark, Sa, SaId, SaProtocol, Spi};
 
 /// A state by its key's fingerprint, destination, SPI and mark. States that share a key are neighbours in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct StateName {
+pub(super) struct SaName {
     key: u128,
     destination: IpAddr,
     spi: u32,
@@ -14,7 +14,7 @@ pub(super) struct StateName {
     mask: u32,
 }
 
-impl StateName {
+impl SaName {
     /// The key is that of the cipher, which the IV belongs to. Without a cipher no IV matters.
     pub(super) fn of(sa: &Sa) -> Self {
         let transform = sa.secrets();
@@ -30,7 +30,7 @@ impl StateName {
         }
     }
 
-    /// Before all states with the same key.
+    /// ReceivedBefore all states with the same key.
     pub(super) fn first_with_key(self) -> Self {
         let destination = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
         Self { destination, spi: 0, mark: 0, mask: 0, ..self }
@@ -73,7 +73,7 @@ impl StateName {
     }
 }
 
-impl fmt::Display for StateName {
+impl fmt::Display for SaName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, destination, spi, mark, mask } = self;
         write!(out, "{key:032x} {destination} {spi:#010x} {mark:#x}/{mask:#x}")
@@ -82,24 +82,24 @@ impl fmt::Display for StateName {
 
 /// It is none of ours.
 #[derive(Debug)]
-pub(super) struct NoName;
+pub(super) struct InvalidSaName;
 
-impl FromStr for StateName {
-    type Err = NoName;
+impl FromStr for SaName {
+    type Err = InvalidSaName;
 
-    fn from_str(text: &str) -> Result<Self, NoName> {
-        read(text).ok_or(NoName)
+    fn from_str(text: &str) -> Result<Self, InvalidSaName> {
+        read(text).ok_or(InvalidSaName)
     }
 }
 
-fn read(text: &str) -> Option<StateName> {
+fn read(text: &str) -> Option<SaName> {
     let words: Vec<_> = text.split(' ').collect();
     let [key, destination, spi, mark] = words[..] else { return None };
     let hex = |word: &str| u32::from_str_radix(word.strip_prefix("0x")?, 16).ok();
     let (mark, mask) = mark.split_once('/')?;
     // Files of before have bits in the mark that do not count, which states' marks no longer have.
     let Mark { value: mark, mask } = Mark { value: hex(mark)?, mask: hex(mask)? }.sanitized();
-    Some(StateName {
+    Some(SaName {
         key: u128::from_str_radix(key, 16).ok()?,
         destination: destination.parse().ok()?,
         spi: hex(spi)?,
@@ -118,13 +118,13 @@ mod tests {
             "000102030405060708090a0b0c0d0e0f 10.0.0.1 0x00000001 0x0/0x0",
             "ff0102030405060708090a0b0c0d0e0f fd00::1 0xffffffff 0x10/0xffffffff",
         ] {
-            assert_eq!(text.parse::<StateName>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<SaName>().unwrap().to_string(), text);
         }
         let before = "000102030405060708090a0b0c0d0e0f 10.0.0.1 0x00000001 0x105/0xff";
         let now = "000102030405060708090a0b0c0d0e0f 10.0.0.1 0x00000001 0x5/0xff";
-        assert_eq!(before.parse::<StateName>().unwrap().to_string(), now);
+        assert_eq!(before.parse::<SaName>().unwrap().to_string(), now);
         for text in ["", "a b c d", "00 10.0.0.1 0x1 0x0", "00 10.0.0.1 1 0x0/0x0"] {
-            assert!(text.parse::<StateName>().is_err(), "{text}");
+            assert!(text.parse::<SaName>().is_err(), "{text}");
         }
     }
 }

@@ -4,16 +4,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::sa_name::StateName;
+use super::sa_name::SaName;
 
 /// The numbers of all states that are known.
 #[derive(Debug)]
 pub(super) struct SentNumbers {
-    states: BTreeMap<StateName, Number>,
+    states: BTreeMap<SaName, Number>,
     /// Those of states that are gone, by their keys' fingerprints and in order: the last with a key is its highest.
-    spent: BTreeSet<(u128, u64, StateName)>,
+    spent: BTreeSet<(u128, u64, SaName)>,
     /// States in the order in which they went, with the ticket that each got then.
-    gone: VecDeque<(StateName, u64)>,
+    gone: VecDeque<(SaName, u64)>,
     tickets: u64,
     /// States that are known, by their keys' fingerprints.
     keys: BTreeMap<u128, usize>,
@@ -46,7 +46,7 @@ impl SentNumbers {
     }
 
     /// Each state with the number above which none may have been used.
-    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&StateName, u64)> {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = (&SaName, u64)> {
         self.states.iter().map(|(state, number)| (state, number.highest))
     }
 
@@ -56,13 +56,13 @@ impl SentNumbers {
     }
 
     /// Where a state began; zero for one that is not known.
-    pub(super) fn begun(&self, state: StateName) -> u64 {
+    pub(super) fn begun(&self, state: SaName) -> u64 {
         self.states.get(&state).map_or(0, |number| number.begun)
     }
 
     /// The highest number that may have been used with a state's key by states that are gone. Those that are there count in places of
     /// their own, under [prefixes](uxfrm_engine::IvPrefix) of their own.
-    pub(super) fn used_with_key_of(&self, state: StateName) -> u64 {
+    pub(super) fn used_with_key_of(&self, state: SaName) -> u64 {
         let key = state.key();
         let (first, last) = (state.first_with_key(), state.last_with_key());
         let spent = self.spent.range((key, 0, first)..=(key, u64::MAX, last)).next_back();
@@ -70,12 +70,12 @@ impl SentNumbers {
     }
 
     /// Sets what a state that is there may use.
-    pub(super) fn reserve(&mut self, state: StateName, highest: u64, begun: u64) {
+    pub(super) fn reserve(&mut self, state: SaName, highest: u64, begun: u64) {
         self.put(state, Number { highest, begun, gone: None });
     }
 
     /// Keeps the number of a state that is gone, unless it sent nothing.
-    pub(super) fn remember(&mut self, state: StateName, highest: u64) {
+    pub(super) fn remember(&mut self, state: SaName, highest: u64) {
         if highest == 0 {
             self.forget(state);
             return;
@@ -92,18 +92,18 @@ impl SentNumbers {
         }
     }
 
-    fn put(&mut self, state: StateName, number: Number) {
+    fn put(&mut self, state: SaName, number: Number) {
         let before = self.states.insert(state, number);
         if before.is_none() {
             *self.keys.entry(state.key()).or_default() += 1;
         }
-        self.unspend(state, before);
+        self.return_unused(state, before);
         if number.gone.is_some() {
             self.spent.insert((state.key(), number.highest, state));
         }
     }
 
-    fn forget(&mut self, state: StateName) {
+    fn forget(&mut self, state: SaName) {
         let before = self.states.remove(&state);
         if before.is_some()
             && let Some(count) = self.keys.get_mut(&state.key())
@@ -113,10 +113,10 @@ impl SentNumbers {
                 self.keys.remove(&state.key());
             }
         }
-        self.unspend(state, before);
+        self.return_unused(state, before);
     }
 
-    fn unspend(&mut self, state: StateName, before: Option<Number>) {
+    fn return_unused(&mut self, state: SaName, before: Option<Number>) {
         if let Some(Number { highest, gone: Some(_), .. }) = before {
             self.spent.remove(&(state.key(), highest, state));
         }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     /// A name among few, so that they come again and share keys.
-    fn name(key: u32, spi: u32) -> StateName {
+    fn name(key: u32, spi: u32) -> SaName {
         format!("{key:032x} 10.0.0.1 {spi:#010x} 0x0/0x0").parse().unwrap()
     }
 

@@ -42,7 +42,7 @@ impl Runs {
     fn open(&self) -> SequenceStore {
         let memory = self.memory().join("store.windows");
         let shelf = Box::new(RunFile(memory));
-        let remembered = Remembered { shelf, waker: Poller::new().unwrap().waker() };
+        let remembered = WitnessPlace { shelf, waker: Poller::new().unwrap().waker() };
         let disk = Box::new(LocalDisk::open(&self.path()).unwrap());
         SequenceStore::on(disk, Some(remembered), random_bits).unwrap()
     }
@@ -82,7 +82,7 @@ impl Run {
         let changes = self.0.take_changes();
         for sa in &changes.removed {
             self.1.dismiss(sa, Moment(0));
-            self.1.leaving.remove(&StateName::of(sa));
+            self.1.leaving.remove(&SaName::of(sa));
             self.1.settle(sa);
         }
         changes.added.iter().for_each(|sa| self.1.admit(sa, Moment(0)));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use uxfrm_engine::{FIRST_RESERVED, Moment, Sa};
 
-use super::{Before, Grant, Record, SequenceStore, StateName, receives};
+use super::{NumberGrant, ReceivedBefore, Record, SaName, SequenceStore, receives};
 
 impl SequenceStore {
     /// States stand in the place of others: they go on with prefixes of their own, and above all
@@ -21,27 +21,27 @@ impl SequenceStore {
         }
         // What the disk has of them, where it is not of a later time.
         let granted: BTreeMap<_, _> =
-            gone.iter().map(|sa| (StateName::of(sa), sa.reserved_to_receive())).collect();
+            gone.iter().map(|sa| (SaName::of(sa), sa.reserved_to_receive())).collect();
         for sa in gone {
-            let state = StateName::of(sa);
+            let state = SaName::of(sa);
             let known = self.edges.get(&state).map(|before| before.edge);
             self.dismiss(sa, now);
             // Nobody has deleted it. One that its device does not take any more comes back at the
             // next start.
             if let Some(edge) = known.max(edges.get(&state).copied()) {
-                self.before.insert(state, Before { from: edge, edge });
+                self.before.insert(state, ReceivedBefore { from: edge, edge });
                 self.journal.note(Record::Received(state, edge, edge));
             }
         }
         for sa in came {
-            let state = StateName::of(sa);
+            let state = SaName::of(sa);
             if !edges.contains_key(&state) {
                 self.before.remove(&state);
             }
             sa.sequence().skip_to(sent.get(&state).copied().unwrap_or(0));
             self.admit(sa, now);
             if let Some(edge) = edges.get(&state).or_else(|| granted.get(&state)) {
-                self.hold_back(sa, *edge);
+                self.delay_numbers(sa, *edge);
             }
             if self.no_prefix.is_some() {
                 // Never with what others may have.
@@ -52,7 +52,7 @@ impl SequenceStore {
 
     /// Has a state that is in force already accept nothing above what the disk has of it, until the
     /// disk has more.
-    fn hold_back(&mut self, sa: &Arc<Sa>, edge: u64) {
+    fn delay_numbers(&mut self, sa: &Arc<Sa>, edge: u64) {
         let own = sa.reserved_to_receive();
         if !receives(sa) || own == u64::MAX || own <= edge {
             return;
@@ -60,7 +60,7 @@ impl SequenceStore {
         sa.replay().reserve(edge);
         // One that has received nothing needed no grant when it was admitted.
         if own == FIRST_RESERVED {
-            self.pending.push((Arc::clone(sa), Grant::Received(own)));
+            self.pending.push((Arc::clone(sa), NumberGrant::Received(own)));
         }
     }
 }

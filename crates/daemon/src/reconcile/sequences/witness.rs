@@ -1,7 +1,7 @@
 //! What outlives the process but not the machine: a file in `/run` with the store's generation, by which a rollback is found, and the highest number
 //! that each state received, so that after a crash of the process a window begins exactly where it was.
 //!
-//! The file is words in memory ([`Memory`]). The first page is the head; cells of four words follow, each a state's: its name's
+//! The file is words in memory ([`WitnessMemory`]). The first page is the head; cells of four words follow, each a state's: its name's
 //! digest in two words, and the highest number. A start reads the file of the last run, and makes its own beside it; that takes the other's place
 //! once the journal has what was read ([`Witness::settle`]).
 
@@ -20,9 +20,9 @@ use uxfrm_engine::{ReplayStore, Sa};
 use uxfrm_io::poll::Waker;
 
 use super::{
-    journal::Identity,
-    memory::{Memory, RunFile, Shelf},
-    sa_name::StateName,
+    journal::StoreId,
+    memory::{RunFile, WitnessMemory, WitnessStorage},
+    sa_name::SaName,
 };
 
 /// Words of the head.
@@ -51,7 +51,7 @@ const AT_CELLS: usize = 8;
 /// What the last run left.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    pub(super) identity: Option<Identity>,
+    pub(super) identity: Option<StoreId>,
     /// Of each state, by its name's digest, the highest number received.
     pub(super) heads: BTreeMap<u128, u64>,
     /// Whether a state without a number there has received nothing.
@@ -61,7 +61,7 @@ pub(super) struct Left {
 /// The file of this run.
 #[derive(Debug)]
 pub(crate) struct Witness {
-    memory: Box<dyn Memory>,
+    memory: Box<dyn WitnessMemory>,
     words: &'static [AtomicU64],
     cells: Mutex<Cells>,
 }
@@ -101,11 +101,11 @@ pub(super) fn place_of(store: &Path) -> RunFile {
 
 impl Left {
     /// Reads what the last run left, if it was in this boot.
-    pub(super) fn read(shelf: &dyn Shelf) -> Self {
+    pub(super) fn read(shelf: &dyn WitnessStorage) -> Self {
         Self::try_read(shelf).unwrap_or_default()
     }
 
-    fn try_read(shelf: &dyn Shelf) -> Option<Self> {
+    fn try_read(shelf: &dyn WitnessStorage) -> Option<Self> {
         let boot = shelf.boot()?;
         let mut file = shelf.read()?;
         let head = words(&mut file, HEAD)?;
@@ -121,7 +121,7 @@ impl Left {
             let head = heads.entry(digest).or_insert(0);
             *head = cell[2].max(*head);
         }
-        let identity = Identity { id: wide(AT_ID), generation: head[AT_GENERATION] };
+        let identity = StoreId { id: wide(AT_ID), generation: head[AT_GENERATION] };
         Some(Self { identity: Some(identity), heads, is_complete: head[AT_MISSING] == 0 })
     }
 }
@@ -137,7 +137,7 @@ impl Witness {
     ///
     /// # Errors
     /// The kernel's: where there is no `/run` to write to, stores do without.
-    pub(super) fn create(shelf: &dyn Shelf, identity: Identity) -> io::Result<Self> {
+    pub(super) fn create(shelf: &dyn WitnessStorage, identity: StoreId) -> io::Result<Self> {
         let memory = shelf.create(HEAD + MOST * CELL)?;
         let words = memory.words();
         let witness = Self { memory, words, cells: Mutex::default() };
@@ -222,7 +222,7 @@ impl Witness {
         let cell = HEAD + self.take_cell()? * CELL;
         self.set_wide(cell, 0);
         self.set(cell + 2, 0);
-        self.set_wide(cell, StateName::of(sa).digest());
+        self.set_wide(cell, SaName::of(sa).digest());
         Some(&self.words[cell + 2])
     }
 

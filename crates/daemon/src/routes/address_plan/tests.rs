@@ -13,7 +13,7 @@ fn planned_for_groups(lines: &[&str], ways: &[(&str, u8, &str)]) -> Vec<String> 
     plan(lines, &[], ways).groups.iter().map(ToString::to_string).collect()
 }
 
-fn plan(lines: &[&str], own: &[&str], ways: &[(&str, u8, &str)]) -> Plan {
+fn plan(lines: &[&str], own: &[&str], ways: &[(&str, u8, &str)]) -> AddressPlan {
     let name = format!("uxfrm-plan-{}-{:?}", std::process::id(), std::thread::current().id());
     let batch = std::env::temp_dir().join(name);
     std::fs::write(&batch, lines.join("\n")).unwrap();
@@ -23,7 +23,7 @@ fn plan(lines: &[&str], own: &[&str], ways: &[(&str, u8, &str)]) -> Plan {
     let own: Vec<IpAddr> = own.iter().map(|own| own.parse().unwrap()).collect();
     let address = |text: &str| text.parse().unwrap();
     let ways = ways.iter().map(|(net, length, from)| ((address(net), *length), address(from)));
-    Plan::of(&database.snapshot().spd, &own, &Groups(ways.collect()))
+    AddressPlan::of(&database.snapshot().spd, &own, &MulticastGroups(ways.collect()))
 }
 
 const PROTECTS: &str = "tmpl src 192.0.2.1 dst 198.51.100.1 proto esp mode tunnel";

@@ -10,22 +10,22 @@
 
 use std::net::IpAddr;
 
-use super::{Lead, Said, holds, host, leads_of, meet};
+use super::{Lead, PolicyAddresses, holds, host, leads_of, meet};
 use crate::routes::destinations::Destination;
 
 /// Destinations to which all packets meet a policy that protects or blocks, and those among them to
 /// which some do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Closing {
+pub(crate) struct UnreachableRoutes {
     /// From each of the host's own addresses.
     pub(crate) own: Vec<(Destination, Lead)>,
     /// From anywhere.
     pub(crate) everyone: Vec<(Destination, Lead)>,
 }
 
-impl Closing {
+impl UnreachableRoutes {
     /// That of what policies of one family say, for a host with these addresses.
-    pub(super) fn add(&mut self, all: Destination, said: &[Said], own: &[IpAddr]) {
+    pub(super) fn add(&mut self, all: Destination, said: &[PolicyAddresses], own: &[IpAddr]) {
         let own = own.iter().filter(|own| !own.is_loopback() && meet(all, host(**own)));
         let own: Vec<_> = own.map(|own| host(*own)).collect();
         let from = |source| move |net| lead(source, net, said);
@@ -43,8 +43,8 @@ impl Closing {
 }
 
 /// As in the plan, but for policies that lead more than they are for.
-fn lead(source: Destination, net: Destination, said: &[Said]) -> Lead {
-    let counts = |said: &&Said| {
+fn lead(source: Destination, net: Destination, said: &[PolicyAddresses]) -> Lead {
+    let counts = |said: &&PolicyAddresses| {
         let may_pass = said.lead == Lead::On && meet(said.source, source);
         let decides = said.lead == Lead::Tun && said.is_of_all && holds(said.source, source);
         holds(said.destination, net) && (may_pass || decides)

@@ -107,7 +107,7 @@ proptest! {
                 }
                 Event::Goes(_) => {}
                 Event::StartsOver => {
-                    destinations.start_over();
+                    destinations.clear_demand();
                     wishes.iter().for_each(|(at, source)| destinations.count_in(*at, *source));
                     destinations.join();
                 }
@@ -154,7 +154,7 @@ fn a_pool_of_clients_has_one_route_and_one_that_leaves_takes_its_own_out() {
     destinations.count_in(client(77), None);
     table.take(destinations.take_steps(), &[client(76).0]);
     assert_eq!((table.0.len(), table.route(client(77).0)), (13, Some(None)));
-    destinations.start_over();
+    destinations.clear_demand();
     (0..4096).for_each(|number| destinations.count_in(client(number), None));
     destinations.join();
     table.take(destinations.take_steps(), &[client(77).0]);
@@ -168,11 +168,11 @@ fn a_route_in_doubt_is_made_anew_or_deleted() {
     destinations.count_in(this, None);
     destinations.count_in(that, None);
     assert_eq!(destinations.take_steps().put.len(), 2);
-    destinations.doubt(this);
+    destinations.mark_unverified(this);
     destinations.count_out(that, None);
     destinations.take_steps();
-    destinations.doubt(that);
-    destinations.start_over();
+    destinations.mark_unverified(that);
+    destinations.clear_demand();
     destinations.count_in(this, None);
     let steps = destinations.take_steps();
     assert_eq!((steps.put, steps.delete), (vec![(this, None)], vec![that]));
@@ -191,7 +191,7 @@ fn a_million_prefixes_take_little_room() {
 fn a_source_that_some_policy_needs_goes_before_none() {
     for wishes in [[None, Some(v4(200))], [Some(v4(200)), None]] {
         let mut destinations = Destinations::default();
-        destinations.start_over();
+        destinations.clear_demand();
         wishes.iter().for_each(|source| destinations.count_in((v4(0), 24), *source));
         destinations.join();
         assert_eq!(destinations.take_steps().put, [((v4(0), 24), Some(v4(200)))], "{wishes:?}");

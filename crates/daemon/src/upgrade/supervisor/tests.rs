@@ -30,7 +30,7 @@ fn upgrading() -> (Supervision, Link, Link) {
         successor: Some(Successor { gateway, given_up: false }),
         leaving: Vec::new(),
         hung_up: false,
-        untrusted: Untrusted::default(),
+        untrusted: DeclaredPaths::default(),
         reads_stdin: false,
         ends_by: None,
     };

@@ -1,18 +1,18 @@
 use super::*;
 
-fn name(spi: u32) -> StateName {
+fn name(spi: u32) -> SaName {
     format!("{:032x} 10.0.0.1 {spi:#010x} 0x0/0x0", 5).parse().unwrap()
 }
 
 /// A disk in memory.
 #[derive(Debug, Default)]
-struct Memory {
+struct WitnessMemory {
     file: Vec<u8>,
     /// There is no room for another file.
     is_full: bool,
 }
 
-impl Disk for std::sync::Arc<std::sync::Mutex<Memory>> {
+impl Disk for std::sync::Arc<std::sync::Mutex<WitnessMemory>> {
     fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
         Ok(Some(self.lock().unwrap().file.clone()))
     }
@@ -53,7 +53,7 @@ impl Disk for std::sync::Arc<std::sync::Mutex<Memory>> {
 }
 
 /// What stands there, without the room behind it.
-fn text(disk: &std::sync::Mutex<Memory>) -> Vec<u8> {
+fn text(disk: &std::sync::Mutex<WitnessMemory>) -> Vec<u8> {
     let file = &disk.lock().unwrap().file;
     let length = file.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     file[..length].to_vec()
@@ -62,11 +62,11 @@ fn text(disk: &std::sync::Mutex<Memory>) -> Vec<u8> {
 /// So an upgrade on a full disk goes on, by the room that the process before has kept.
 #[test]
 fn where_there_is_no_room_for_another_file_who_follows_goes_on_with_that_one() {
-    let disk = std::sync::Arc::new(std::sync::Mutex::new(Memory::default()));
+    let disk = std::sync::Arc::new(std::sync::Mutex::new(WitnessMemory::default()));
     let of = |identity| Journal::new(Box::new(disk.clone()), identity);
-    let mut before = of(Identity { id: 7, generation: 0 });
-    let mut follower = of(Identity { id: 7, generation: 1 });
-    let mut other = of(Identity { id: 8, generation: 9 });
+    let mut before = of(StoreId { id: 7, generation: 0 });
+    let mut follower = of(StoreId { id: 7, generation: 1 });
+    let mut other = of(StoreId { id: 8, generation: 9 });
     let note = |journal: &mut Journal, spi, highest| {
         journal.note(Record::Sent(name(spi), highest));
         journal.commit(1, [Record::Sent(name(spi), highest)].into_iter())
@@ -87,14 +87,14 @@ fn where_there_is_no_room_for_another_file_who_follows_goes_on_with_that_one() {
     let sent = |(spi, highest)| Record::Sent(name(spi), highest);
     let contents = read(&disk.lock().unwrap().file).unwrap();
     assert_eq!(contents.records, [(1, 10), (2, 20), (2, 30), (2, 40), (2, 50), (2, 60)].map(sent));
-    assert_eq!(contents.identity, Some(Identity { id: 7, generation: 5 }));
+    assert_eq!(contents.identity, Some(StoreId { id: 7, generation: 5 }));
     assert_eq!(contents.damaged, 0);
 }
 
 #[test]
 fn records_come_back_in_order_with_identity_and_generation() {
-    let disk = std::sync::Arc::new(std::sync::Mutex::new(Memory::default()));
-    let mut journal = Journal::new(Box::new(disk.clone()), Identity { id: 77, generation: 5 });
+    let disk = std::sync::Arc::new(std::sync::Mutex::new(WitnessMemory::default()));
+    let mut journal = Journal::new(Box::new(disk.clone()), StoreId { id: 77, generation: 5 });
     let first = [Record::Sent(name(1), 9), Record::Prefix(5, 0xdead_beef)];
     let second = [Record::Received(name(2), 3, 1027), Record::Forgotten(name(2))];
     for record in first {
@@ -107,15 +107,15 @@ fn records_come_back_in_order_with_identity_and_generation() {
     journal.commit(2, first.into_iter()).unwrap();
     let contents = read(&disk.lock().unwrap().file).unwrap();
     assert_eq!(contents.records, [first, second].concat());
-    assert_eq!(contents.identity, Some(Identity { id: 77, generation: 7 }));
+    assert_eq!(contents.identity, Some(StoreId { id: 77, generation: 7 }));
     assert_eq!(contents.damaged, 0);
 }
 
 /// Whatever a crash leaves of the last group, those before it count, and it does not unless it is whole.
 #[test]
 fn half_written_group_is_nothing() {
-    let disk = std::sync::Arc::new(std::sync::Mutex::new(Memory::default()));
-    let mut journal = Journal::new(Box::new(disk.clone()), Identity { id: 7, generation: 0 });
+    let disk = std::sync::Arc::new(std::sync::Mutex::new(WitnessMemory::default()));
+    let mut journal = Journal::new(Box::new(disk.clone()), StoreId { id: 7, generation: 0 });
     journal.note(Record::Sent(name(1), 1));
     journal.commit(1, [Record::Sent(name(1), 1)].into_iter()).unwrap();
     let before = text(&disk).len();

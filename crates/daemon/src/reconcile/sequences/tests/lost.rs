@@ -225,7 +225,7 @@ fn upper_half_of_the_number_has_a_prefix_of_its_own() {
 }
 
 /// What a gateway does that is told of it.
-fn leave_snapshot(run: &mut Run) {
+fn resume_from_vm_snapshot(run: &mut Run) {
     let Run(database, store) = run;
     assert_eq!(database.apply(Moment(0), |change| change.begin_sas_anew()), 0);
     let changes = database.take_changes();
@@ -253,7 +253,7 @@ fn machines_that_go_on_from_one_snapshot_repeat_no_iv() {
         let next = mine.sequence().last() + 1;
         assert_eq!(mine.iv_counter(next), theirs.iv_counter(next), "they are the same");
         for run in [&mut one, &mut other] {
-            leave_snapshot(run);
+            resume_from_vm_snapshot(run);
         }
         for old in [mine, theirs] {
             assert!(old.sequence().take(1).is_err(), "the old state sends nothing more");
@@ -261,7 +261,7 @@ fn machines_that_go_on_from_one_snapshot_repeat_no_iv() {
         for _ in 0..3 {
             wire.send(&one, 1000);
             wire.send(&other, 1000);
-            [&mut one, &mut other].into_iter().for_each(leave_snapshot);
+            [&mut one, &mut other].into_iter().for_each(resume_from_vm_snapshot);
         }
     }
 }
@@ -291,14 +291,14 @@ fn after_a_snapshot_nothing_is_accepted_above_what_the_disk_has() {
 fn snapshot_begins_above_what_the_disk_knows_of_a_later_time() {
     let runs = Runs::new();
     let mut run = runs.start("spi 1 replay-window 128", KEY);
-    let state = StateName::of(&run.sa());
+    let state = SaName::of(&run.sa());
     assert_eq!(run.sa().replay().check(50).and_then(|new| run.sa().replay().accept(new)), Ok(()));
     let text = fs::read_to_string(runs.journal()).unwrap().trim_end_matches('\0').to_owned();
     // Whoever wrote that went on where memory was taken.
     let later = format!("received {state} 70000 90000\nsent {state} 77000000\ncommit 99");
     let sum = crc32fast::hash(later.as_bytes());
     fs::write(runs.journal(), format!("{text}{later} {sum:08x}\n")).unwrap();
-    leave_snapshot(&mut run);
+    resume_from_vm_snapshot(&mut run);
     assert!(run.send().unwrap() > 77_000_000);
     let sa = run.sa();
     let (low, edge) = (90000, sa.reserved_to_receive());

@@ -143,7 +143,7 @@ impl Simulation {
     fn start(&mut self) {
         let memory = self.scratch.path().join("run/windows");
         let shelf = Box::new(RunFile(memory));
-        let remembered = Remembered { shelf, waker: Poller::new().unwrap().waker() };
+        let remembered = WitnessPlace { shelf, waker: Poller::new().unwrap().waker() };
         let store =
             SequenceStore::on(Box::new(self.disk.clone()), Some(remembered), random_bits).unwrap();
         let condition = store.condition();
