@@ -1,5 +1,5 @@
-//! The machine's clocks, as the control thread asks them. What asks for the time asks here, so that a simulation can set the clocks of the thread that
-//! it runs on.
+//! The machine's clocks, as the control thread asks them. What asks for the time asks here, so that
+//! a simulation can set the clocks of the thread that it runs on.
 
 use uxfrm_engine::Moment;
 use uxfrm_io::clock;

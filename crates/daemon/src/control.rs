@@ -1,10 +1,13 @@
-//! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte, and for tunnels generic netlink and rtnetlink.
+//! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte, and
+//! for tunnels generic netlink and rtnetlink.
 //!
-//! Its name is abstract, so each network namespace has its own; a path can be configured, and where a stranger has the name a file stands
-//! in for it ([`stand_in`](uxfrm_control::stand_in)). This module owns connections,
-//! permissions and queues; what the messages mean is behind `Protocol`. It promises that no client holds up another
-//! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Requests are handled in
-//! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
+//! Its name is abstract, so each network namespace has its own; a path can be configured, and where
+//! a stranger has the name a file stands in for it ([`stand_in`](uxfrm_control::stand_in)). This
+//! module owns connections, permissions and queues; what the messages mean is behind `Protocol`. It
+//! promises that no client holds up another or the caller: nothing blocks, work per client and per
+//! call is bounded, and so is what waits for a client. Requests are handled in rounds; all of a
+//! round are committed together, and only then answered. Who does not read loses messages and is
+//! told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
 mod busy_poll;
 pub mod client;
@@ -61,10 +64,12 @@ const EVENTS: usize = 64;
 /// The longest that one call of [`Control::serve`] goes on while clients keep asking.
 const BUDGET: Duration = Duration::from_millis(5);
 
-/// The longest that requests are gathered for one commit that waits for the disk: one sync for as many as there are.
+/// The longest that requests are gathered for one commit that waits for the disk: one sync for as
+/// many as there are.
 const GATHERING: Duration = Duration::from_millis(25);
 
-/// Connections of users that may not use the gateway, which are told so and no more; others of theirs are closed.
+/// Connections of users that may not use the gateway, which are told so and no more; others of
+/// theirs are closed.
 const REFUSED: usize = 32;
 
 /// Bytes of messages, freed, for which the heap is looked through.
@@ -188,8 +193,8 @@ impl Control {
         filled
     }
 
-    /// Commits what was handled since `begun`, sends the answers, and lets dumps go on. A client that had all its requests answered and
-    /// will ask again at once, if it was the only one.
+    /// Commits what was handled since `begun`, sends the answers, and lets dumps go on. A client
+    /// that had all its requests answered and will ask again at once, if it was the only one.
     fn end_round(&mut self, begun: Instant, protocol: &mut impl Protocol) -> Option<ClientId> {
         if self.heard.is_empty() {
             return None;
@@ -214,7 +219,8 @@ impl Control {
         quick
     }
 
-    /// Whether much was kept for clients that did not read, and is not any more: then the allocator has memory to give back.
+    /// Whether much was kept for clients that did not read, and is not any more: then the allocator
+    /// has memory to give back.
     pub(crate) fn take_freed(&mut self) -> bool {
         let much = self.freed >= MUCH;
         if much {
@@ -239,7 +245,8 @@ impl Control {
         Ok(())
     }
 
-    /// Takes a client in, and what it has already said: programs that open a socket per request have sent it by now.
+    /// Takes a client in, and what it has already said: programs that open a socket per request
+    /// have sent it by now.
     fn admit(&mut self, socket: OwnedFd, protocol: &mut impl Protocol) {
         let client = match Session::new(socket, self.terms.user) {
             Ok(client) => client,
@@ -284,7 +291,8 @@ impl Control {
         if presence == Presence::Here && ready.contains(EpollFlags::EPOLLIN) {
             presence = self.receive_from(id, TURN, protocol);
         }
-        // What a client had sent before it hung up has been heard if there was less than a turn of it.
+        // What a client had sent before it hung up has been heard if there was less than a turn of
+        // it.
         let hung_up = EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
         if presence == Presence::Gone
             || (ready.intersects(hung_up) && !ready.contains(EpollFlags::EPOLLIN))
@@ -406,8 +414,8 @@ impl Control {
         }
     }
 
-    /// Forgets a client, with the answers that are due to it sent: its index may be another's at once. Closing its descriptor ends
-    /// waiting for it.
+    /// Forgets a client, with the answers that are due to it sent: its index may be another's at
+    /// once. Closing its descriptor ends waiting for it.
     fn disconnect(&mut self, id: ClientId, protocol: &mut impl Protocol) {
         self.end_round(Instant::now(), protocol);
         let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::take) else {

@@ -1,8 +1,10 @@
-//! The gateway's offload devices: model NICs between its lanes and the network, each on a thread of its own.
+//! The gateway's offload devices: model NICs between its workers and the network, each on a thread
+//! of its own.
 //!
-//! A device is the interface of its name, so that `ip xfrm` finds it: one that is there already, whose link it follows, or a TUN that is made for it and
-//! goes with it; so are its virtual functions. Devices of the configuration are made before its batch files are read, others by `uxfrm dev` while the
-//! gateway runs; threads start when there are lanes.
+//! A device is the interface of its name, so that `ip xfrm` finds it: one that is there already,
+//! whose link it follows, or a TUN that is made for it and goes with it; so are its virtual
+//! functions. Devices of the configuration are made before its batch files are read, others by
+//! `uxfrm dev` while the gateway runs; threads start when there are workers.
 
 mod by_route;
 mod handover;
@@ -28,9 +30,9 @@ use uxfrm_runtime::{Bay, DeviceLane, Events, Exit};
 
 use crate::config::limits::MOST_FUNCTIONS;
 use crate::{
-    carrier::PausableThread,
     clock::now,
     config::{Device, LinkDown as Choice},
+    pausable_thread::PausableThread,
     ports::workers,
     protocol::{ClientId, Outbox},
 };
@@ -81,7 +83,7 @@ pub(crate) struct DeviceContext {
 pub(crate) enum WireMode {
     /// The host's network: each device has sockets of its own.
     Host,
-    /// Inline mode: lanes know next hops.
+    /// Inline mode: workers know next hops.
     Inline,
 }
 
@@ -101,10 +103,12 @@ struct InstalledDevice {
 }
 
 impl Devices {
-    /// Makes the configured devices, and lets the database find them; `mark` is that of uxfrm's own sockets.
+    /// Makes the configured devices, and lets the database find them; `mark` is that of uxfrm's own
+    /// sockets.
     ///
     /// # Errors
-    /// A profile that is neither known nor a file, an interface that can't be made, a name that is there twice.
+    /// A profile that is neither known nor a file, an interface that can't be made, a name that is
+    /// there twice.
     pub(crate) fn plug(
         devices: &[Device],
         making: DeviceCreation,
@@ -142,13 +146,13 @@ impl Devices {
         self.installed.is_empty()
     }
 
-    /// Where lanes meet devices.
+    /// Where workers meet devices.
     pub(crate) fn bay(&self) -> &Bay {
         &self.bay
     }
 
-    /// Opens the sockets of the devices' threads, now that all lanes are there; those of later devices as they come. Threads begin when they are
-    /// [resumed](Self::resume).
+    /// Opens the sockets of the devices' threads, now that all workers are there; those of later
+    /// devices as they come. Threads begin when they are [resumed](Self::resume).
     ///
     /// # Errors
     /// When sockets can't be had.
@@ -171,7 +175,8 @@ impl Devices {
         all.iter().for_each(|(drop, packets)| counts.add(drop.reason(), packets));
     }
 
-    /// Lets devices follow their interfaces and know how far numbers are, and the database hear what they have to say.
+    /// Lets devices follow their interfaces and know how far numbers are, and the database hear
+    /// what they have to say.
     pub(crate) fn maintain(&mut self, database: &mut Database, events: &mut Vec<Event>) {
         if now().since(self.looked) >= LOOK {
             self.look();

@@ -52,8 +52,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Where a client looks for the gateway that has `name` in this thread's network namespace, before it looks there; `None` where no gateway
-/// has ever needed to be elsewhere.
+/// Where a client looks for the gateway that has `name` in this thread's network namespace, before
+/// it looks there; `None` where no gateway has ever needed to be elsewhere.
 pub(crate) fn find(name: &[u8]) -> Option<PathBuf> {
     Path::new(DIRECTORY).exists().then(|| file(name).ok()).flatten()
 }
@@ -147,7 +147,8 @@ pub(crate) fn probe(address: &UnixAddr, kind: SockType) -> nix::Result<OwnedFd> 
     connect(probe.as_raw_fd(), address).map(|()| probe)
 }
 
-/// Whether a socket's file is there and nobody has it. Who connects to a file of another kind is refused in the same words.
+/// Whether a socket's file is there and nobody has it. Who connects to a file of another kind is
+/// refused in the same words.
 fn is_left_behind(path: &Path, kind: SockType) -> bool {
     if !fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
         return false;

@@ -1,23 +1,30 @@
-//! The guard: plain packets that should have come in protected are dropped, by the kernel, on our behalf, and so are those that are about to leave
-//! unprotected.
+//! The guard: plain packets that should have come in protected are dropped, by the kernel, on our
+//! behalf, and so are those that are about to leave unprotected.
 //!
-//! In host mode plain packets go from the wire to the host's own stack and never pass the engine. So the policies `in`
-//! and `fwd` are told to the kernel's packet filter, as a table of our own: what did not come by the TUN has no states
-//! around it, and is judged as `__xfrm_policy_check` judges a packet without any. It follows the policies as routes do, each
-//! change at once, by its own rules alone; an end that opens (`at_exit`) removes it;
-//! after any other and a crash it stays, and the next start replaces it.
+//! In host mode plain packets go from the wire to the host's own stack and never pass the engine.
+//! So the policies `in` and `fwd` are told to the kernel's packet filter, as a table of our own:
+//! what did not come by the TUN has no states around it, and is judged as `__xfrm_policy_check`
+//! judges a packet without any. It follows the policies as routes do, each change at once, by its
+//! own rules alone; an end that opens (`at_exit`) removes it; after any other and a crash it stays,
+//! and the next start replaces it.
 //!
-//! The chains are where XFRM asks: `in` on the way to a socket, `fwd` on the way through the host. PoliciesBefore all of `in`
-//! pass, whatever the policies say, what brings protected packets here and what finds the way to the neighbour: loopback, ESP,
-//! AH, UDP to IKE's ports and ours, IPv6 neighbour and router discovery. In Linux, too, ESP passes unchecked and IKE daemons'
-//! sockets are exempt; neighbour discovery is not, and a policy from host to host that forgets it cuts IPv6 off.
+//! The chains are where XFRM asks: `in` on the way to a socket, `fwd` on the way through the host.
+//! PoliciesBefore all of `in` pass, whatever the policies say, what brings protected packets here
+//! and what finds the way to the neighbour: loopback, ESP, AH, UDP to IKE's ports and ours, IPv6
+//! neighbour and router discovery. In Linux, too, ESP passes unchecked and IKE daemons' sockets are
+//! exempt; neighbour discovery is not, and a policy from host to host that forgets it cuts IPv6
+//! off.
 //!
-//! On the way out, routes bring packets to the TUN, but not all: a socket may be bound to a device, or name one with each packet, and then Linux takes
-//! the destination for a neighbour if no route by that device leads there; broadcasts and IPv6 multicast leave by tables that stand before ours. In
-//! Linux the policies `out` are asked about these as well, and about what IPv6's routing header has go by others first. So what leaves by another device, without the mark of
-//! our sockets, is judged by them here: what is to be protected is dropped, and whoever sent it is told (`EPERM`).
+//! On the way out, routes bring packets to the TUN, but not all: a socket may be bound to a device,
+//! or name one with each packet, and then Linux takes the destination for a neighbour if no route
+//! by that device leads there; broadcasts and IPv6 multicast leave by tables that stand before
+//! ours. In Linux the policies `out` are asked about these as well, and about what IPv6's routing
+//! header has go by others first. So what leaves by another device, without the mark of our
+//! sockets, is judged by them here: what is to be protected is dropped, and whoever sent it is told
+//! (`EPERM`).
 //!
-//! The same table leads there what the policies `out` protect, by a mark (`way.rs`); what that misses meets the guard.
+//! The same table leads there what the policies `out` protect, by a mark (`way.rs`); what that
+//! misses meets the guard.
 
 mod chain;
 mod chain_kind;
@@ -66,7 +73,8 @@ pub(crate) struct Firewall<F = Nftables> {
     next: u32,
     /// Whether those `out` would be too many rules, and have none.
     leaves_out: bool,
-    /// How many policies more may come and go before a better table is asked for again, which the kernel did not take.
+    /// How many policies more may come and go before a better table is asked for again, which the
+    /// kernel did not take.
     put_off: usize,
     /// What it dropped since the start.
     counts: [Counter; REASONS.len()],
@@ -95,13 +103,16 @@ enum Placement {
     Lost,
 }
 
-/// How often changes that come together may part runs, each of which looks at all policies, before all is made anew.
+/// How often changes that come together may part runs, each of which looks at all policies, before
+/// all is made anew.
 const PARTED: usize = 8;
 
-/// Fewer changes than that make no more rules than there is room for after [`ruleset_state::FEWER`].
+/// Fewer changes than that make no more rules than there is room for after
+/// [`ruleset_state::FEWER`].
 const MANY_AT_ONCE: usize = 64;
 
-/// A better table that the kernel did not take is asked for again when one in so many policies has come or gone.
+/// A better table that the kernel did not take is asked for again when one in so many policies has
+/// come or gone.
 const PUT_OFF: usize = 16;
 
 /// What the packet filter's socket is called in the descriptor store.
@@ -111,8 +122,9 @@ const FILTER: &str = "nftables";
 const IKE: [u16; 2] = [500, 4500];
 
 impl Firewall {
-    /// Puts up the guard for the policies in `spd`, in the place of what earlier runs left, for whatever TUN, and what leads their packets into it. Where
-    /// the configuration wants no guard, the latter alone; `None` if the kernel has no `nf_tables` and need not have it.
+    /// Puts up the guard for the policies in `spd`, in the place of what earlier runs left, for
+    /// whatever TUN, and what leads their packets into it. Where the configuration wants no guard,
+    /// the latter alone; `None` if the kernel has no `nf_tables` and need not have it.
     ///
     /// # Errors
     /// The kernel's.
@@ -216,7 +228,8 @@ impl Firewall {
         }
     }
 
-    /// Hears of tables that somebody takes away, where that may be this one; where the kernel keeps it, nobody needs to.
+    /// Hears of tables that somebody takes away, where that may be this one; where the kernel keeps
+    /// it, nobody needs to.
     pub(crate) fn watch(&self) -> Option<Watch> {
         let watch = self.filter.is_shared().then(Watch::open)?;
         watch
@@ -253,7 +266,8 @@ impl<F: Filter> Firewall<F> {
     /// Lets the rules follow policies that came or went; `spd` is what they led to.
     ///
     /// # Errors
-    /// The kernel's. Some of it may have come true, but nothing passes that neither the old policies nor the new ones let pass.
+    /// The kernel's. Some of it may have come true, but nothing passes that neither the old
+    /// policies nor the new ones let pass.
     pub(crate) fn change(&mut self, changes: &[PolicyChange], spd: &Spd) -> Result<(), Error> {
         if changes.is_empty() {
             return Ok(());
@@ -268,7 +282,8 @@ impl<F: Filter> Firewall<F> {
                 return self.follow(spd);
             }
             Ok(Placement::Lost) => return self.follow(spd),
-            // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours alone.
+            // Somebody took the rules away: `nft flush ruleset`, where the table can't be ours
+            // alone.
             Err(ApplyError { error, .. }) if error.is_unsupported() => return self.follow(spd),
             Err(ApplyError { error, left }) => {
                 self.layout = match left {
@@ -301,8 +316,8 @@ impl<F: Filter> Firewall<F> {
             && self.layout.as_ref().is_some_and(is_far_from_many)
     }
 
-    /// Whether packets may be marked no more once it has followed so many changes at once: then they
-    /// are to be led otherwise before.
+    /// Whether packets may be marked no more once it has followed so many changes at once: then
+    /// they are to be led otherwise before.
     pub(crate) fn may_skip_outgoing(&self, changes: &[PolicyChange]) -> bool {
         changes.len() >= MANY_AT_ONCE && self.leads() && {
             let come = changes.iter().map(|change| match change {
@@ -335,7 +350,8 @@ impl<F: Filter> Firewall<F> {
         self.layout = None;
     }
 
-    /// Makes all rules anew as others would be better that do the same. They may stay as they are, too.
+    /// Makes all rules anew as others would be better that do the same. They may stay as they are,
+    /// too.
     fn try_restore_outgoing(&mut self, spd: &Spd) {
         if let Err(error) = self.follow(spd) {
             tracing::debug!(%error, "the guard has more rules than it would need");
@@ -366,8 +382,8 @@ impl<F: Filter> Firewall<F> {
         Self::install(filter, around, spd)
     }
 
-    /// What takes several transactions must not leave a gap between two of them. Where it can't be completed nobody is cut off, but what a table of an
-    /// earlier run kept out stays out.
+    /// What takes several transactions must not leave a gap between two of them. Where it can't be
+    /// completed nobody is cut off, but what a table of an earlier run kept out stays out.
     fn install_in_pieces(&mut self, spd: &Spd) -> Result<(), Error> {
         let was_there = self.filter.has(&self.name)?;
         self.filter.install(&rules::closed(&self.around))?;

@@ -1,8 +1,10 @@
-//! The running gateway: databases, lanes, routes and sockets brought up in order, kept, and taken down in order.
+//! The running gateway: databases, workers, routes and sockets brought up in order, kept, and taken
+//! down in order.
 //!
-//! Up: databases from the batch files → TUN (still without routes) → wire sockets → lanes → guard → routes, so that no
-//! packet is brought to a gateway that is not there yet. Down: lanes → TUN; routes that refuse and the guard stay, unless `[host] at_exit` is `open`: then
-//! routes → lanes → guard → TUN.
+//! Up: databases from the batch files → TUN (still without routes) → wire sockets → workers → guard
+//! → routes, so that no packet is brought to a gateway that is not there yet. Down: workers → TUN;
+//! routes that refuse and the guard stay, unless `[host] at_exit` is `open`: then routes → workers
+//! → guard → TUN.
 
 pub mod boot;
 mod event_loop;
@@ -69,8 +71,8 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     run_with(path, &signals, None)
 }
 
-/// The same as the process that a supervisor has started at its standard input: it may take another's place, and another
-/// its own.
+/// The same as the process that a supervisor has started at its standard input: it may take
+/// another's place, and another its own.
 ///
 /// # Errors
 /// As [`run`]; without a supervisor there.
@@ -145,7 +147,8 @@ fn lock_memory() {
     }
 }
 
-/// Reads a configuration and its batch files as [`run`] does, and does nothing. How packets would find their way into the TUN, line by line.
+/// Reads a configuration and its batch files as [`run`] does, and does nothing. How packets would
+/// find their way into the TUN, line by line.
 ///
 /// # Errors
 /// All that is wrong with them.
@@ -163,8 +166,9 @@ pub fn check(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(ways.into_iter().chain(held).chain(sandbox::inspect(&config)?).collect())
 }
 
-/// Removes what a gateway that has ended left in this network namespace, so that nothing is protected or blocked any more. With a
-/// configuration its next start knows nothing of what programs' policies protected.
+/// Removes what a gateway that has ended left in this network namespace, so that nothing is
+/// protected or blocked any more. With a configuration its next start knows nothing of what
+/// programs' policies protected.
 ///
 /// # Errors
 /// While a gateway runs; the kernel's.
@@ -202,9 +206,9 @@ struct Gateway {
     database: Database,
     reconciler: Reconciler,
     workers: Vec<Running>,
-    /// Who tells lanes their ways past the host's stack.
+    /// Who tells workers their ways past the host's stack.
     resolver: Option<Running>,
-    /// The destinations that lanes ask for.
+    /// The destinations that workers ask for.
     requested: RequestedDestinations,
     tunnels: TunnelService,
     drops: Vec<Arc<Drops>>,

@@ -1,12 +1,13 @@
 //! Inline mode: a gateway between two network devices whose packets never pass the host's stack.
 //!
 //! ```text
-//!   protected ─┬─▶ packet socket, or AF_XDP ─▶ lane ─▶ packet socket, or AF_XDP ─▶ wire
-//!              └─▶ host's stack: kept out by a table of the packet filter, but for what is for the host itself
+//!   protected ─┬─▶ packet socket, or AF_XDP ─▶ worker ─▶ packet socket, or AF_XDP ─▶ wire
+//!              └─▶ host's stack: a packet filter table drops what is not for the host
 //! ```
 //!
-//! InlineAttachments host mode, not in its place: the host's own packets to protected destinations still go through the TUN, and what is decrypted for
-//! the host comes back by it. Up: the host's stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
+//! InlineAttachments host mode, not in its place: the host's own packets to protected destinations
+//! still go through the TUN, and what is decrypted for the host comes back by it. Up: the host's
+//! stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
 //! crash it stays out, and nothing passes between the devices until the next start.
 
 use std::io;
@@ -35,7 +36,8 @@ pub(crate) struct InlineDevices {
 }
 
 impl InlineDevices {
-    /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready, or goes on where the gateway before has. What is to one of `own` stays the host's.
+    /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready,
+    /// or goes on where the gateway before has. What is to one of `own` stays the host's.
     ///
     /// # Errors
     /// When one is not there, is something else, or can't be read as the configuration says.
@@ -89,8 +91,8 @@ pub(crate) struct InlineAttachments<'a> {
     pub(crate) bay: &'a Bay,
 }
 
-/// Opens all sockets and queues, or takes those of the gateway before, for lanes and who guides them: each lane has a queue of `tun` and a
-/// share of both devices' flows.
+/// Opens all sockets and queues, or takes those of the gateway before, for workers and who guides
+/// them: each worker has a queue of `tun` and a share of both devices' flows.
 pub(crate) fn open(
     config: &Config,
     beside: InlineAttachments<'_>,

@@ -1,11 +1,13 @@
 //! The running gateway of uxfrm: its configuration, batch files and control.
 //!
-//! [`gateway::run`] is `uxfrm run`: databases from [`batch`] files named by a [`config`] file, a TUN and routes that bring the
-//! host's traffic to it (host mode), workers that carry it, tunnels, and a socket that tells the counters ([`stat`]).
+//! [`gateway::run`] is `uxfrm run`: databases from [`batch`] files named by a [`config`] file, a
+//! TUN and routes that bring the host's traffic to it (host mode), workers that carry it, tunnels,
+//! and a socket that tells the counters ([`stat`]).
 //!
 //! | floor | modules |
 //! | --- | --- |
-//! | ground | `clock`, `descriptor_store`, `fallback_socket`, `local_ports`, `carrier`, `protocol`, `tun` |
+//! | ground | `clock`, `descriptor_store`, `fallback_socket`, `local_ports`, `pausable_thread` |
+//! | ground | `protocol`, `tun` |
 //! | 1 | [`config`] |
 //! | 2 | [`batch`] |
 //! | 3 | `routes`, `ports`, `inline`, `firewall`, `devices`, `tunnels`, in this order |
@@ -15,11 +17,11 @@
 //! | 7 | [`gateway`] |
 #![forbid(unsafe_code)]
 
-mod carrier;
 mod clock;
 mod descriptor_store;
 mod fallback_socket;
 mod local_ports;
+mod pausable_thread;
 mod protocol;
 mod tun;
 

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use uxfrm_engine::SourcePorts;
 
-/// The ports that this host gives to whoever asks for none: services have others, and those must not be taken from them.
+/// The ports that this host gives to whoever asks for none: services have others, and those must
+/// not be taken from them.
 pub(crate) fn range() -> RangeInclusive<u16> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     text.ok().and_then(|text| port_range(&text)).unwrap_or_else(|| SourcePorts::default().range)

@@ -1,5 +1,5 @@
-//! What carries packets between the gateway and the network: workers with their sockets, Ethernet devices and `AF_XDP`
-//! queues, next hops, IKE sockets and NAT keepalives.
+//! What carries packets between the gateway and the network: workers with their sockets, Ethernet
+//! devices and `AF_XDP` queues, next hops, IKE sockets and NAT keepalives.
 
 pub(crate) mod af_xdp;
 pub(crate) mod ethernet;

@@ -1,4 +1,5 @@
-//! What stands behind the control socket: who the clients are, what they ask, and what is sent to them.
+//! What stands behind the control socket: who the clients are, what they ask, and what is sent to
+//! them.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -56,11 +57,12 @@ pub(crate) trait Protocol {
     /// A client sent a datagram: any bytes, at least one.
     fn handle(&mut self, client: ClientId, datagram: &[u8], outbox: &mut Outbox);
 
-    /// Whether [`Protocol::commit`] will wait for the disk, which takes as long for one request as for a thousand.
+    /// Whether [`Protocol::commit`] will wait for the disk, which takes as long for one request as
+    /// for a thousand.
     fn waits_for_disk(&self) -> bool;
 
-    /// The requests of a round were handled: what they did is to be lasting before anybody is told. Where it can't be, it is undone, and
-    /// the answers in the outbox are others.
+    /// The requests of a round were handled: what they did is to be lasting before anybody is told.
+    /// Where it can't be, it is undone, and the answers in the outbox are others.
     fn commit(&mut self, outbox: &mut Outbox);
 
     /// The answers are out: time for what could wait for that.
@@ -72,7 +74,8 @@ pub(crate) trait Protocol {
     /// The next request is expected at once: time to make ready for it.
     fn prepare(&mut self);
 
-    /// A client has room for the next part of a dump. A part may show nothing: then the outbox stays empty, though there is more.
+    /// A client has room for the next part of a dump. A part may show nothing: then the outbox
+    /// stays empty, though there is more.
     fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> DumpProgress;
 }
 

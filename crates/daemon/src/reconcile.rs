@@ -1,16 +1,19 @@
-//! What has to be done about each change of the databases before workers see it, and before whoever asked for it is told: sequence
-//! numbers written down, routes and guard made to follow the policies.
+//! What has to be done about each change of the databases before workers see it, and before whoever
+//! asked for it is told: sequence numbers written down, routes and guard made to follow the
+//! policies.
 //!
 //! ```text
-//!   request ─► databases ─► attend: routes, guard ─► … ─► commit: journal to the disk, numbers, workers ─► answers ─► catch up
-//!                              │ fails                       once for all requests of a round
-//!                              └─► undone, refused
+//!   request ─► databases ─► attend: routes, guard ─► … ─► commit ─► answers ─► finish_deferred
+//!                              │ fails                      once for all requests of a round:
+//!                              └─► undone, refused          journal to the disk, numbers, workers
 //! ```
 //!
-//! So a policy is in force when its answer is out, a new state never meets an IV of an earlier life of its key, and a state is seen by
-//! workers only with numbers to send with. A program's request that the kernel does not take (too many routes, no memory) is refused
-//! in its words and ends nothing, also where something is to go: what stays in the kernel stays in the databases. What nobody asked for, as
-//! policies that go by their limits, is not undone, and tried again until the kernel follows.
+//! So a policy is in force when its answer is out, a new state never meets an IV of an earlier life
+//! of its key, and a state is seen by workers only with numbers to send with. A program's request
+//! that the kernel does not take (too many routes, no memory) is refused in its words and ends
+//! nothing, also where something is to go: what stays in the kernel stays in the databases. What
+//! nobody asked for, as policies that go by their limits, is not undone, and tried again until the
+//! kernel follows.
 
 pub(crate) mod databases;
 pub(crate) mod fail_closed;
@@ -39,8 +42,9 @@ use crate::{
 pub(crate) use kernel_tables::PacketFilter;
 pub(crate) use kernel_tables::{AnyFilter, Routes};
 
-/// How often states are looked at for numbers that run short, what could not be done is tried again, and workers are told of narrow paths: they find out
-/// again then for all flows how they leave.
+/// How often states are looked at for numbers that run short, what could not be done is tried
+/// again, and workers are told of narrow paths: they find out again then for all flows how they
+/// leave.
 const REVIEW: Duration = Duration::from_millis(200);
 
 /// So often it is looked whether the store is still in its place.
@@ -92,7 +96,8 @@ pub(crate) struct Reconciler {
 pub(crate) enum Requester {
     /// Whoever runs the gateway, by a program or a file.
     Operator,
-    /// An IKE daemon: it has been told that its states are gone, and deletes what it takes to be there still.
+    /// An IKE daemon: it has been told that its states are gone, and deletes what it takes to be
+    /// there still.
     KeyManager,
 }
 
@@ -175,7 +180,8 @@ impl Reconciler {
         }
     }
 
-    /// Does what the changes since the last time need, which somebody asked for; states and workers wait for [`Reconciler::commit`].
+    /// Does what the changes since the last time need, which somebody asked for; states and workers
+    /// wait for [`Reconciler::commit`].
     ///
     /// # Errors
     /// The kernel's, or the disk's, about something that was added; all changes are undone then.
@@ -213,8 +219,9 @@ impl Reconciler {
         }
     }
 
-    /// What was done before anything waits for the disk stands: its client is not told otherwise when the disk fails. To be called before each of a
-    /// client's datagrams, whose requests stand or fall together.
+    /// What was done before anything waits for the disk stands: its client is not told otherwise
+    /// when the disk fails. To be called before each of a client's datagrams, whose requests stand
+    /// or fall together.
     pub(crate) fn let_stand(&mut self) -> DurableChanges {
         if self.waits_for_disk() {
             return DurableChanges::Some;
@@ -243,7 +250,8 @@ impl Reconciler {
         self.undo_whole(changes, database);
     }
 
-    /// The same for what happened by itself: nothing is undone, and what the kernel does not take is tried again.
+    /// The same for what happened by itself: nothing is undone, and what the kernel does not take
+    /// is tried again.
     pub(crate) fn apply_pending(&mut self, database: &mut Database) {
         let changes = self.take_changes(database);
         let routed = self.routes_follow(&changes, database);
@@ -257,7 +265,8 @@ impl Reconciler {
         }
     }
 
-    /// What a key manager deletes is held still where nothing has come for it; what passed is not, where all else is refused by now.
+    /// What a key manager deletes is held still where nothing has come for it; what passed is not,
+    /// where all else is refused by now.
     fn retain_policies(
         &mut self,
         changes: &mut Changes,
@@ -350,7 +359,8 @@ impl Reconciler {
     /// Brings sequence numbers to the disk, hands them out, and lets workers see the databases.
     ///
     /// # Errors
-    /// The disk's, where states came since the last time: all that was asked for since then is undone.
+    /// The disk's, where states came since the last time: all that was asked for since then is
+    /// undone.
     pub(crate) fn commit(&mut self, database: &mut Database) -> Result<(), Refusal> {
         let changes = std::mem::take(&mut self.uncommitted);
         let committed = self.store.commit();
@@ -374,7 +384,8 @@ impl Reconciler {
     }
 
     fn publish(database: &mut Database) {
-        // Before packets find the state: its device sends no number that it does not know to be reserved.
+        // Before packets find the state: its device sends no number that it does not know to be
+        // reserved.
         database.share_numbers();
         database.publish();
     }
@@ -388,7 +399,8 @@ impl Reconciler {
         }
     }
 
-    /// Puts the databases back, states that went or were updated included; some changes came to nothing in between. What that changed.
+    /// Puts the databases back, states that went or were updated included; some changes came to
+    /// nothing in between. What that changed.
     fn undo_whole(&mut self, mut changes: Changes, database: &mut Database) -> Changes {
         let has = |states: &[Arc<Sa>], sa: &Sa| states.iter().any(|other| other.is_same(sa));
         let gone = std::mem::take(&mut changes.removed);
@@ -448,8 +460,9 @@ impl Reconciler {
         }
     }
 
-    /// Routers say what paths take. Anybody can say so of anybody: it is worth asking only of tunnels' ends and of where a state leads whose packet is
-    /// quoted, as templates of transport mode name no end.
+    /// Routers say what paths take. Anybody can say so of anybody: it is worth asking only of
+    /// tunnels' ends and of where a state leads whose packet is quoted, as templates of transport
+    /// mode name no end.
     pub(crate) fn read_path_errors(&mut self, paths: &PathErrors, database: &Database) {
         let sad = &database.current().sad;
         paths.take(|packet| {
@@ -459,7 +472,8 @@ impl Reconciler {
         });
     }
 
-    /// Tells workers of paths that have become narrow, and now and then of those that are so no more.
+    /// Tells workers of paths that have become narrow, and now and then of those that are so no
+    /// more.
     fn remeasure_path_mtus(&mut self, database: &mut Database) {
         if now().since(self.narrow_since) >= BELIEVED {
             let narrow = std::mem::take(&mut self.narrow);
@@ -503,7 +517,8 @@ impl Reconciler {
     fn renew(&mut self, database: &mut Database) {
         let result = self.store.renew(now());
         self.note(result);
-        // Devices wait for what was reserved, and stop at what was drawn back before the journal says so.
+        // Devices wait for what was reserved, and stop at what was drawn back before the journal
+        // says so.
         database.share_numbers();
     }
 
@@ -524,7 +539,8 @@ impl Reconciler {
         self.store.reserve_for_long()
     }
 
-    /// Another process was the gateway until now: what its states received is this one's to remember.
+    /// Another process was the gateway until now: what its states received is this one's to
+    /// remember.
     pub(crate) fn replace_witness(&mut self) {
         self.store.replace_witness();
     }
@@ -539,7 +555,8 @@ impl Reconciler {
         self.store.fastest()
     }
 
-    /// Somebody has taken tables of the packet filter away. Where the guard was among them it is back when this returns, and what packets are led by.
+    /// Somebody has taken tables of the packet filter away. Where the guard was among them it is
+    /// back when this returns, and what packets are led by.
     pub(crate) fn restore_firewall(&mut self, spd: &Spd) {
         let Some(guard) = &mut self.guard else { return };
         if guard.is_there().unwrap_or(true) {
@@ -562,8 +579,9 @@ impl Reconciler {
         self.schedule_route_retry();
     }
 
-    /// The machine goes on from a snapshot, perhaps as one of several that have the same keys, numbers and IV prefixes. No number that was reserved is used
-    /// any more; all states go on with prefixes of their own, once these are on the disk.
+    /// The machine goes on from a snapshot, perhaps as one of several that have the same keys,
+    /// numbers and IV prefixes. No number that was reserved is used any more; all states go on with
+    /// prefixes of their own, once these are on the disk.
     pub(crate) fn resume_from_vm_snapshot(&mut self, database: &mut Database) {
         let lost = database.apply(now(), |change| change.begin_sas_anew());
         let Changes { added, removed, .. } = database.take_changes();
@@ -580,7 +598,8 @@ impl Reconciler {
         );
     }
 
-    /// What whoever runs the gateway is to know of the store of sequence numbers and of what is held, a line each.
+    /// What whoever runs the gateway is to know of the store of sequence numbers and of what is
+    /// held, a line each.
     pub(crate) fn notices(&self, database: &Database) -> String {
         let mut notices = self.store.notices(self.fault.as_ref());
         if self.held > 0 {
@@ -601,7 +620,8 @@ impl Reconciler {
         }
     }
 
-    /// Leaves the routes as they are: those to the TUN go with it, and what refuses packets lies beneath. The guard stays as well.
+    /// Leaves the routes as they are: those to the TUN go with it, and what refuses packets lies
+    /// beneath. The guard stays as well.
     pub(crate) fn leave_routes(self) -> SequenceStore {
         self.store
     }
@@ -677,7 +697,8 @@ impl Reconciler {
         self.retrial.owe(now());
     }
 
-    /// Makes routes and guard anew where they are not sure to be right. That they can't be is said once, and once when they are.
+    /// Makes routes and guard anew where they are not sure to be right. That they can't be is said
+    /// once, and once when they are.
     fn rebuild_tables(&mut self, spd: &Spd) {
         let guard = self.guard.as_mut().filter(|guard| guard.is_out_of_sync());
         let guarded = guard.map_or(Ok(()), |guard| guard.follow(spd));

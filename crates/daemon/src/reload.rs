@@ -1,8 +1,10 @@
-//! `uxfrm reload`, SIGHUP: the configuration and its batch files are read again, and of what they say only the difference is carried out.
+//! `uxfrm reload`, SIGHUP: the configuration and its batch files are read again, and of what they
+//! say only the difference is carried out.
 //!
-//! What files said at the start or the last reload is theirs: it goes when they say it no more. What others have put in, as an IKE daemon, stays. States and
-//! policies change as one: workers see all of it at once, and one thing that is refused leaves all as it was. A state whose line is the same goes on with
-//! its numbers.
+//! What files said at the start or the last reload is theirs: it goes when they say it no more.
+//! What others have put in, as an IKE daemon, stays. States and policies change as one: workers see
+//! all of it at once, and one thing that is refused leaves all as it was. A state whose line is the
+//! same goes on with its numbers.
 
 mod diff;
 mod report;

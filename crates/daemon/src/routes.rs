@@ -14,7 +14,8 @@
 //!
 //! Each destination counts its policies, so a policy that comes or goes costs the same however many
 //! there are; neighbours share a route (`destinations.rs`). Routes for one that blocks may come a
-//! moment after its answer ([`HostRoutes::finish_deferred`]): that beneath only where packets are marked.
+//! moment after its answer ([`HostRoutes::finish_deferred`]): that beneath only where packets are
+//! marked.
 
 pub(crate) mod address_plan;
 mod addresses;
@@ -289,7 +290,8 @@ impl HostRoutes {
         stale::clear(&mut self.rtnetlink, self.leading.table)
     }
 
-    /// Has refused what policies protect, by what stays when a gateway ends: there need be no TUN. Nothing that is there goes.
+    /// Has refused what policies protect, by what stays when a gateway ends: there need be no TUN.
+    /// Nothing that is there goes.
     ///
     /// # Errors
     /// The kernel's.

@@ -18,7 +18,8 @@ use crate::{
 /// Where to read on.
 const PAGE: &str = "docs/least-privilege.md";
 
-/// Threads that the gateway starts from now on confine themselves, unless the configuration says otherwise.
+/// Threads that the gateway starts from now on confine themselves, unless the configuration says
+/// otherwise.
 pub(crate) fn begin(config: &Config) {
     if config.runtime.sandbox {
         confine::begin();

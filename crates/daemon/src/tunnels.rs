@@ -1,11 +1,14 @@
-//! The tunnels of a gateway while it runs: what there is, added and removed by batch files and by clients, each a TUN of its name.
+//! The tunnels of a gateway while it runs: what there is, added and removed by batch files and by
+//! clients, each a TUN of its name.
 //!
-//! Whoever asks is answered when it is done: a receive port's socket is bound, a tunnel's TUN is there or gone. One thread carries all of them; it
-//! starts with the first and is told of each change between two batches, so that the others go on. TUNs and sockets are opened and closed here, where
-//! nothing waits for packets.
+//! Whoever asks is answered when it is done: a receive port's socket is bound, a tunnel's TUN is
+//! there or gone. One thread carries all of them; it starts with the first and is told of each
+//! change between two batches, so that the others go on. TUNs and sockets are opened and closed
+//! here, where nothing waits for packets.
 //!
-//! A tunnel without `local` gets the address that the way to its other end has at that moment. Addresses and routes are the user's own (`ip addr`,
-//! `ip route`), and so is the TUN: `ip link del` of it deletes the tunnel.
+//! A tunnel without `local` gets the address that the way to its other end has at that moment.
+//! Addresses and routes are the user's own (`ip addr`, `ip route`), and so is the TUN:
+//! `ip link del` of it deletes the tunnel.
 
 mod counters;
 pub(crate) mod error;
@@ -35,7 +38,7 @@ pub(crate) use self::{
     handover::{SpecHandover, TunnelFinals, TunnelsHandover},
     spec::TunnelSpec,
 };
-use crate::{carrier::PausableThread, control::Dialect, protocol::Identity};
+use crate::{control::Dialect, pausable_thread::PausableThread, protocol::Identity};
 
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
@@ -91,7 +94,8 @@ impl TunnelService {
     /// Adds a receive port (`net/ipv4/fou_core.c: fou_create`).
     ///
     /// # Errors
-    /// The kernel's errno: `EALREADY` when it is there, `EADDRINUSE` when the UDP port is taken, `EINVAL` for what can't be.
+    /// The kernel's errno: `EALREADY` when it is there, `EADDRINUSE` when the UDP port is taken,
+    /// `EINVAL` for what can't be.
     pub(crate) fn add_port(&mut self, request: &PortRequest) -> Result<(), Refusal> {
         let port = Port::of(request).map_err(error::of_tunnel)?;
         let mut ports = self.ports.clone();
@@ -126,7 +130,8 @@ impl TunnelService {
     /// Adds a tunnel and its TUN.
     ///
     /// # Errors
-    /// `EEXIST` when a tunnel has these ends or an interface this name; what the kernel or [`uxfrm_tunnel`] does not take.
+    /// `EEXIST` when a tunnel has these ends or an interface this name; what the kernel or
+    /// [`uxfrm_tunnel`] does not take.
     pub(crate) fn add_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
         let tunnel = Tunnel::new(&link.name, link.config.clone()).map_err(error::of_tunnel)?;
         let mut tunnels = self.tunnels.clone();
@@ -151,7 +156,8 @@ impl TunnelService {
     /// Puts another tunnel in the place of the one of its name; the TUN stays.
     ///
     /// # Errors
-    /// `ENODEV` when there is none, `EOPNOTSUPP` when it is of another kind, `EEXIST` when another has these ends.
+    /// `ENODEV` when there is none, `EOPNOTSUPP` when it is of another kind, `EEXIST` when another
+    /// has these ends.
     pub(crate) fn change_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
         let before = self.tunnels.named(&link.name).ok_or(Refusal::bare(ENODEV))?;
         if before.config().kind != link.config.kind {

@@ -6,7 +6,8 @@ use uxfrm_xfrm::grammar::{
     AEADS, AUTHS, Algorithm, AlgorithmKind, CIPHERS, Error, Fault, Position, one_of,
 };
 
-/// The transform, if crypto knows the names and takes keys of these lengths. What is wrong with the pair is wrong at `end`.
+/// The transform, if crypto knows the names and takes keys of these lengths. What is wrong with the
+/// pair is wrong at `end`.
 pub(super) fn transform(algorithms: Vec<Algorithm>, end: Position) -> Result<SaTransform, Fault> {
     let (mut aead, mut cipher, mut auth) = (None, None, None);
     for algorithm in algorithms {

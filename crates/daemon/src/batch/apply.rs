@@ -39,11 +39,12 @@ pub(crate) enum Error {
     },
 }
 
-/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing. Each is done as it is read, so that no more than
-/// one is in memory beside what it leads to.
+/// Carries out all lines of `files`, in order, as one change: workers see all of it or nothing.
+/// Each is done as it is read, so that no more than one is in memory beside what it leads to.
 ///
 /// # Errors
-/// The files that can't be read and all lines that are no `ip xfrm`, or else all lines that are refused; the databases are then in no state to be used.
+/// The files that can't be read and all lines that are no `ip xfrm`, or else all lines that are
+/// refused; the databases are then in no state to be used.
 pub(crate) fn load(
     database: &mut Database,
     files: &[PathBuf],

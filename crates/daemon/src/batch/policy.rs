@@ -3,8 +3,8 @@
 use uxfrm_engine::{Family, Offload, OffloadKind, Policy, Template};
 use uxfrm_xfrm::grammar::{PolicyWords, TemplateWords};
 
-/// What the kernel makes of what `ip` sends for it. A security context is taken and not kept, as by a kernel without a
-/// security module.
+/// What the kernel makes of what `ip` sends for it. A security context is taken and not kept, as by
+/// a kernel without a security module.
 pub(super) fn policy(words: PolicyWords) -> Box<Policy> {
     let direction = words.direction;
     let family = words.selector.family();

@@ -1,4 +1,5 @@
-//! What of the databases files made: what else runs, as what an IKE daemon put there, is none of their business.
+//! What of the databases files made: what else runs, as what an IKE daemon put there, is none of
+//! their business.
 
 use std::sync::Arc;
 

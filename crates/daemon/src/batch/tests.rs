@@ -80,7 +80,8 @@ fn the_niantic_slides_lines_are_read_as_they_stand() {
     assert_eq!(sender.selector.unwrap().destination.to_string(), "14.0.0.70/24");
     let Command::StateAdd(receiver) = &receiver.value else { panic!() };
     assert_eq!((receiver.id.spi, receiver.id.destination), (Spi(7), ip("14.0.0.52")));
-    // The slide's `dir out` on the receiving state is what the device is told; the state still receives.
+    // The slide's `dir out` on the receiving state is what the device is told; the state still
+    // receives.
     assert_eq!(receiver.offload.as_ref().unwrap().direction, Direction::Out);
     assert_eq!(receiver.direction, None);
 }

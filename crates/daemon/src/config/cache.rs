@@ -49,8 +49,8 @@ enum Mode {
     Off,
 }
 
-/// The most that its table of flows may take; it begins small. What is kept of policies comes beside it: 24 bytes for each that packets met, in pieces
-/// of 32 neighbours.
+/// The most that its table of flows may take; it begins small. What is kept of policies comes
+/// beside it: 24 bytes for each that packets met, in pieces of 32 neighbours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Room {
     #[default]
@@ -87,7 +87,8 @@ impl TryFrom<Words> for Flows {
 }
 
 impl Cache {
-    /// What each says that does nothing, or can't be: the section, the key, and what would be right.
+    /// What each says that does nothing, or can't be: the section, the key, and what would be
+    /// right.
     pub(super) fn in_vain(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
         let [v4, v6] = CacheSettings::BYTES;
         let all = [

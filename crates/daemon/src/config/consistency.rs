@@ -1,4 +1,5 @@
-//! Keys that are right by themselves and go with none of the others, or would do nothing beside them.
+//! Keys that are right by themselves and go with none of the others, or would do nothing beside
+//! them.
 
 use std::path::Path;
 
@@ -7,7 +8,8 @@ use toml::{Spanned, de::DeTable};
 use super::names::{DIVERTED, message_of_tun_name};
 use super::{Config, Control, Inline, TunName, Wire, Xfrm, error::RawDiagnostic};
 
-/// What is wrong, and with which key of which section (as it is headed: `wire`, `cache.outbound.ipv4`): of `[[device]]`, the one of this place.
+/// What is wrong, and with which key of which section (as it is headed: `wire`,
+/// `cache.outbound.ipv4`): of `[[device]]`, the one of this place.
 #[derive(Debug)]
 pub(super) struct Inconsistency {
     pub(super) section: &'static str,

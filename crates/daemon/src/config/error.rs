@@ -1,4 +1,5 @@
-//! Errors in a configuration's text, with line and column, in words of the file: serde and toml name Rust's types.
+//! Errors in a configuration's text, with line and column, in words of the file: serde and toml
+//! name Rust's types.
 
 use std::fmt;
 

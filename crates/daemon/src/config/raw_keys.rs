@@ -1,6 +1,7 @@
 //! Keys and values by themselves: all that are wrong are told, where serde ends with the first.
 //!
-//! What is wrong is taken out of the document, and the rest is read again, until nothing is. A key that was taken out is not missing.
+//! What is wrong is taken out of the document, and the rest is read again, until nothing is. A key
+//! that was taken out is not missing.
 
 use std::ops::Range;
 
@@ -56,8 +57,9 @@ fn deserialize(document: &DeTable<'_>) -> Result<Config, toml::de::Error> {
     Config::deserialize(toml::Deserializer::from(Spanned::new(0..0, document.clone())))
 }
 
-/// Sections that are there any number of times, but for devices, and devices that are but one. Where sections are not told from lists, the first
-/// value of a list counts for the first key of its section.
+/// Sections that are there any number of times, but for devices, and devices that are but one.
+/// Where sections are not told from lists, the first value of a list counts for the first key of
+/// its section.
 fn take_wrong_brackets(document: &mut DeTable<'_>) -> Vec<RawDiagnostic> {
     let wrong = document.iter().filter_map(|(name, value)| {
         let name = name.get_ref();
@@ -77,7 +79,8 @@ fn take_wrong_brackets(document: &mut DeTable<'_>) -> Vec<RawDiagnostic> {
     faults
 }
 
-/// What was taken out of a document: its key, none in a list, where it begins, and where that begins which it was in; `None` is the document.
+/// What was taken out of a document: its key, none in a list, where it begins, and where that
+/// begins which it was in; `None` is the document.
 struct RemovedKey {
     name: String,
     begin: usize,

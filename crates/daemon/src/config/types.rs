@@ -7,7 +7,8 @@ use serde::Deserialize;
 use super::limits::MOST_FUNCTIONS;
 
 /// Name of an interface: 1 to 15 characters without `/`, `%` and blanks, and neither `.` nor `..`
-/// (`net/core/dev.c: dev_valid_name`), nor `all` or `default`, which have settings of their own (`net/ipv4/devinet.c: devinet_sysctl_register`).
+/// (`net/core/dev.c: dev_valid_name`), nor `all` or `default`, which have settings of their own
+/// (`net/ipv4/devinet.c: devinet_sysctl_register`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct TunName(String);
@@ -110,7 +111,8 @@ impl TryFrom<i64> for Mtu {
     }
 }
 
-/// A routing table of uxfrm's own: not 0 and none of the system's (253 `default`, 254 `main`, 255 `local`).
+/// A routing table of uxfrm's own: not 0 and none of the system's (253 `default`, 254 `main`, 255
+/// `local`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct Table(u32);
@@ -142,7 +144,8 @@ impl TryFrom<i64> for Table {
     }
 }
 
-/// How many workers, 1 to 256: each has a queue of the TUN, and the kernel gives it no more (`drivers/net/tun.c: MAX_TAP_QUEUES`).
+/// How many workers, 1 to 256: each has a queue of the TUN, and the kernel gives it no more
+/// (`drivers/net/tun.c: MAX_TAP_QUEUES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "i64")]
 pub struct Workers(NonZeroUsize);

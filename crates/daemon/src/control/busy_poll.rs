@@ -1,7 +1,8 @@
-//! Staying with a client that asks again as soon as it is answered, for as long as it does and nobody else has waited too long.
+//! Staying with a client that asks again as soon as it is answered, for as long as it does and
+//! nobody else has waited too long.
 //!
-//! Its requests come on the page that it shares with us, if it shares one, else on the socket. The page is closed before we turn to
-//! anything else, so that nothing lies there unseen.
+//! Its requests come on the page that it shares with us, if it shares one, else on the socket. The
+//! page is closed before we turn to anything else, so that nothing lies there unseen.
 
 pub(crate) mod follow_up;
 
@@ -28,7 +29,8 @@ enum Next {
 }
 
 impl Control {
-    /// Serves one client until somebody else waits; whether somebody does is asked when the budget of a call that began at `begun` is spent.
+    /// Serves one client until somebody else waits; whether somebody does is asked when the budget
+    /// of a call that began at `begun` is spent.
     pub(super) fn busy_poll_client(
         &mut self,
         id: ClientId,
@@ -61,7 +63,8 @@ impl Control {
         self.leave(id, protocol);
     }
 
-    /// Waits for the next request of a client that was answered a moment ago. One that had been on the socket already may be one of many.
+    /// Waits for the next request of a client that was answered a moment ago. One that had been on
+    /// the socket already may be one of many.
     fn wait_for(&mut self, id: ClientId, answered: Instant, protocol: &mut impl Protocol) -> Next {
         let (mut answered, mut most) = (answered, TURN);
         self.client(id).into_iter().for_each(Session::open_mailbox);
@@ -93,7 +96,8 @@ impl Control {
         }
     }
 
-    /// Sends a client on the socket what it has not collected by now: it sleeps there. False when it has collected it.
+    /// Sends a client on the socket what it has not collected by now: it sleeps there. False when
+    /// it has collected it.
     fn wake(&mut self, id: ClientId) -> bool {
         let client = Self::client_mut(&mut self.clients, id);
         let Some(length) = client.and_then(|client| client.take_back(&mut self.buffer)) else {

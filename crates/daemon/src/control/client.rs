@@ -37,11 +37,12 @@ use crate::fallback_socket;
 /// How long a gateway may take to welcome us.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it may take to go on with an answer: a change that sorts very many policies anew, or waits for a slow disk.
+/// How long it may take to go on with an answer: a change that sorts very many policies anew, or
+/// waits for a slow disk.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Refusals come with their texts, and without the request that they are for, which may have keys; what a batch has behind a line that is
-/// refused is not carried out.
+/// Refusals come with their texts, and without the request that they are for, which may have keys;
+/// what a batch has behind a line that is refused is not carried out.
 const OPTIONS: u32 = Options::EXT_ACK.union(Options::CAP_ACK).union(Options::CHAINS).bits();
 
 /// Makes sure that a gateway answers us, at `path` or in this network namespace.
@@ -59,7 +60,8 @@ pub enum Spoken {
     Generic,
     /// `NETLINK_ROUTE`: tunnels as links.
     Route,
-    /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::Command) as JSON in each datagram, and answers.
+    /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::Command) as JSON in each datagram, and
+    /// answers.
     Devices,
     /// `uxfrm reload`: a [`Request`](crate::reload::Request) as JSON, and answers.
     Reload,
@@ -67,9 +69,10 @@ pub enum Spoken {
     Upgrade,
 }
 
-/// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is spoken. It listens to
-/// `groups`, a bit each as in `nl_groups`. A path that begins with `@` is an abstract name. Without groups a gateway that does not go on for a
-/// minute is given up (`EAGAIN`); who listens to some waits for ever.
+/// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is
+/// spoken. It listens to `groups`, a bit each as in `nl_groups`. A path that begins with `@` is an
+/// abstract name. Without groups a gateway that does not go on for a minute is given up (`EAGAIN`);
+/// who listens to some waits for ever.
 ///
 /// # Errors
 /// When none runs there, or it does not answer us.
@@ -77,7 +80,8 @@ pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
     open(path, groups, Dialect::Xfrm, (groups == 0).then_some(ANSWER))
 }
 
-/// The same, on which another protocol is spoken. [`wait_for_ever`] is for who listens to a device's events.
+/// The same, on which another protocol is spoken. [`wait_for_ever`] is for who listens to a
+/// device's events.
 ///
 /// # Errors
 /// As [`connect`].
@@ -161,8 +165,8 @@ fn ask(
     Ok((socket.into(), answer))
 }
 
-/// A connection to whoever listens at `path`, or who may be this network namespace's gateway: at the file that stands in for its name, or else
-/// at the name itself.
+/// A connection to whoever listens at `path`, or who may be this network namespace's gateway: at
+/// the file that stands in for its name, or else at the name itself.
 fn dial(path: Option<&Path>) -> io::Result<UnixDatagram> {
     match path.map(Path::as_os_str).map(OsStr::as_bytes) {
         Some([b'@', name @ ..]) => dial_trusted(&UnixAddr::new_abstract(name)?),

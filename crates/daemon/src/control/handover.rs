@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Control {
-    /// The socket and the clients that another process of this gateway has had until now, in their places; none is served yet.
+    /// The socket and the clients that another process of this gateway has had until now, in their
+    /// places; none is served yet.
     ///
     /// # Errors
     /// The kernel's.
@@ -53,7 +54,8 @@ impl Control {
         Ok(control)
     }
 
-    /// Makes the clients of the process before known, and has whoever connects see this process at the other end.
+    /// Makes the clients of the process before known, and has whoever connects see this process at
+    /// the other end.
     ///
     /// # Errors
     /// The kernel's.
@@ -66,7 +68,8 @@ impl Control {
         Ok(listen(&self.listener, Backlog::MAXCONN)?)
     }
 
-    /// Lets dumps under way come to their ends, and clients read what waits for them, if they do so in time.
+    /// Lets dumps under way come to their ends, and clients read what waits for them, if they do so
+    /// in time.
     pub(crate) fn settle(&mut self, protocol: &mut impl Protocol) {
         let begun = Instant::now();
         loop {

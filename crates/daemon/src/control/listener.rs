@@ -41,8 +41,8 @@ pub(super) enum Accepted {
 }
 
 impl Listener {
-    /// Listens at `path` (mode 0600, of `user` if there is one), or at this network namespace's abstract name, or where a stranger has that,
-    /// at the file that stands in for it.
+    /// Listens at `path` (mode 0600, of `user` if there is one), or at this network namespace's
+    /// abstract name, or where a stranger has that, at the file that stands in for it.
     ///
     /// # Errors
     /// `EADDRINUSE` when another gateway does; `EPERM` when the file can't be another user's.
@@ -131,7 +131,8 @@ fn seqpacket() -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
-/// Each client takes a descriptor. Nothing here waits by `select`, which is what the low limit is for.
+/// Each client takes a descriptor. Nothing here waits by `select`, which is what the low limit is
+/// for.
 fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));

@@ -1,5 +1,5 @@
-//! What a client hears whose requests are not acted on, for one reason for all: `EPERM` as from the kernel, if it may not
-//! use the gateway.
+//! What a client hears whose requests are not acted on, for one reason for all: `EPERM` as from the
+//! kernel, if it may not use the gateway.
 
 use nix::libc;
 
@@ -9,8 +9,8 @@ const ALIGN: usize = 4;
 
 /// The answers to a datagram's requests, each an `NLMSG_ERROR`.
 ///
-/// `net/netlink/af_netlink.c: netlink_rcv_skb`: what is no message ends the datagram; replies, which are no requests,
-/// and control messages are passed over.
+/// `net/netlink/af_netlink.c: netlink_rcv_skb`: what is no message ends the datagram; replies,
+/// which are no requests, and control messages are passed over.
 pub(super) fn refuse(datagram: &[u8], errno: i32, port: u32) -> impl Iterator<Item = Vec<u8>> {
     requests(datagram).map(move |header| error(header, -errno, port))
 }

@@ -21,7 +21,8 @@ use uxfrm_io::shared_page::SharedPage;
 
 use crate::protocol::{Datagram, Identity};
 
-/// Bytes that wait for a client besides what the kernel keeps for it (`net.core.wmem_default`); more is lost.
+/// Bytes that wait for a client besides what the kernel keeps for it (`net.core.wmem_default`);
+/// more is lost.
 const MOST_QUEUED: usize = 256 * 1024;
 
 /// A client's place, as it passes to another process of the gateway.
@@ -51,7 +52,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A new connection. Root, the user that the gateway runs as and `user` are permitted to use it.
+    /// A new connection. Root, the user that the gateway runs as and `user` are permitted to use
+    /// it.
     pub(super) fn new(socket: OwnedFd, user: Option<u32>) -> io::Result<Self> {
         let peer = getsockopt(&socket, PeerCredentials)?;
         let permitted = peer.uid() == 0
@@ -95,7 +97,8 @@ impl Session {
         }
     }
 
-    /// What the process that goes on has to know of it. What it has not read by now is lost to it, and it will be told.
+    /// What the process that goes on has to know of it. What it has not read by now is lost to it,
+    /// and it will be told.
     pub(super) fn seat(&self) -> SavedSession {
         let Self { identity, permitted, unknown, overrun, queue, .. } = self;
         let overrun = *overrun || !queue.is_empty();
@@ -158,7 +161,8 @@ impl Session {
         (kind == Kind::Ask).then_some(Greeting { kind: answer, value, ..greeting })
     }
 
-    /// Sends a datagram, or keeps it for later; where too many wait already it is lost, and the client will be told.
+    /// Sends a datagram, or keeps it for later; where too many wait already it is lost, and the
+    /// client will be told.
     pub(super) fn send(&mut self, datagram: Datagram) {
         if self.overrun || self.broken {
             return;
@@ -227,7 +231,8 @@ impl Session {
         desk.answer(page.words(), datagram)
     }
 
-    /// Shares a page with the client, which gets its descriptor with the answer; or the answer that there is none.
+    /// Shares a page with the client, which gets its descriptor with the answer; or the answer that
+    /// there is none.
     fn share(&mut self, greeting: Greeting) -> Option<Greeting> {
         let errno = match self.try_share(greeting) {
             Ok(page) => {
@@ -256,7 +261,8 @@ impl Session {
         SharedPage::pass(self.socket.as_fd(), &welcome).map_err(failed)
     }
 
-    /// Hands a datagram to the kernel. False when there is no room for it. A broken connection swallows everything.
+    /// Hands a datagram to the kernel. False when there is no room for it. A broken connection
+    /// swallows everything.
     fn transmit(&mut self, datagram: &[u8]) -> bool {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         match send(self.socket.as_raw_fd(), datagram, flags) {

@@ -1,7 +1,9 @@
 //! Who has a gateway's name: a gateway of another user's, or somebody who only took the name.
 //!
-//! Any user can have the name; only a gateway may do to this network namespace what a gateway does (`CAP_NET_ADMIN`). Who has that by a user namespace of his own may
-//! not, and programs that anybody can run with it, as root's by their set-user-ID bit, are of another user than who took the name.
+//! Any user can have the name; only a gateway may do to this network namespace what a gateway does
+//! (`CAP_NET_ADMIN`). Who has that by a user namespace of his own may not, and programs that
+//! anybody can run with it, as root's by their set-user-ID bit, are of another user than who took
+//! the name.
 
 use std::{fmt, fs, io, os::fd::AsFd, os::unix::fs::MetadataExt as _};
 
@@ -24,7 +26,8 @@ impl fmt::Display for SocketOwner {
 }
 
 impl SocketOwner {
-    /// Who listens at the other end of a connection, if that is a gateway. Where we may not look it counts as none.
+    /// Who listens at the other end of a connection, if that is a gateway. Where we may not look it
+    /// counts as none.
     pub(crate) fn of(connection: &impl AsFd) -> Option<Self> {
         let peer = getsockopt(connection, PeerCredentials).ok()?;
         let found = Self { process: peer.pid(), user: peer.uid() };
@@ -40,7 +43,8 @@ impl SocketOwner {
         let ours = fs::metadata("/proc/self/ns/user")?;
         match fs::metadata(format!("/proc/{}/ns/user", self.process)) {
             Ok(theirs) => Ok((theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino())),
-            // Without CAP_SYS_PTRACE, as in containers. Anybody may read which users a namespace has, and nobody makes another that has all of ours.
+            // Without CAP_SYS_PTRACE, as in containers. Anybody may read which users a namespace
+            // has, and nobody makes another that has all of ours.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let theirs = fs::read_to_string(format!("/proc/{}/uid_map", self.process))?;
                 Ok(theirs == fs::read_to_string("/proc/self/uid_map")?)
@@ -50,7 +54,8 @@ impl SocketOwner {
     }
 }
 
-/// Whether a process's status is that of a program that is this user's through and through, and may administer networks.
+/// Whether a process's status is that of a program that is this user's through and through, and may
+/// administer networks.
 fn may_administer(status: &str, user: u32) -> bool {
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
     let is_the_users = field("Uid:").is_some_and(|users| {

@@ -1,9 +1,10 @@
-//! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, a zero byte, a line for each drop reason, a zero byte,
-//! a table of the workers' flow caches, a zero byte, and a line for each thing that is wrong with the store of sequence numbers.
+//! The counters' socket: who connects is sent the text of `/proc/net/xfrm_stat`, a zero byte, a
+//! line for each drop reason, a zero byte, a table of the workers' flow caches, a zero byte, and a
+//! line for each thing that is wrong with the store of sequence numbers.
 //!
-//! Its name is abstract, so each network namespace has its own, it needs no directory and is gone with the process. Where a stranger has it, a
-//! file [stands in](uxfrm_control::stand_in).
-//! Only root and the user that runs the gateway are answered (`SO_PEERCRED`).
+//! Its name is abstract, so each network namespace has its own, it needs no directory and is gone
+//! with the process. Where a stranger has it, a file [stands in](uxfrm_control::stand_in). Only
+//! root and the user that runs the gateway are answered (`SO_PEERCRED`).
 
 use std::{
     fmt::Write as _,
@@ -34,13 +35,16 @@ pub(super) const NAME: &[u8] = b"uxfrm/stat";
 /// What the socket is called in the descriptor store.
 pub(crate) const DESCRIPTOR: &str = "stat";
 
-/// A client that does not read is not waited for. What is written mostly has room in the socket's buffer.
+/// A client that does not read is not waited for. What is written mostly has room in the socket's
+/// buffer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Connections taken before it is others' turn: any user may connect, as an abstract name has no permissions, and who did is known only then.
+/// Connections taken before it is others' turn: any user may connect, as an abstract name has no
+/// permissions, and who did is known only then.
 const TURN: usize = 64;
 
-/// How often a name is looked at at which nobody accepts yet: a gateway may be about to. Then a stranger has it.
+/// How often a name is looked at at which nobody accepts yet: a gateway may be about to. Then a
+/// stranger has it.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -62,7 +66,8 @@ pub(crate) struct StatSocket {
 }
 
 impl StatSocket {
-    /// Opens the socket of this network namespace: at its name, or where a stranger has that, at the file that stands in for it.
+    /// Opens the socket of this network namespace: at its name, or where a stranger has that, at
+    /// the file that stands in for it.
     ///
     /// # Errors
     /// `EADDRINUSE` when another gateway runs in this namespace.
@@ -121,8 +126,8 @@ impl StatSocket {
         Ok(Self { listener, _file: file })
     }
 
-    /// Answers up to a turn of those that wait; while more do, the descriptor stays readable. A client that may not ask or does not read
-    /// gets nothing and holds up nobody.
+    /// Answers up to a turn of those that wait; while more do, the descriptor stays readable. A
+    /// client that may not ask or does not read gets nothing and holds up nobody.
     pub(crate) fn answer(&self, mut statistics: impl FnMut() -> Statistics) {
         for _ in 0..TURN {
             let Ok((client, _)) = self.listener.accept() else { return };
@@ -180,7 +185,8 @@ fn serve(mut client: UnixStream, statistics: &mut impl FnMut() -> Statistics) ->
     client.write_all(text.as_bytes())
 }
 
-/// A line for each worker, direction and family, about a second old at the most; what was never used is left out.
+/// A line for each worker, direction and family, about a second old at the most; what was never
+/// used is left out.
 pub(crate) fn caches(workers: &[Arc<CacheCounts>]) -> String {
     let mut text = String::from(
         "worker\tdirection\tfamily\tentries\troom\tbytes\thits\tmisses\tstale\tevicted\tbypassed\n",

@@ -144,8 +144,8 @@ fn clients_are_known_by_what_they_said() {
     assert_eq!((stage.echo.left, stage.control.count()), (2, 0));
 }
 
-/// Asks on the page whenever the gateway waits there, and else on the socket: each request has its answer, and the gateway waits there
-/// for who asks at once.
+/// Asks on the page whenever the gateway waits there, and else on the socket: each request has its
+/// answer, and the gateway waits there for who asks at once.
 #[test]
 fn who_asks_at_once_is_answered_on_the_page() {
     let mut stage = stage();
@@ -177,7 +177,8 @@ fn who_asks_at_once_is_answered_on_the_page() {
         stage.serve();
     }
     let by_page = asking.join().unwrap();
-    // Where it waits for somebody, one was asked there in the end; how often before that hangs on what else the processors have to do.
+    // Where it waits for somebody, one was asked there in the end; how often before that hangs on
+    // what else the processors have to do.
     assert!(several || by_page == 0, "{by_page} on the page");
 }
 
@@ -468,14 +469,16 @@ fn a_path_is_private_and_may_be_left_over_but_not_shared() {
     let left = stage.path.with_extension("left");
     let dead = std::os::unix::net::UnixListener::bind(&left).unwrap();
     drop(dead);
-    // A stream's leftover is refused with another errno than a dead seqpacket's, and is not ours to remove.
+    // A stream's leftover is refused with another errno than a dead seqpacket's, and is not ours to
+    // remove.
     assert!(Control::open(Some(&left), terms).is_ok() || left.exists());
     let Stage { control, path, .. } = stage;
     drop(control);
     assert!(!path.exists());
 }
 
-/// A path that names something else by mistake: connecting to a file is refused just as connecting to a dead socket is.
+/// A path that names something else by mistake: connecting to a file is refused just as connecting
+/// to a dead socket is.
 #[test]
 fn what_is_no_socket_is_not_removed() {
     let directory = tempfile::tempdir().unwrap();

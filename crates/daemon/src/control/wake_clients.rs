@@ -1,5 +1,6 @@
-//! Clients of a gateway that is gone, which wait for the next one at names of their own (`crates/redirect/src/quiet.rs`): each is
-//! told that there is one, or a key manager would learn only at its next request that its states are gone.
+//! Clients of a gateway that is gone, which wait for the next one at names of their own
+//! (`crates/redirect/src/quiet.rs`): each is told that there is one, or a key manager would learn
+//! only at its next request that its states are gone.
 
 use std::{fs, io, os::fd::AsRawFd as _};
 

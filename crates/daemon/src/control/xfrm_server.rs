@@ -1,4 +1,5 @@
-//! The netlink server behind the control socket, which carries requests out on the databases, and its clients.
+//! The netlink server behind the control socket, which carries requests out on the databases, and
+//! its clients.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,8 @@ use crate::{
     reconcile::{DurableChanges, Reconciler, Requester},
 };
 
-/// So long after a start who comes is told of states that went with the last run. Who comes later may never have known them.
+/// So long after a start who comes is told of states that went with the last run. Who comes later
+/// may never have known them.
 const MISSED: Duration = Duration::from_secs(60);
 
 /// States that went with the last run.
@@ -68,7 +70,8 @@ impl XfrmServer {
         Self { server, clients, answers, lost, round: UncommittedRound::default() }
     }
 
-    /// States that were there when the last run ended: key managers that come back hear that they have expired, and negotiate new ones.
+    /// States that were there when the last run ended: key managers that come back hear that they
+    /// have expired, and negotiate new ones.
     pub(crate) fn miss(&mut self, lost: Vec<(SaId, Mark)>) {
         self.lost = LostStates { states: lost, until: now().plus(MISSED), told: BTreeSet::new() };
     }
@@ -106,7 +109,8 @@ impl XfrmServer {
         self.server.restore(message, database, now())
     }
 
-    /// What a program wrote to `net.core.xfrm_acq_expires`: seconds. The kernel would have larval states for ever with 0, and refuses what is no number.
+    /// What a program wrote to `net.core.xfrm_acq_expires`: seconds. The kernel would have larval
+    /// states for ever with 0, and refuses what is no number.
     pub(crate) fn take_acquire_expires(&mut self, text: &[u8]) {
         match acquire_expires(text) {
             Some(seconds) => {
@@ -246,18 +250,21 @@ impl XfrmServer {
         self.post(outbox);
     }
 
-    /// Tells workers what became of acquires and who listens for them. To be called when all else is published.
+    /// Tells workers what became of acquires and who listens for them. To be called when all else
+    /// is published.
     pub(crate) fn settle(&mut self, database: &mut Database) {
         self.server.settle(database);
         database.publish();
     }
 
-    /// When [`XfrmServer::announce`] and [`XfrmServer::tell_counters`] must be called at the latest, with or without events.
+    /// When [`XfrmServer::announce`] and [`XfrmServer::tell_counters`] must be called at the
+    /// latest, with or without events.
     pub(crate) fn poll_timeout(&self) -> Option<Moment> {
         self.server.poll_timeout().into_iter().chain(self.server.poll_counters()).min()
     }
 
-    /// Whether some connection of a client's process listens for acquires or expiries, as those of IKE daemons do.
+    /// Whether some connection of a client's process listens for acquires or expiries, as those of
+    /// IKE daemons do.
     fn asker(&self, client: ClientId) -> Requester {
         let Some(asks) = self.clients.get(&client) else { return Requester::Operator };
         let told = netlink::Groups::ACQUIRE | netlink::Groups::EXPIRE;
@@ -297,7 +304,8 @@ fn acquire_expires(text: &[u8]) -> Option<NonZeroU32> {
     std::str::from_utf8(text).ok()?.trim_ascii().trim_end_matches('\0').parse().ok()
 }
 
-/// How many processors the machine may have, as the kernel's `num_possible_cpus`; as many as there are for us when that can't be known.
+/// How many processors the machine may have, as the kernel's `num_possible_cpus`; as many as there
+/// are for us when that can't be known.
 fn cpus() -> u32 {
     let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible");
     possible.ok().and_then(|list| last_of(&list)?.checked_add(1)).unwrap_or_else(|| {

@@ -1,5 +1,6 @@
-//! Devices as they pass to another process of the gateway (`uxfrm upgrade`): how they were made and set, with the TUNs that they are;
-//! and once all rests, counts. States and policies on them are made anew there, as messages and final numbers say.
+//! Devices as they pass to another process of the gateway (`uxfrm upgrade`): how they were made and
+//! set, with the TUNs that they are; and once all rests, counts. States and policies on them are
+//! made anew there, as messages and final numbers say.
 
 use std::{collections::BTreeMap, os::fd::AsFd as _};
 
@@ -52,7 +53,8 @@ pub(crate) struct DeviceFinals {
     gone: BTreeMap<String, u64>,
 }
 
-/// So many turns at the most until nothing is on its way any more: a device that has no room again and again is left alone then.
+/// So many turns at the most until nothing is on its way any more: a device that has no room again
+/// and again is left alone then.
 const MOST_TURNS: usize = 10_000;
 
 impl Devices {
@@ -77,8 +79,9 @@ impl Devices {
         Ok(Some((passed, descriptors)))
     }
 
-    /// What another process had, whose threads carry packets until these are [resumed](Self::resume). States come next, whoever may have asked for
-    /// them; [`Self::restore_trust`] behind them.
+    /// What another process had, whose threads carry packets until these are
+    /// [resumed](Self::resume). States come next, whoever may have asked for them;
+    /// [`Self::restore_trust`] behind them.
     ///
     /// # Errors
     /// What this release does not take of it.
@@ -171,7 +174,7 @@ impl Devices {
     }
 }
 
-/// Lets all that is on its way between lanes and devices, which rest, come to its end.
+/// Lets all that is on its way between workers and devices, which rest, come to its end.
 pub(crate) fn drain(devices: &mut Devices, lanes: &mut [uxfrm_runtime::Halted]) {
     if devices.is_empty() {
         return;

@@ -15,7 +15,8 @@ use crate::tun::bring_up;
 /// Of TUNs that nobody sends into.
 const MTU: u16 = 1500;
 
-/// Indices of interfaces that are only imagined: above all that the kernel gives in a machine's life.
+/// Indices of interfaces that are only imagined: above all that the kernel gives in a machine's
+/// life.
 const IMAGINED: u32 = 1 << 30;
 
 /// What is done about interfaces that are not there.
@@ -111,7 +112,8 @@ impl LinkLookup {
         of(link.is_some_and(|link| link.is_up))
     }
 
-    /// One that was deleted and made again under its name is another interface: states name it by its number.
+    /// One that was deleted and made again under its name is another interface: states name it by
+    /// its number.
     pub(super) fn link_of(&mut self, interface: &Interface) -> Link {
         let find = |rtnetlink: &mut Rtnetlink| rtnetlink.link_of_index(interface.index).ok();
         if interface.is_imagined() {

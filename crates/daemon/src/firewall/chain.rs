@@ -35,7 +35,8 @@ pub(super) enum PlacementError {
 #[derive(Debug)]
 pub(super) struct Sorted {
     run: usize,
-    /// Runs, as they were, whose ends have moved; the latest last. A run that was made for the policy is not among them.
+    /// Runs, as they were, whose ends have moved; the latest last. A run that was made for the
+    /// policy is not among them.
     moved: Vec<(usize, RunBounds)>,
     is_made: bool,
 }
@@ -134,8 +135,8 @@ impl Chain {
         undo(self.runs.get_mut(sorted.run).ok_or(PlacementError::Lost)?, alternatives, put)
     }
 
-    /// Has the run around a place end there, and another one begin behind it: what is less moves out, if there is anything. No packet meets anything else
-    /// for that.
+    /// Has the run around a place end there, and another one begin behind it: what is less moves
+    /// out, if there is anything. No packet meets anything else for that.
     pub(super) fn part(
         &mut self,
         place: Place,
@@ -254,7 +255,8 @@ impl Chain {
         groups.filter_map(|group| group.settle(next)).collect()
     }
 
-    /// Notes which rules of the kernel are those of the policies, and which one is behind them, which are as many.
+    /// Notes which rules of the kernel are those of the policies, and which one is behind them,
+    /// which are as many.
     pub(super) fn record_policies(&mut self, own: &[RuleId], behind: Option<RuleId>) {
         self.behind = behind;
         debug_assert_eq!(own.len(), self.length());
@@ -315,7 +317,8 @@ impl Chain {
         self.runs.retain(|run| !run.is_empty());
     }
 
-    /// How many runs there are, and how many of them do what the run before does, as what stood between has gone.
+    /// How many runs there are, and how many of them do what the run before does, as what stood
+    /// between has gone.
     pub(super) fn runs(&self) -> (usize, usize) {
         let alike = |pair: &&[Run]| pair[0].outcome == pair[1].outcome;
         (self.runs.len(), self.runs.windows(2).filter(alike).count())

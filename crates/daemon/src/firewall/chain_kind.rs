@@ -2,7 +2,8 @@
 
 use uxfrm_engine::{Direction, PolicyKind};
 
-/// PolicyEffect of the policies a chain says. Those `out` are said twice: which way a packet takes, and behind that what may leave.
+/// PolicyEffect of the policies a chain says. Those `out` are said twice: which way a packet takes,
+/// and behind that what may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChainKind {
     /// PolicyEffect comes in plain.

@@ -1,4 +1,5 @@
-//! A counter of the kernel that goes on where it begins anew, as the counters of a table do that somebody took away and that is put up again.
+//! A counter of the kernel that goes on where it begins anew, as the counters of a table do that
+//! somebody took away and that is put up again.
 
 /// What was counted since the start.
 #[derive(Clone, Copy, Debug, Default)]

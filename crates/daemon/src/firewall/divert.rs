@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! way-in   before routing:    jump way
-//! way-out  behind routing:    by the TUN, loopback, our own, neighbour discovery → accept · jump way
+//! way-out  behind routing:    by TUN, loopback, our own, neighbour discovery → accept · jump way
 //! way:       sub policies: goto divert, or goto way-main · jump way-main
 //! way-main:  main policies: goto divert, or accept
 //! divert:    to an own address → accept · mark
@@ -40,7 +40,8 @@ pub(super) fn outcome(policy: &Policy) -> Outcome {
     if passes { Outcome::Pass } else { Outcome::Divert }
 }
 
-/// What a packet must meet besides addresses: one of the lists. Of IPv6 only a first fragment tells the protocol where extension headers stand before it.
+/// What a packet must meet besides addresses: one of the lists. Of IPv6 only a first fragment tells
+/// the protocol where extension headers stand before it.
 pub(super) fn upper(selector: &Selector, version: Version, outcome: Outcome) -> Vec<Alternative> {
     let mut all = upper_layer::alternatives(selector);
     let asks_for_ports = selector.source_port.mask != 0 || selector.destination_port.mask != 0;

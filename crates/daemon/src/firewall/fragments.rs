@@ -99,8 +99,8 @@ fn asks_for_more(policy: &Policy) -> bool {
         || policy.mark.mask != 0
 }
 
-/// What may be IKE or ESP in UDP, which as whole datagrams are exempt: under a policy that protects,
-/// what goes to the end that its last template names, if the policy is for that end too.
+/// What may be IKE or ESP in UDP, which as whole datagrams are exempt: under a policy that
+/// protects, what goes to the end that its last template names, if the policy is for that end too.
 fn carrier(policy: &Policy) -> Option<Selector> {
     let selector = &policy.selector;
     let destination = match policy.action {
@@ -177,7 +177,8 @@ fn to_host(around: &RulesetContext) -> impl Iterator<Item = Rule> {
     exempt.chain(judged(ChainKind::WholeIn, ChainKind::In))
 }
 
-/// PoliciesBefore the default to block what comes to the host: of UDP it may be IKE, and it is judged whole.
+/// PoliciesBefore the default to block what comes to the host: of UDP it may be IKE, and it is
+/// judged whole.
 pub(super) fn undecided() -> [Rule; 2] {
     [(Version::V4, Condition::later_of_ipv4()), (Version::V6, Condition::later_fragment())].map(
         |(version, later)| {

@@ -12,7 +12,8 @@ pub(super) struct Group {
     pub(super) shape: MatchShape,
     wanted: KeyRefcounts,
     form: GroupForm,
-    /// Keys that policies came for or went with since the last time, and whether they were wanted then.
+    /// Keys that policies came for or went with since the last time, and whether they were wanted
+    /// then.
     touched: HashMap<Vec<u8>, bool>,
     /// Rules that a set has replaced and that are still there.
     replaced: Vec<RuleId>,
@@ -39,7 +40,8 @@ pub(super) struct GroupVerdict {
     pub(super) verdict: Verdict,
 }
 
-/// Policies of one shape that have a rule each. A look into a set costs the kernel what three or four rules do.
+/// Policies of one shape that have a rule each. A look into a set costs the kernel what three or
+/// four rules do.
 const FEW: usize = 4;
 
 impl Group {

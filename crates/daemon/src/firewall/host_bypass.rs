@@ -1,12 +1,14 @@
 //! The host's stack kept out of what inline mode takes.
 //!
-//! A packet socket sees a copy of each frame; the host's stack goes on with the original. It would forward it in the clear, answer with ICMP
-//! errors, or say that nobody takes ESP. So a table of the kernel's packet filter drops, before routing, all that came by the two
-//! devices and is not for the host: the same packets that `uxfrm_runtime`'s router claims.
+//! A packet socket sees a copy of each frame; the host's stack goes on with the original. It would
+//! forward it in the clear, answer with ICMP errors, or say that nobody takes ESP. So a table of
+//! the kernel's packet filter drops, before routing, all that came by the two devices and is not
+//! for the host: the same packets that `uxfrm_runtime`'s router claims.
 //!
 //! ```text
 //!   by the protected port: own address, multicast, link-local → the host's · all else: drop
-//!   by the wire:           own address: ESP, ESP in UDP: drop, all else the host's · multicast, link-local → the host's · all else: drop
+//!   by the wire:           own address: ESP, ESP in UDP: drop, all else the host's
+//!                          multicast, link-local → the host's · all else: drop
 //! ```
 //!
 //! It stays after a crash: then nothing passes between the devices, protected or not.
@@ -45,7 +47,8 @@ pub(crate) struct HostBypass {
 }
 
 impl HostBypass {
-    /// Keeps the host's stack out from now on, but for packets to `own`. In the place of what an earlier run left.
+    /// Keeps the host's stack out from now on, but for packets to `own`. In the place of what an
+    /// earlier run left.
     ///
     /// # Errors
     /// The kernel's. Inline mode can't do without.
@@ -74,7 +77,8 @@ impl HostBypass {
         self.is_doubted = true;
     }
 
-    /// Takes away what a killed gateway left, where there is no inline mode any more. Otherwise the host would get neither ESP nor what it is to forward.
+    /// Takes away what a killed gateway left, where there is no inline mode any more. Otherwise the
+    /// host would get neither ESP nor what it is to forward.
     pub(crate) fn sweep() {
         let sweep = || -> Result<(), Error> {
             let mut nftables = Nftables::open()?;
@@ -129,7 +133,8 @@ impl InlineDevices {
     }
 }
 
-/// By its index, as a device may get another name while its sockets stay with it; and by its name, as one that was made anew after a crash has another index.
+/// By its index, as a device may get another name while its sockets stay with it; and by its name,
+/// as one that was made anew after a crash has another index.
 fn came_by(name: &str, index: u32, chain: &'static str) -> [Rule; 2] {
     [Condition::came_by_index(index), Condition::came_by(name)]
         .map(|condition| rule(vec![condition], Verdict::Goto(chain)))

@@ -1,4 +1,5 @@
-//! How many policies want each key. Keys of one length lie in a table without pointers: there may be a million.
+//! How many policies want each key. Keys of one length lie in a table without pointers: there may
+//! be a million.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -13,7 +14,8 @@ pub(super) enum KeyRefcounts {
     Two(Counts<8>),
     Four(Counts<16>),
     Eight(Counts<32>),
-    /// What a key has at the most: IPv6 addresses, a mark, a device, the protocol, GRE's flags and its key are 56 bytes.
+    /// What a key has at the most: IPv6 addresses, a mark, a device, the protocol, GRE's flags and
+    /// its key are 56 bytes.
     Sixteen(Counts<64>),
 }
 

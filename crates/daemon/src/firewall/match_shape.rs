@@ -2,7 +2,8 @@
 
 use uxfrm_io::nftables::{Condition, Question};
 
-/// What policies may ask alike. A packet gives one answer to all that have a shape, so one look into a set tells whether any of them fits.
+/// What policies may ask alike. A packet gives one answer to all that have a shape, so one look
+/// into a set tells whether any of them fits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MatchShape {
     /// What all packets must meet: the version of IP, and which protocols it is not.

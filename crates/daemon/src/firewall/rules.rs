@@ -4,12 +4,13 @@
 //! in:   exempt → accept · goto in-sub
 //! fwd:  by the TUN → accept · goto fwd-sub
 //! *-sub:   sub policies: drop, or goto *-main · jump *-main · default
-//! out:  by the TUN, our own → accept · sub policies: drop, or goto out-main · jump out-main · default
+//! out:  by TUN, our own → accept · sub policies: drop, or goto out-main · jump out-main · default
 //! *-main:  main policies: drop, or accept
 //! ```
 //!
-//! So a sub policy that lets pass leaves the word to the main one, and where that has none the packet passes, whatever
-//! the default (`net/xfrm/xfrm_policy.c: __xfrm_policy_check`, `xfrm_expand_policies`).
+//! So a sub policy that lets pass leaves the word to the main one, and where that has none the
+//! packet passes, whatever the default (`net/xfrm/xfrm_policy.c: __xfrm_policy_check`,
+//! `xfrm_expand_policies`).
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -60,7 +61,8 @@ pub(super) const NAME: &str = "uxfrm-";
 /// Router and neighbour solicitation and advertisement, redirect (RFC 4861 §4).
 const NEIGHBOUR_DISCOVERY: std::ops::RangeInclusive<u8> = 133..=137;
 
-/// What a policy does with plain packets in a part, and those that it is for: none where plain packets never meet it.
+/// What a policy does with plain packets in a part, and those that it is for: none where plain
+/// packets never meet it.
 pub(super) fn of_policy(part: ChainKind, policy: &Policy) -> (Outcome, Vec<Alternative>) {
     let outcome = match part {
         ChainKind::In | ChainKind::Forward | ChainKind::Out => {
@@ -170,8 +172,8 @@ pub(super) fn ports(around: &RulesetContext) -> impl Iterator<Item = Vec<Conditi
     around.ports.iter().map(move |to| vec![Condition::protocol(UDP), port(to)])
 }
 
-/// What leaves whatever the policies say, what there is most of first. What is forwarded is judged as
-/// well: rules that stand before ours may lead it past the TUN.
+/// What leaves whatever the policies say, what there is most of first. What is forwarded is judged
+/// as well: rules that stand before ours may lead it past the TUN.
 pub(super) fn leaving(around: &RulesetContext) -> impl Iterator<Item = Rule> {
     let ours = Condition::mark(around.mark, u32::MAX);
     let once = [ours, Condition::leaves_by(&around.tun), Condition::leaves_by("lo")];
@@ -302,9 +304,11 @@ pub(super) fn conditions(part: ChainKind, policy: &Policy, outcome: Outcome) -> 
     all
 }
 
-/// What says that a packet goes to a policy's destination. Of IPv6 it may go there by others: Linux asks for policies by where it comes at last when a
-/// program has it leave (`net/ipv6/exthdrs.c: fl6_update_dst`), by where it goes next when it is forwarded, and by neither when it has come to its last
-/// segment here. So a policy that refuses is for both, and one that lets pass for what goes there by no others.
+/// What says that a packet goes to a policy's destination. Of IPv6 it may go there by others: Linux
+/// asks for policies by where it comes at last when a program has it leave
+/// (`net/ipv6/exthdrs.c: fl6_update_dst`), by where it goes next when it is forwarded, and by
+/// neither when it has come to its last segment here. So a policy that refuses is for both, and one
+/// that lets pass for what goes there by no others.
 fn destinations(part: ChainKind, policy: &Policy, outcome: Outcome) -> Vec<Vec<Condition>> {
     let Some(prefix) = prefix(policy.selector.destination) else { return vec![Vec::new()] };
     let directly = Condition::destination(prefix);

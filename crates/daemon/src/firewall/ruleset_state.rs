@@ -1,12 +1,16 @@
 //! All policies as the guard's table has them.
 //!
-//! Consecutive policies that do the same with packets are a *run*: which of them decides does not matter. In a run those of one *shape*, which ask the same of
-//! packets but want other answers, are a *group*: a few rules, or one rule and a set of the answers. So policies are told the kernel by as many rules as
-//! there are shapes, mostly one or two, and one comes or goes by a key of a set. One that parts a run has all sorted anew.
+//! Consecutive policies that do the same with packets are a *run*: which of them decides does not
+//! matter. In a run those of one *shape*, which ask the same of packets but want other answers, are
+//! a *group*: a few rules, or one rule and a set of the answers. So policies are told the kernel by
+//! as many rules as there are shapes, mostly one or two, and one comes or goes by a key of a set.
+//! One that parts a run has all sorted anew.
 //!
-//! The kernel makes each transaction true at once, but a packet may be on its way: it meets the rules of before, and further on sets of afterwards. So a
-//! change is made in steps, of which none mixes policies that drop and that let pass: drops come, passes come, passes go, drops go. Whichever part of a
-//! step a packet sees, it passes only if it would have before or will afterwards.
+//! The kernel makes each transaction true at once, but a packet may be on its way: it meets the
+//! rules of before, and further on sets of afterwards. So a change is made in steps, of which none
+//! mixes policies that drop and that let pass: drops come, passes come, passes go, drops go.
+//! Whichever part of a step a packet sees, it passes only if it would have before or will
+//! afterwards.
 
 use std::sync::Arc;
 
@@ -50,7 +54,8 @@ impl PartChange<'_> {
 /// Why changes can't be sorted in. PolicyEffect there is, is as it was, unless something was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlacementFailure {
-    /// A policy parts a run: the number of its change, where one that several parts follow counts for each.
+    /// A policy parts a run: the number of its change, where one that several parts follow counts
+    /// for each.
     Parted(usize),
     /// A policy is not where it was thought to be: all has to be sorted anew.
     Lost,
@@ -128,7 +133,8 @@ pub(super) const FEWER: usize = MANY - MANY / 10;
 const NEEDLESS: usize = 16;
 
 impl RulesetState {
-    /// That of the policies in `spd`, and the sets that are to be made. Their names begin with `next`. More rules `out` than `most` are left out.
+    /// That of the policies in `spd`, and the sets that are to be made. Their names begin with
+    /// `next`. More rules `out` than `most` are left out.
     pub(super) fn of(
         spd: &Spd,
         parts: &'static [ChainKind],
@@ -180,7 +186,8 @@ impl RulesetState {
         self.chains.iter().find(is_meant).map(Chain::rules).unwrap_or_default()
     }
 
-    /// Asks the kernel which rules are whose, in a table that was made of it; `None` when they are not those.
+    /// Asks the kernel which rules are whose, in a table that was made of it; `None` when they are
+    /// not those.
     pub(super) fn record_policies(
         mut self,
         filter: &mut impl Filter,
@@ -205,7 +212,8 @@ impl RulesetState {
         Ok(Some(self))
     }
 
-    /// Sorts in policies that came and went. PolicyEffect that asks of the kernel is told step by step. PolicyEffect was done is to be kept for [`RulesetState::take_back`].
+    /// Sorts in policies that came and went. PolicyEffect that asks of the kernel is told step by
+    /// step. PolicyEffect was done is to be kept for [`RulesetState::take_back`].
     pub(super) fn change(
         &mut self,
         changes: &[PolicyChange],
@@ -237,8 +245,9 @@ impl RulesetState {
         done.into_iter().rev().try_for_each(|(item, sorted)| self.undo(item, sorted))
     }
 
-    /// Makes a place for a policy that parts a run: what is less, of those before it and those behind it, becomes a run of its own. The changes that it is
-    /// among have led to `spd`, and are not sorted in; where they part what they have made themselves, nothing is done.
+    /// Makes a place for a policy that parts a run: what is less, of those before it and those
+    /// behind it, becomes a run of its own. The changes that it is among have led to `spd`, and are
+    /// not sorted in; where they part what they have made themselves, nothing is done.
     pub(super) fn part(
         &mut self,
         changes: &[PolicyChange],
@@ -293,7 +302,8 @@ impl RulesetState {
         sorted.map(ChangeResult::Sorted)
     }
 
-    /// Takes a change back, when all that came behind it was. Placement in the reverse would not do: ends of runs that have moved meanwhile may be in its way.
+    /// Takes a change back, when all that came behind it was. Placement in the reverse would not
+    /// do: ends of runs that have moved meanwhile may be in its way.
     fn undo(&mut self, item: PartChange<'_>, done: ChangeResult) -> Result<(), PlacementError> {
         let sorted = match done {
             ChangeResult::Nothing => return Ok(()),

@@ -1,4 +1,5 @@
-//! A run: policies that stand one behind the other and do the same with packets. Which of them decides does not matter.
+//! A run: policies that stand one behind the other and do the same with packets. Which of them
+//! decides does not matter.
 
 use std::collections::HashMap;
 

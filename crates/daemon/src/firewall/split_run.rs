@@ -1,6 +1,7 @@
 //! A policy that stands amid others that do otherwise: which of those stand on either side of it.
 //!
-//! A run knows what its policies want, not which they are: it is the database that knows, as it is after some changes that the run has not seen.
+//! A run knows what its policies want, not which they are: it is the database that knows, as it is
+//! after some changes that the run has not seen.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +62,8 @@ impl SplitPoint {
 }
 
 impl RunParts {
-    /// Which part is smaller, and where one of its policies stands: the last of those before, or the first of those behind.
+    /// Which part is smaller, and where one of its policies stands: the last of those before, or
+    /// the first of those behind.
     pub(super) const fn smaller(&self, last: Place, first: Place) -> (RunSide, Place) {
         if self.before < self.behind {
             (RunSide::PoliciesBefore, last)

@@ -1,4 +1,5 @@
-//! The guard beside policies that come and go, with a replica of the kernel's table, against what the policies themselves say.
+//! The guard beside policies that come and go, with a replica of the kernel's table, against what
+//! the policies themselves say.
 
 mod changes;
 mod divert;
@@ -44,7 +45,8 @@ fn a_table_that_comes_in_pieces_is_closed_until_it_is_complete() {
     }
 }
 
-/// More rules than fit into a transaction: the gateway does not start. It cuts nobody off then, but what an earlier one kept out stays out.
+/// More rules than fit into a transaction: the gateway does not start. It cuts nobody off then, but
+/// what an earlier one kept out stays out.
 #[test]
 fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() {
     let database = blocking();
@@ -272,7 +274,8 @@ fn runs_that_do_the_same_stay_apart_where_there_is_no_room_to_join_them() {
     assert!(gateway.sizes().0 < 40, "{:?}", gateway.sizes());
 }
 
-/// Neighbours that do otherwise share nothing. Those `out` are left to the routes until they need clearly fewer rules: each time, all is told anew.
+/// Neighbours that do otherwise share nothing. Those `out` are left to the routes until they need
+/// clearly fewer rules: each time, all is told anew.
 #[test]
 fn policies_out_of_too_many_rules_have_none_until_they_are_fewer() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];

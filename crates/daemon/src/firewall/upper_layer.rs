@@ -1,7 +1,7 @@
 //! A selector's protocol and ports as conditions of the packet filter.
 //!
-//! What stands for ports differs by protocol ([`uxfrm_packet::FlowPorts`]), so one selector may need several
-//! alternatives: a packet fits the selector if it meets all conditions of one of them.
+//! What stands for ports differs by protocol ([`uxfrm_packet::FlowPorts`]), so one selector may
+//! need several alternatives: a packet fits the selector if it meets all conditions of one of them.
 
 use uxfrm_engine::{PortMask, Selector};
 use uxfrm_io::nftables::Condition;

@@ -1,7 +1,9 @@
-//! `uxfrm guard`: what the last run protected is refused before a gateway runs, as from a boot unit before the network is there.
+//! `uxfrm guard`: what the last run protected is refused before a gateway runs, as from a boot unit
+//! before the network is there.
 //!
-//! It leaves behind what a gateway that was killed leaves: the guard, rules and unreachable routes. The next `uxfrm run` takes
-//! these over, `uxfrm clean` removes them. Neither a TUN nor any other device need be there.
+//! It leaves behind what a gateway that was killed leaves: the guard, rules and unreachable routes.
+//! The next `uxfrm run` takes these over, `uxfrm clean` removes them. Neither a TUN nor any other
+//! device need be there.
 
 use std::{io, path::Path};
 
@@ -20,7 +22,8 @@ use crate::{
     routes::HostRoutes,
 };
 
-/// Refuses what policies of batch files and of the last run protect. What was done, and what is not covered, line by line.
+/// Refuses what policies of batch files and of the last run protect. What was done, and what is not
+/// covered, line by line.
 ///
 /// # Errors
 /// The kernel's, and where nothing is known that could be refused.

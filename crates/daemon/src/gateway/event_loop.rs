@@ -78,7 +78,7 @@ impl Gateway {
         let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
     }
 
-    /// Looks after signals, counters, events and time limits until told to stop or a lane ends.
+    /// Looks after signals, counters, events and time limits until told to stop or a worker ends.
     pub(super) fn serve(
         &mut self,
         signals: &Signals,
@@ -216,7 +216,7 @@ impl Gateway {
         self.policy_saver.maintain(&self.database, self.reload.written());
     }
 
-    /// All drops: the lanes', devices', and the kernel's on behalf of the guard.
+    /// All drops: the workers', devices', and the kernel's on behalf of the guard.
     pub(super) fn counts(&mut self) -> DropCounts {
         let mut counts = self.counts_but_devices();
         self.devices.add_to(&mut counts);

@@ -1,5 +1,5 @@
-//! What the control thread does between two waits, beside answering requests: events of the data path and time limits take effect, what follows the
-//! databases follows, and key managers are told.
+//! What the control thread does between two waits, beside answering requests: events of the data
+//! path and time limits take effect, what follows the databases follows, and key managers are told.
 
 use std::sync::Arc;
 
@@ -88,7 +88,8 @@ impl Housekeeping<'_> {
     }
 }
 
-/// Notes what happened. Of a peer behind a NAT that moved each packet may tell, for as long as no key manager says where it is now.
+/// Notes what happened. Of a peer behind a NAT that moved each packet may tell, for as long as no
+/// key manager says where it is now.
 fn log(event: &Event) {
     match event {
         Event::Mapping { .. } => tracing::debug!(?event, "mapping"),

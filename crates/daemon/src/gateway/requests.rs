@@ -1,5 +1,5 @@
-//! Requests by the control socket, handed to whatever they are about: states and policies to the netlink server, the others to
-//! tunnels, devices, reload and upgrade.
+//! Requests by the control socket, handed to whatever they are about: states and policies to the
+//! netlink server, the others to tunnels, devices, reload and upgrade.
 
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ pub(super) const KEPT_OUT: &str =
     "nothing passes between the devices of [inline] until uxfrm runs again";
 
 impl Gateway {
-    /// The orderly end. One that opens: routes first, so that nothing is brought to lanes that are
-    /// gone; the guard last. Else both stay.
+    /// The orderly end. One that opens: routes first, so that nothing is brought to workers that
+    /// are gone; the guard last. Else both stay.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
         // The TUN goes with its last descriptor.
         self.descriptors.close();
@@ -39,8 +39,8 @@ impl Gateway {
         close_store(&mut database, store).context("can't write down used sequence numbers")
     }
 
-    /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing leaves plain. The guard
-    /// stays: nothing comes in plain.
+    /// The end by a fault. Routes stay: beneath those to the TUN lie unreachable ones, and nothing
+    /// leaves plain. The guard stays: nothing comes in plain.
     pub(super) fn abort(mut self, error: anyhow::Error) -> anyhow::Error {
         self.descriptors.close();
         let error = match self.workers.into_iter().chain(self.resolver).try_for_each(Running::stop)

@@ -99,7 +99,8 @@ pub(super) fn af_xdp(
     config.wire.af_xdp.as_ref().map(find).transpose()
 }
 
-/// What the lanes must know of the host, which is told how much it may hand over by the TUN of this index at a time.
+/// What the workers must know of the host, which is told how much it may hand over by the TUN of
+/// this index at a time.
 pub(super) fn surroundings(
     routes: &HostRoutes,
     index: u32,
@@ -124,7 +125,7 @@ pub(super) struct GatewayParts {
     pub(super) destinations: Vec<IpAddr>,
 }
 
-/// A gateway whose lanes have yet to start.
+/// A gateway whose workers have yet to start.
 pub(super) struct PreparedGateway {
     pub(super) gateway: Gateway,
     pub(super) workers: workers::PreparedWorkers,

@@ -1,4 +1,5 @@
-//! One process of a gateway takes another's place: what is particular about its start, and about the other's end.
+//! One process of a gateway takes another's place: what is particular about its start, and about
+//! the other's end.
 
 use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 
@@ -31,7 +32,8 @@ use crate::{
     upgrade::{self, HandoverSource, Successor, Supervisor, TakenOver, Upgrade},
 };
 
-/// Takes the place of the process at the other end of a link, which goes on as it was if that fails.
+/// Takes the place of the process at the other end of a link, which goes on as it was if that
+/// fails.
 pub(super) fn take_over(
     path: &Path,
     signals: &Signals,
@@ -151,7 +153,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// The successor has asked: everything but the lanes rests. When this returns the successor has not taken over.
+    /// The successor has asked: everything but the workers rests. When this returns the successor
+    /// has not taken over.
     fn hand_over(
         &mut self,
         control: &mut Control,

@@ -1,12 +1,14 @@
-//! ESP past the kernel's network stack in host mode: a device's queues, and who tells the lanes their ways.
+//! ESP past the kernel's network stack in host mode: a device's queues, and who tells the workers
+//! their ways.
 //!
 //! ```text
-//!   device ─▶ ESP to the host: AF_XDP ─▶ lane ─▶ TUN               all else ─▶ the host's stack, as ever
-//!   TUN ─▶ lane ─┬─▶ ESP whose way leads by the device: AF_XDP
-//!                └─▶ all else: the kernel's sockets
+//!   device ─▶ ESP to the host: AF_XDP ─▶ worker ─▶ TUN     all else ─▶ the host's stack
+//!   TUN ─▶ worker ─┬─▶ ESP whose next hop is by the device: AF_XDP
+//!                  └─▶ all else: the kernel's sockets
 //! ```
 //!
-//! When uxfrm ends, however it does, the program leaves the device, and the kernel has all packets again.
+//! When uxfrm ends, however it does, the program leaves the device, and the kernel has all packets
+//! again.
 
 use std::io;
 use std::net::IpAddr;
@@ -36,7 +38,8 @@ pub(crate) struct AfXdpDevice {
 }
 
 impl AfXdpDevice {
-    /// Makes the device of a name ready to take ESP to one of `own`, or goes on where the gateway before has.
+    /// Makes the device of a name ready to take ESP to one of `own`, or goes on where the gateway
+    /// before has.
     ///
     /// # Errors
     /// When it is not there, is no Ethernet, or its driver can't.
@@ -67,7 +70,7 @@ impl AfXdpDevice {
         self.device.program()
     }
 
-    /// Who tells lanes the ways that lead by the device.
+    /// Who tells workers the ways that lead by the device.
     ///
     /// # Errors
     /// The kernel's.

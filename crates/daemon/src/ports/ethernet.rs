@@ -1,4 +1,5 @@
-//! An Ethernet device that uxfrm reads and writes itself: what is known of it, and how it is read and written.
+//! An Ethernet device that uxfrm reads and writes itself: what is known of it, and how it is read
+//! and written.
 
 use std::net::IpAddr;
 use std::sync::{
@@ -104,7 +105,8 @@ impl Device {
         }
     }
 
-    /// Puts a program at it, for the queues of so many workers, or makes one for the place where that of the gateway before is.
+    /// Puts a program at it, for the queues of so many workers, or makes one for the place where
+    /// that of the gateway before is.
     ///
     /// # Errors
     /// When its driver can't.
@@ -145,8 +147,9 @@ impl Device {
         self.program.clone()
     }
 
-    /// Has it gather frames while many come, if it is read by `AF_XDP`: for as long as is wished, or where nobody says for how long only if the kernel copies them and it pays.
-    /// To be called when all queues are open.
+    /// Has it gather frames while many come, if it is read by `AF_XDP`: for as long as is wished,
+    /// or where nobody says for how long only if the kernel copies them and it pays. To be called
+    /// when all queues are open.
     pub(crate) fn gather(&self, wish: Option<Gather>) -> Option<NapiBatching> {
         let program = Arc::clone(self.program.as_ref()?);
         match wish {
@@ -185,7 +188,8 @@ impl Device {
         (self.index, self.mac)
     }
 
-    /// A port for a worker, which is one of several or alone, or that of the gateway before; and the device's address.
+    /// A port for a worker, which is one of several or alone, or that of the gateway before; and
+    /// the device's address.
     ///
     /// # Errors
     /// The kernel's.
@@ -213,7 +217,8 @@ impl Device {
         Ok((port, self.mac))
     }
 
-    /// The queue of a worker's number alone, and the device's address; `None` for workers beyond the device's queues.
+    /// The queue of a worker's number alone, and the device's address; `None` for workers beyond
+    /// the device's queues.
     ///
     /// # Errors
     /// The kernel's.
@@ -226,7 +231,8 @@ impl Device {
         Ok(self.open_queue(worker, descriptors)?.map(boxed))
     }
 
-    /// The queue of a worker's number, where the device is read by `AF_XDP` and has one; a gateway that goes on has those that the one before had.
+    /// The queue of a worker's number, where the device is read by `AF_XDP` and has one; a gateway
+    /// that goes on has those that the one before had.
     fn open_queue(
         &self,
         Cpu(number): Cpu,

@@ -1,7 +1,9 @@
-//! Two threads per shared UDP port, which carry IKE messages between the lanes and IKE daemons ([`uxfrm_io::ike`]).
+//! Two threads per shared UDP port, which carry IKE messages between the workers and IKE daemons
+//! ([`uxfrm_io::ike`]).
 //!
-//! Off the lanes because both wait: one for a daemon that is slow to read, the other for daemons that have something to say. They end
-//! by themselves when the last lane is gone. A message that no daemon takes is counted as [`DropReason::InIkeUnclaimed`].
+//! Off the workers because both wait: one for a daemon that is slow to read, the other for daemons
+//! that have something to say. They end by themselves when the last worker is gone. A message that
+//! no daemon takes is counted as [`DropReason::InIkeUnclaimed`].
 
 use std::{
     io,
@@ -55,7 +57,8 @@ pub(crate) fn share(
     Ok((sender, drops))
 }
 
-/// At the gateway's name for a port, or where a stranger has that, as the counters' name is ours, at the file that stands in for it.
+/// At the gateway's name for a port, or where a stranger has that, as the counters' name is ours,
+/// at the file that stands in for it.
 fn open(port: u16, mark: u32, user: Option<u32>) -> io::Result<(Exchange, Option<SocketFile>)> {
     let name = name(port);
     let name = name.as_bytes();
@@ -91,7 +94,7 @@ fn confine_beside(file: Option<&SocketFile>) -> Confined {
     }
 }
 
-/// From the lanes to the daemons, until there are no lanes.
+/// From the workers to the daemons, until there are no workers.
 fn hand_on(exchange: &Exchange, messages: &Receiver<Datagram>, drops: &Drops) {
     for message in messages {
         if let Err(error) = exchange.deliver(&message) {

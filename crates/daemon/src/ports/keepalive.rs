@@ -1,4 +1,5 @@
-//! Sends NAT keepalives: whole IP packets by raw sockets, as the kernel does, so that their UDP ports are the states' whoever has them.
+//! Sends NAT keepalives: whole IP packets by raw sockets, as the kernel does, so that their UDP
+//! ports are the states' whoever has them.
 
 use std::{
     io,
@@ -9,8 +10,8 @@ use uxfrm_engine::Keepalive;
 use uxfrm_io::{Port as _, Raw, RawOptions};
 use uxfrm_packet::{Batch, Pool, Version};
 
-/// The sockets, opened when they are needed first: there may be no IPv6. Nobody waits for a keepalive: one that can't leave is said and
-/// done without, and the next one comes.
+/// The sockets, opened when they are needed first: there may be no IPv6. Nobody waits for a
+/// keepalive: one that can't leave is said and done without, and the next one comes.
 #[derive(Debug)]
 pub(crate) struct Keepalives {
     /// So that what is sent does not come back by the TUN.

@@ -1,7 +1,8 @@
 //! A device that gathers frames while many come.
 //!
-//! Gathering lets more frames pass where many come anyway, and has each wait where few do: a question and its answer take twice as long. So
-//! a device gathers only while it is busy, and unless that is wished only where it [pays](trial).
+//! Gathering lets more frames pass where many come anyway, and has each wait where few do: a
+//! question and its answer take twice as long. So a device gathers only while it is busy, and
+//! unless that is wished only where it [pays](trial).
 
 mod ab_test;
 
@@ -13,7 +14,8 @@ use uxfrm_io::{napi::Gathering, xdp::Program};
 
 use ab_test::{AbTest, Delivery};
 
-/// Frames per second from which on a device is busy, and those below which it is no longer: more than one who waits for each answer makes.
+/// Frames per second from which on a device is busy, and those below which it is no longer: more
+/// than one who waits for each answer makes.
 const BUSY: u64 = 30_000;
 const QUIET: u64 = 15_000;
 
@@ -109,7 +111,8 @@ impl Rule {
 }
 
 impl Load {
-    /// By `now` so many frames have come in all; how many per second since it was counted last, if that was long ago.
+    /// By `now` so many frames have come in all; how many per second since it was counted last, if
+    /// that was long ago.
     fn count(&mut self, seen: u64, now: Moment) -> Option<u64> {
         let passed = now.since(self.at);
         if passed < EVERY {

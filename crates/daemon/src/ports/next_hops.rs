@@ -1,8 +1,9 @@
-//! Who tells the lanes their ways: one thread with the kernel's routes and neighbours.
+//! Who tells the workers their ways: one thread with the kernel's routes and neighbours.
 //!
-//! A lane asks for a destination once; the kernel's own lookup answers, with the mark of uxfrm's sockets, so by the routes that what
-//! uxfrm sends takes in host mode as well. Neighbours are found by the kernel, as it is told that they are used. Changes of routes, rules,
-//! links and addresses make lanes ask again; changes of neighbours are told at once.
+//! A worker asks for a destination once; the kernel's own lookup answers, with the mark of uxfrm's
+//! sockets, so by the routes that what uxfrm sends takes in host mode as well. Neighbours are found
+//! by the kernel, as it is told that they are used. Changes of routes, rules, links and addresses
+//! make workers ask again; changes of neighbours are told at once.
 
 mod requested;
 
@@ -35,13 +36,14 @@ const NOTICES: u8 = 0;
 /// The longest wait.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Questions of one lane that are answered before the next one's.
+/// Questions of one worker that are answered before the next one's.
 const AT_ONCE: usize = 64;
 
-/// Questions of one lane that may wait. What comes on top is asked again.
+/// Questions of one worker that may wait. What comes on top is asked again.
 const QUESTIONS: usize = 1024;
 
-/// How long lanes go on with what they know of the kernel's routes without asking again: of some changes, as of a path's MTU, it does not tell.
+/// How long workers go on with what they know of the kernel's routes without asking again: of some
+/// changes, as of a path's MTU, it does not tell.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 
 /// The devices that ways lead by.
@@ -53,14 +55,14 @@ pub(crate) struct Links {
     pub(crate) wire: (u32, MacAddr),
 }
 
-/// The ends of a lane's talk on this side.
+/// The ends of a worker's talk on this side.
 #[derive(Debug)]
 pub(crate) struct ResolverChannel {
     requested: Receiver<Question>,
     told: Sender<News>,
 }
 
-/// A lane that is answered.
+/// A worker that is answered.
 #[derive(Debug)]
 pub(crate) struct ResolvedWorker {
     pub(crate) talk: ResolverChannel,
@@ -78,15 +80,15 @@ pub(crate) struct NextHopResolver {
     /// Whether the wire's device is still what it was, so that frames may leave by it.
     is_wire_usable: bool,
     workers: Vec<ResolvedWorker>,
-    /// Devices that gather frames, for as long as there are lanes.
+    /// Devices that gather frames, for as long as there are workers.
     gatherers: Vec<NapiBatching>,
-    /// When lanes were told to ask again.
+    /// When workers were told to ask again.
     told: Moment,
     requested: RequestedDestinations,
 }
 
 impl NextHopResolver {
-    /// One without lanes yet.
+    /// One without workers yet.
     pub(crate) fn open(mark: u32, links: Links) -> anyhow::Result<Self> {
         let (surroundings, poller) = (Surroundings::open()?, Poller::new()?);
         poller.add(surroundings.as_fd(), NOTICES)?;
@@ -104,12 +106,12 @@ impl NextHopResolver {
         })
     }
 
-    /// The destinations that lanes ask for.
+    /// The destinations that workers ask for.
     pub(crate) fn requested(&self) -> RequestedDestinations {
         self.requested.clone()
     }
 
-    /// Tells all lanes the ways to destinations that were in use before they were.
+    /// Tells all workers the ways to destinations that were in use before they were.
     pub(crate) fn expect(&mut self, destinations: &[IpAddr]) {
         for destination in destinations {
             let answer = self.way(*destination);
@@ -121,14 +123,14 @@ impl NextHopResolver {
         }
     }
 
-    /// Both ends of the talk with a lane.
+    /// Both ends of the talk with a worker.
     pub(crate) fn talk(&self) -> (Guide, ResolverChannel) {
         let (questions, requested) = mpsc::sync_channel(QUESTIONS);
         let (told, news) = mpsc::channel();
         (Guide { questions, waker: self.poller.waker(), news }, ResolverChannel { requested, told })
     }
 
-    /// Answers one more lane.
+    /// Answers one more worker.
     pub(crate) fn add(&mut self, lane: ResolvedWorker) {
         self.workers.push(lane);
     }
@@ -159,7 +161,8 @@ impl NextHopResolver {
         Ok(())
     }
 
-    /// Inline mode ends with its devices; host mode goes on by the kernel, also where the device has another address than lanes send from.
+    /// Inline mode ends with its devices; host mode goes on by the kernel, also where the device
+    /// has another address than workers send from.
     fn refresh_links(&mut self) -> Result<(), Error> {
         let (wire, address) = self.links.wire;
         let Some(protected) = self.links.protected else {
@@ -189,13 +192,13 @@ impl NextHopResolver {
 
     fn answer_all(&self, news: News) {
         for lane in &self.workers {
-            // A lane that ended needs no news.
+            // A worker that ended needs no news.
             let _ended = lane.talk.told.send(news);
             lane.waker.wake();
         }
     }
 
-    /// Answers some questions of each lane; whether there may be more.
+    /// Answers some questions of each worker; whether there may be more.
     fn answer(&mut self) -> bool {
         let mut is_more = false;
         let workers = std::mem::take(&mut self.workers);

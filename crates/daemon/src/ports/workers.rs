@@ -1,8 +1,10 @@
-//! The lanes of a gateway: per worker a queue of the TUN, sockets towards the network, and an engine.
+//! The workers of a gateway: per worker a queue of the TUN, sockets towards the network, and an
+//! engine.
 //!
-//! Raw sockets are not shared out by the kernel: each gets a copy of every ESP packet. A filter in each lets in only the states that
-//! are its own ([`Share`]), so that a state's packets stay in order. UDP ports are shared by `SO_REUSEPORT` among the lanes, and
-//! with IKE daemons as [`crate::ports::ike`] does.
+//! Raw sockets are not shared out by the kernel: each gets a copy of every ESP packet. A filter in
+//! each lets in only the states that are its own ([`Share`]), so that a state's packets stay in
+//! order. UDP ports are shared by `SO_REUSEPORT` among the workers, and with IKE daemons as
+//! [`crate::ports::ike`] does.
 
 use std::{
     io,
@@ -43,7 +45,7 @@ use crate::{
 /// The port of ESP and IKE where NAT may be between (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
 
-/// What the lanes must know of the host.
+/// What the workers must know of the host.
 #[derive(Debug)]
 pub(crate) struct HostContext {
     /// The largest IP packet that the network takes.
@@ -54,10 +56,10 @@ pub(crate) struct HostContext {
     pub(crate) destinations: Vec<IpAddr>,
 }
 
-/// All lanes of a gateway, running.
+/// All workers of a gateway, running.
 #[derive(Debug)]
 pub(crate) struct RunningWorkers {
-    /// The lanes.
+    /// The workers.
     pub(crate) workers: Vec<Running>,
     /// What they drop, and what is dropped beside them.
     pub(crate) drops: Vec<Arc<Drops>>,
@@ -78,23 +80,24 @@ pub(crate) struct WorkerAttachments<'a> {
     pub(crate) af_xdp: Option<&'a AfXdpDevice>,
 }
 
-/// All lanes of a gateway, which rest still.
+/// All workers of a gateway, which rest still.
 pub(crate) struct PreparedWorkers {
     pub(crate) workers: Vec<Box<dyn Turns>>,
     pub(crate) drops: Vec<Arc<Drops>>,
     pub(crate) caches: Vec<Arc<CacheCounts>>,
     pub(crate) resolver: Option<NextHopResolver>,
-    /// Programs at devices that lanes read by `AF_XDP`.
+    /// Programs at devices that workers read by `AF_XDP`.
     pub(crate) programs: Vec<Arc<Program>>,
 }
 
 impl PreparedWorkers {
-    /// Goes on where the lanes of the gateway before were laid down.
+    /// Goes on where the workers of the gateway before were laid down.
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
         self.workers.iter_mut().try_for_each(|lane| lane.take_up())
     }
 
-    /// Packets that waited for states with lanes of another process, by their numbers, wait with these, or leave.
+    /// Packets that waited for states with workers of another process, by their numbers, wait with
+    /// these, or leave.
     pub(crate) fn wait_with(&mut self, waiting: Vec<(usize, Vec<WaitingPacket>)>) {
         for (number, packets) in waiting {
             if let Some(lane) = self.workers.get_mut(number) {
@@ -114,7 +117,8 @@ impl PreparedWorkers {
     }
 }
 
-/// Puts programs where those of the gateway before are, which may not take what these do, as where UDP ports are others now.
+/// Puts programs where those of the gateway before are, which may not take what these do, as where
+/// UDP ports are others now.
 pub(crate) fn put_in_place(programs: &[Arc<Program>]) {
     for program in programs {
         if let Err(error) = program.put_in_place() {
@@ -123,8 +127,10 @@ pub(crate) fn put_in_place(programs: &[Arc<Program>]) {
     }
 }
 
-/// Opens all sockets and queues, or takes those of the gateway before: the first lane has `tun` itself, the others a queue more of it each. The devices
-/// of `bay` are between each lane's engine and its wire, and with `af_xdp` ESP passes by that where it can: then somebody guides the lanes.
+/// Opens all sockets and queues, or takes those of the gateway before: the first worker has `tun`
+/// itself, the others a queue more of it each. The devices of `bay` are between each worker's
+/// engine and its wire, and with `af_xdp` ESP passes by that where it can: then somebody guides the
+/// workers.
 pub(crate) fn open_all(
     config: &Config,
     tun: Tun,
@@ -176,7 +182,8 @@ pub(crate) fn open_all(
     Ok(PreparedWorkers { workers, drops, caches, resolver, programs })
 }
 
-/// A worker's wire with a device's queue, where there is one for it, and the talk about ways that lead by the device.
+/// A worker's wire with a device's queue, where there is one for it, and the talk about ways that
+/// lead by the device.
 fn with_express(
     wire: Wire,
     af_xdp: Option<(&AfXdpDevice, &NextHopResolver)>,
@@ -221,7 +228,8 @@ pub(crate) fn tun_queue(number: usize) -> String {
     format!("tun {number}")
 }
 
-/// Starts each lane on its thread; several lanes on a CPU of their own each, if asked to and as far as there are any.
+/// Starts each worker on its thread; several workers on a CPU of their own each, if asked to and as
+/// far as there are any.
 fn start(workers: Vec<Box<dyn Turns>>, runtime: &Runtime) -> anyhow::Result<Vec<Running>> {
     let is_pinned = runtime.pin && workers.len() > 1;
     let cpus = if is_pinned { affinity::allowed()? } else { Vec::new() };
@@ -342,7 +350,7 @@ pub(crate) fn sending(mark: u32) -> anyhow::Result<Wire> {
     Ok(Wire::new(raw(Version::V4)?, raw(Version::V6)?, Vec::new()))
 }
 
-/// A UDP port of all lanes.
+/// A UDP port of all workers.
 #[derive(Debug)]
 pub(crate) struct UdpPort {
     pub(crate) number: u16,
@@ -359,7 +367,8 @@ impl UdpPort {
     }
 }
 
-/// The numbers of the configured ports. With a control socket there may be IKE daemons: they get a share of each, and of 4500 in any case.
+/// The numbers of the configured ports. With a control socket there may be IKE daemons: they get a
+/// share of each, and of 4500 in any case.
 pub(crate) fn numbers(config: &Config) -> Vec<u16> {
     let mut numbers: Vec<_> = config.wire.udp_ports.iter().map(|port| port.get()).collect();
     if config.control.enabled && !numbers.contains(&NAT_TRAVERSAL) {

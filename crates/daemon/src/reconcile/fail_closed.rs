@@ -1,14 +1,17 @@
 //! What the policies of the last run protected stays refused until somebody decides anew.
 //!
-//! Policies that programs put in, as an IKE daemon does, are gone with the process, and come again when the daemon has
-//! negotiated anew. So the gateway writes them down ([`portrait`], [`policy_saver`]), and the next run puts what files do not say
-//! into its databases as *held* policies ([`PolicyFlags::HELD`]): who protected or blocked now blocks, who let pass passes.
-//! So routes, guard and workers know of them like of any other policy. One goes when a policy of its name comes, when
-//! `ip xfrm policy delete` or `flush` says so, or all by `uxfrm release`; not when a key manager deletes it: that one has
-//! just been told that its states are gone, and cleans up before it negotiates.
+//! Policies that programs put in, as an IKE daemon does, are gone with the process, and come again
+//! when the daemon has negotiated anew. So the gateway writes them down ([`portrait`],
+//! [`policy_saver`]), and the next run puts what files do not say into its databases as *held*
+//! policies ([`PolicyFlags::HELD`]): who protected or blocked now blocks, who let pass passes. So
+//! routes, guard and workers know of them like of any other policy. One goes when a policy of its
+//! name comes, when `ip xfrm policy delete` or `flush` says so, or all by `uxfrm release`; not when
+//! a key manager deletes it: that one has just been told that its states are gone, and cleans up
+//! before it negotiates.
 //!
-//! Held policies stand last, so that any live one decides before them: what holds is refused less, never passed more. Only where
-//! a policy of a file lets pass what one that is held was asked about before, the held one stands where it stood.
+//! Held policies stand last, so that any live one decides before them: what holds is refused less,
+//! never passed more. Only where a policy of a file lets pass what one that is held was asked about
+//! before, the held one stands where it stood.
 
 pub(crate) mod saved_policies;
 pub(crate) mod saver;
@@ -26,7 +29,8 @@ use saved_policies::{PolicyOrigin, SavedPolicies, SavedPolicy, Verdict};
 /// Where held policies stand.
 const LAST: Priority = Priority(u32::MAX);
 
-/// Pairs of policies that are looked at for who stood before whom. Of more, all stay where they stood.
+/// Pairs of policies that are looked at for who stood before whom. Of more, all stay where they
+/// stood.
 const MOST_COMPARED: usize = 1 << 24;
 
 /// Held policies that are shown one by one.
@@ -41,7 +45,8 @@ pub(crate) enum PolicyFiles {
     AreFaulty,
 }
 
-/// Puts what the last run left in a directory into databases that files alone have filled. How many policies are held now.
+/// Puts what the last run left in a directory into databases that files alone have filled. How many
+/// policies are held now.
 pub(crate) fn take_up(
     database: &mut Database,
     directory: &Path,

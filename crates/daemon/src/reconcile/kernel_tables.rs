@@ -1,4 +1,5 @@
-//! The kernel's tables, as far as [`Reconciler`](super::Reconciler) has them follow the policies: a simulation has tables of its own.
+//! The kernel's tables, as far as [`Reconciler`](super::Reconciler) has them follow the policies: a
+//! simulation has tables of its own.
 
 use std::{fmt::Debug, net::IpAddr};
 

@@ -1,4 +1,5 @@
-//! Plans policies anew that came one by one, in a thread of its own: it may take some tenths of a second, for which nobody is to wait.
+//! Plans policies anew that came one by one, in a thread of its own: it may take some tenths of a
+//! second, for which nobody is to wait.
 
 use std::io;
 use std::thread::{self, JoinHandle};

@@ -1,5 +1,5 @@
-//! What the kernel did not take is tried again: after pauses that grow, as each try may cost seconds. It is told of once, until the reason is another or
-//! it has come true.
+//! What the kernel did not take is tried again: after pauses that grow, as each try may cost
+//! seconds. It is told of once, until the reason is another or it has come true.
 
 use std::time::Duration;
 

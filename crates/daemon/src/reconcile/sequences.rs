@@ -1,19 +1,26 @@
-//! Sequence numbers across restarts and deletions: no IV is sent twice under a key, and no packet is accepted twice.
+//! Sequence numbers across restarts and deletions: no IV is sent twice under a key, and no packet
+//! is accepted twice.
 //!
-//! A key that is used again, by a batch file after a restart or by a program that deletes a state and adds it anew, must go on above all
-//! numbers that may have been sent with it, and accept none that may have been received. So a journal on the disk keeps, for each state, numbers ahead
-//! of use: it hands out none above what is reserved ([`Sequence::reserve`](uxfrm_engine::Sequence::reserve)), and accepts none above its edge
-//! ([`ReplayWindow::reserve`](uxfrm_engine::ReplayWindow::reserve)). A new state is not in force before its first reservation is on the disk. An orderly end writes down the exact
-//! numbers; after a crash of the machine the rest of a reservation is lost, which peers see as a gap, or which drops. After a crash of the process alone
-//! windows go on where they were ([`witness`]).
+//! A key that is used again, by a batch file after a restart or by a program that deletes a state
+//! and adds it anew, must go on above all numbers that may have been sent with it, and accept none
+//! that may have been received. So a journal on the disk keeps, for each state, numbers ahead of
+//! use: it hands out none above what is reserved
+//! ([`Sequence::reserve`](uxfrm_engine::Sequence::reserve)), and accepts none above its edge
+//! ([`ReplayWindow::reserve`](uxfrm_engine::ReplayWindow::reserve)). A new state is not in force
+//! before its first reservation is on the disk. An orderly end writes down the exact numbers; after
+//! a crash of the machine the rest of a reservation is lost, which peers see as a gap, or which
+//! drops. After a crash of the process alone windows go on where they were ([`witness`]).
 //!
-//! A journal may be lost, or an old copy of it put back. Then numbers repeat, so IVs must not hang on numbers alone: their upper half is an
-//! [IV prefix](uxfrm_engine::IvPrefix) that is drawn at random for each state and start, and never one that is known for the key.
+//! A journal may be lost, or an old copy of it put back. Then numbers repeat, so IVs must not hang
+//! on numbers alone: their upper half is an [IV prefix](uxfrm_engine::IvPrefix) that is drawn at
+//! random for each state and start, and never one that is known for the key.
 //!
-//! It is the key that must not meet an IV again. So numbers go on wherever the key is used, also under another SPI, and a state
-//! that was given another key begins where its words say. The journal names keys by their fingerprints and holds none. Keys of states that
-//! are gone and sent something are remembered up to [`REMEMBERED`]; beyond, the one that went first is forgotten: key managers make new
-//! keys all the time and never use one again. `docs/sequence-numbers.md` tells all this to who runs a gateway.
+//! It is the key that must not meet an IV again. So numbers go on wherever the key is used, also
+//! under another SPI, and a state that was given another key begins where its words say. The
+//! journal names keys by their fingerprints and holds none. Keys of states that are gone and sent
+//! something are remembered up to [`REMEMBERED`]; beyond, the one that went first is forgotten: key
+//! managers make new keys all the time and never use one again. `docs/sequence-numbers.md` tells
+//! all this to who runs a gateway.
 
 mod adopt;
 pub(crate) mod condition;
@@ -52,21 +59,24 @@ use sa_name::SaName;
 use sent::SentNumbers;
 use witness::{Left, ReceivedNumbers, Witness};
 
-/// How many numbers to send are reserved at a time: a second's at four million packets per second, renewed when half are used. A
-/// crash loses them, so without ESN a key lasts a thousand crashes.
+/// How many numbers to send are reserved at a time: a second's at four million packets per second,
+/// renewed when half are used. A crash loses them, so without ESN a key lasts a thousand crashes.
 const AHEAD: u64 = 1 << 22;
 
-/// How many states are looked at in one go for numbers that run short. With so many or fewer, each is looked at every time; a million take
-/// eight times as long, which leaves a state that suddenly sends two million packets a second with numbers to send.
+/// How many states are looked at in one go for numbers that run short. With so many or fewer, each
+/// is looked at every time; a million take eight times as long, which leaves a state that suddenly
+/// sends two million packets a second with numbers to send.
 const LOOKED_AT: usize = 1 << 17;
 
-/// How long batches may be under way with a state that is no longer in the databases: longer than a worker that has to wait for its turn.
+/// How long batches may be under way with a state that is no longer in the databases: longer than a
+/// worker that has to wait for its turn.
 const UNDER_WAY: Duration = Duration::from_millis(500);
 
 /// What the lock of the directory is called in the descriptor store.
 const LOCK: &str = "sequences";
 
-/// How many states that are gone are remembered, with their keys: about 100 bytes each, in memory and on the disk.
+/// How many states that are gone are remembered, with their keys: about 100 bytes each, in memory
+/// and on the disk.
 const REMEMBERED: usize = 1 << 20;
 
 /// The store of sequence numbers.
@@ -87,11 +97,13 @@ pub(crate) struct SequenceStore {
     before: BTreeMap<SaName, ReceivedBefore>,
     /// What the journal says of what states receive that are there.
     edges: BTreeMap<SaName, ReceivedBefore>,
-    /// The highest rate at which a state receives, in numbers a second: a state that comes may be about to take over another's traffic.
+    /// The highest rate at which a state receives, in numbers a second: a state that comes may be
+    /// about to take over another's traffic.
     fastest: u64,
     /// States that went, and until when batches may be under way with them.
     leaving: BTreeMap<SaName, (Moment, Arc<Sa>)>,
-    /// States that were settled since the last commit, so that they can be [recalled](SequenceStore::recall).
+    /// States that were settled since the last commit, so that they can be
+    /// [recalled](SequenceStore::recall).
     settled: Vec<EndedSa>,
     /// And those that were before it.
     recallable: Vec<EndedSa>,
@@ -99,7 +111,8 @@ pub(crate) struct SequenceStore {
     forgotten: Vec<Arc<Sa>>,
     /// What is reserved once the journal is on the disk.
     pending: Vec<(Arc<Sa>, NumberGrant)>,
-    /// States, the one first that was not looked at for longest. Those that are gone are let go at the next look.
+    /// States, the one first that was not looked at for longest. Those that are gone are let go at
+    /// the next look.
     watched: VecDeque<WatchedSa>,
     /// Why no prefix could be drawn, since the last commit.
     no_prefix: Option<io::Error>,
@@ -168,10 +181,12 @@ pub(crate) fn report(condition: Condition, path: &Path) {
 }
 
 impl SequenceStore {
-    /// Reads a directory's store, whose states wake a waiting gateway by `waker` when numbers to receive run short. Nothing is written but the witness.
+    /// Reads a directory's store, whose states wake a waiting gateway by `waker` when numbers to
+    /// receive run short. Nothing is written but the witness.
     ///
     /// # Errors
-    /// When the directory can't be this gateway's or can't be read, and for a store of a newer release.
+    /// When the directory can't be this gateway's or can't be read, and for a store of a newer
+    /// release.
     pub(crate) fn open(
         path: &Path,
         waker: Waker,
@@ -252,7 +267,8 @@ impl SequenceStore {
                 }
             }
         }
-        // The first commit writes all of it down, before the witness of this run takes the other's place.
+        // The first commit writes all of it down, before the witness of this run takes the other's
+        // place.
         self.before = before
             .into_iter()
             .map(|(state, before)| (state, before.settled(state, &left)))
@@ -270,7 +286,8 @@ impl SequenceStore {
         report(self.condition, &self.directory);
     }
 
-    /// What whoever runs the gateway is to know of the store, a line each: as the log has said it. `fault` keeps numbers from being written down.
+    /// What whoever runs the gateway is to know of the store, a line each: as the log has said it.
+    /// `fault` keeps numbers from being written down.
     pub(crate) fn notices(&self, fault: Option<&io::Error>) -> String {
         let found = self.condition.is_incomplete().then(|| self.condition.told(&self.directory));
         let replaced = self.was_replaced.then(|| condition::replaced(&self.directory));
@@ -294,8 +311,9 @@ impl SequenceStore {
         Keeper::new(Arc::clone(&self.received) as Arc<dyn ReplayStore>)
     }
 
-    /// Lets a new state, which has no numbers yet, begin above all that may have been used with its key before: at its last one, if those
-    /// were all. It hands out the first after [`SequenceStore::commit`].
+    /// Lets a new state, which has no numbers yet, begin above all that may have been used with its
+    /// key before: at its last one, if those were all. It hands out the first after
+    /// [`SequenceStore::commit`].
     pub(crate) fn admit(&mut self, sa: &Arc<Sa>, now: Moment) {
         let state = SaName::of(sa);
         self.settle_key(state);
@@ -308,8 +326,9 @@ impl SequenceStore {
         self.watch(sa, now);
     }
 
-    /// Takes leave of a state that is no longer in the databases. Batches that are under way send with it yet; so it is settled by
-    /// [`SequenceStore::settle_due`], or before, when its key is used again. What it received counts no more, as in the kernel.
+    /// Takes leave of a state that is no longer in the databases. Batches that are under way send
+    /// with it yet; so it is settled by [`SequenceStore::settle_due`], or before, when its key is
+    /// used again. What it received counts no more, as in the kernel.
     pub(crate) fn dismiss(&mut self, sa: &Arc<Sa>, now: Moment) {
         let state = SaName::of(sa);
         if self.edges.remove(&state).is_some() {
@@ -323,7 +342,8 @@ impl SequenceStore {
         }
     }
 
-    /// A state that came is taken back, as if it had never come: what was known of it is known still.
+    /// A state that came is taken back, as if it had never come: what was known of it is known
+    /// still.
     pub(crate) fn withdraw(&mut self, sa: &Sa) {
         let state = SaName::of(sa);
         if let Some(before) = self.edges.remove(&state) {
@@ -332,7 +352,8 @@ impl SequenceStore {
         self.settle(sa);
     }
 
-    /// A state that went is about to be there again, as if it had never gone. Another with its key may have ended it meanwhile, which was never in force.
+    /// A state that went is about to be there again, as if it had never gone. Another with its key
+    /// may have ended it meanwhile, which was never in force.
     pub(crate) fn recall(&mut self, sa: &Arc<Sa>) {
         let state = SaName::of(sa);
         self.leaving.remove(&state);
@@ -383,7 +404,8 @@ impl SequenceStore {
         self.settle_all(due);
     }
 
-    /// Ends a state that is no longer in the databases: it hands out no number any more, and its last one is remembered.
+    /// Ends a state that is no longer in the databases: it hands out no number any more, and its
+    /// last one is remembered.
     fn settle(&mut self, sa: &Sa) -> u64 {
         self.pending.retain(|(pending, _)| !pending.is_same(sa));
         let last = sa.sequence().close();
@@ -397,7 +419,8 @@ impl SequenceStore {
         last
     }
 
-    /// Reserves numbers for states that are running short of them: of [`LOOKED_AT`], the others' turn comes at the next times.
+    /// Reserves numbers for states that are running short of them: of [`LOOKED_AT`], the others'
+    /// turn comes at the next times.
     ///
     /// # Errors
     /// As [`SequenceStore::commit`].
@@ -420,7 +443,8 @@ impl SequenceStore {
         self.commit()
     }
 
-    /// Whether a state's numbers to receive run short, since this was asked last: [`SequenceStore::renew`] should not wait for its time.
+    /// Whether a state's numbers to receive run short, since this was asked last:
+    /// [`SequenceStore::renew`] should not wait for its time.
     pub(crate) fn is_urgent(&self) -> bool {
         self.received.take_wanted()
     }
@@ -446,8 +470,8 @@ impl SequenceStore {
     /// Brings all that was noted to the disk, and hands out the numbers that were reserved by it.
     ///
     /// # Errors
-    /// When the journal can't be written; nothing is reserved then, and those states stop when theirs end. [`SequenceStore::renew`] tries
-    /// again.
+    /// When the journal can't be written; nothing is reserved then, and those states stop when
+    /// theirs end. [`SequenceStore::renew`] tries again.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
         if self.journal.has_news() {
             self.check_place().inspect_err(|_| self.pending.clear())?;
@@ -516,7 +540,8 @@ impl SequenceStore {
         }
         let edge = start.saturating_add(self.fastest.max(FIRST_RESERVED));
         self.note_received(state, ReceivedBefore { from: start, edge });
-        // A state that has received nothing counts on so many, and needs no memory for it; but its device has to be told.
+        // A state that has received nothing counts on so many, and needs no memory for it; but its
+        // device has to be told.
         if (start, edge) != (0, FIRST_RESERVED) || sa.counts_elsewhere() {
             self.pending.push((Arc::clone(sa), NumberGrant::Received(edge)));
         }
@@ -703,7 +728,8 @@ fn receives(sa: &Sa) -> bool {
     sa.config().direction != Some(Direction::Out) && sa.config().window > 0
 }
 
-/// A state may receive up to there. What a device receives nobody sees at once: all that it may receive counts as received where the process ends.
+/// A state may receive up to there. What a device receives nobody sees at once: all that it may
+/// receive counts as received where the process ends.
 fn allow_to_receive(sa: &Sa, edge: u64) {
     sa.replay().reserve(edge);
     if let Some(cell) = sa.received_cell().filter(|_| sa.counts_elsewhere()) {

@@ -124,7 +124,8 @@ fn removed_states(running: &Database, written: &FileOwned, said: &Database) -> V
     going.map(|sa| Step::State(States::Remove(sa.id(), sa.config().mark))).collect()
 }
 
-/// The name of a policy by its selector, which no other of its direction, kind, mark and interface has.
+/// The name of a policy by its selector, which no other of its direction, kind, mark and interface
+/// has.
 pub(super) fn name(policy: &Policy) -> PolicyKey {
     let Policy { direction, kind, mark, if_id, selector, .. } = *policy;
     PolicyKey { direction, kind, mark, if_id, name: PolicyName::Selector(selector) }
@@ -133,8 +134,8 @@ pub(super) fn name(policy: &Policy) -> PolicyKey {
 /// Policies among which the older goes first.
 type Peers = (Direction, PolicyKind, Priority);
 
-/// Those of files in their order. One that is there already stays where it stands, unless it is older than one that files have before it, and both may be for
-/// one packet.
+/// Those of files in their order. One that is there already stays where it stands, unless it is
+/// older than one that files have before it, and both may be for one packet.
 fn added_policies(running: &Database, said: &Database) -> Vec<Step> {
     let mut all: Vec<_> = said.current().spd.iter().collect();
     all.sort_unstable_by_key(|entry| entry.place().age());

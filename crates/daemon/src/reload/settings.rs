@@ -2,7 +2,8 @@
 
 use crate::config::{Config, Control, Crypto, Host, Runtime, Wire, Xfrm};
 
-/// Names of the keys that differ and that a running gateway does not follow. All of a section are named here, so that a new key is thought of.
+/// Names of the keys that differ and that a running gateway does not follow. All of a section are
+/// named here, so that a new key is thought of.
 pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
     let Config { host, inline, wire, xfrm, tunnel: _, control, runtime, crypto, cache, device } =
         now;

@@ -1,4 +1,5 @@
-//! Two files, each of some lines out of a few that meet each other often: what a reload makes of one is what the other says, and clients' own stays.
+//! Two files, each of some lines out of a few that meet each other often: what a reload makes of
+//! one is what the other says, and clients' own stays.
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,11 @@
-//! Where routes have to lead, so that every address takes the way that the longest prefix around it wants, of all that policies name. Two halves of a
-//! prefix that want the same can be joined: a pool of a million clients has one route, not a million.
+//! Where routes have to lead, so that every address takes the way that the longest prefix around it
+//! wants, of all that policies name. Two halves of a prefix that want the same can be joined: a
+//! pool of a million clients has one route, not a million.
 //!
-//! A prefix *wants* what its two halves do while these are joined, or else what its policies do. It has a route if it wants one and is not joined itself
-//! with its other half. Halves are joined when all policies are counted in. One that comes later has a route of its own, which is made as
-//! fast as ever; one that goes parts at most two halves of each length.
+//! A prefix *wants* what its two halves do while these are joined, or else what its policies do. It
+//! has a route if it wants one and is not joined itself with its other half. Halves are joined when
+//! all policies are counted in. One that comes later has a route of its own, which is made as fast
+//! as ever; one that goes parts at most two halves of each length.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -36,7 +38,8 @@ pub(super) struct Destinations {
 }
 
 impl Destinations {
-    /// One policy more wants a route, with that source for local packets; any will do where there is none.
+    /// One policy more wants a route, with that source for local packets; any will do where there
+    /// is none.
     pub(super) fn count_in(&mut self, destination: Destination, source: Option<IpAddr>) {
         let source = self.named(source);
         match destination {
@@ -114,7 +117,8 @@ impl Source {
     }
 }
 
-/// A table that could hold so many times what it does gives room back. A million destinations have 64 MiB.
+/// A table that could hold so many times what it does gives room back. A million destinations have
+/// 64 MiB.
 const SPARSE: usize = 8;
 
 /// How many policies want a source.
@@ -267,7 +271,8 @@ impl<A: Address> Prefixes<A> {
         lower.filter(|_| lower == upper)
     }
 
-    /// The source that the prefix has if some policy of its own needs that, else one that any needs, else any.
+    /// The source that the prefix has if some policy of its own needs that, else one that any
+    /// needs, else any.
     fn wanted_by_policies(&self, at: (A, u8)) -> Option<Source> {
         let node = self.nodes.get(&at).filter(|node| node.first.count > 0)?;
         let others = self.others.get(&at).into_iter().flatten();

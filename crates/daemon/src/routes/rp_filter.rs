@@ -1,7 +1,9 @@
-//! Whether the kernel takes what peers send. Where it checks ways back strictly (`rp_filter` 1) it drops, and nobody hears of it, what comes from an
-//! address that our routes lead to the TUN: ESP and IKE too, where the policies protect all traffic with a peer, or all traffic.
+//! Whether the kernel takes what peers send. Where it checks ways back strictly (`rp_filter` 1) it
+//! drops, and nobody hears of it, what comes from an address that our routes lead to the TUN: ESP
+//! and IKE too, where the policies protect all traffic with a peer, or all traffic.
 //!
-//! The kernel looks ways back up without our mark. So this can't be mended here, but it can be said.
+//! The kernel looks ways back up without our mark. So this can't be mended here, but it can be
+//! said.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

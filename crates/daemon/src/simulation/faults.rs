@@ -1,4 +1,5 @@
-//! What goes wrong: somebody on the wire, disks, kernels, devices, and stores that are not what they were.
+//! What goes wrong: somebody on the wire, disks, kernels, devices, and stores that are not what
+//! they were.
 
 use uxfrm_offload::Fault;
 

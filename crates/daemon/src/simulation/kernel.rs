@@ -1,4 +1,5 @@
-//! The kernel beneath a gateway: routes into the TUN and a packet filter, which outlive the process and refuse now and then.
+//! The kernel beneath a gateway: routes into the TUN and a packet filter, which outlive the process
+//! and refuse now and then.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,5 @@
-//! One machine beneath a gateway: its clock, its random bits, its disk, and the memory that outlives a process.
+//! One machine beneath a gateway: its clock, its random bits, its disk, and the memory that
+//! outlives a process.
 
 use std::{
     cell::{Cell, RefCell},
@@ -246,7 +247,8 @@ impl FakeShelf {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process is gone at once: what it stored up to now is there, and nothing that it does from now on.
+    /// The process is gone at once: what it stored up to now is there, and nothing that it does
+    /// from now on.
     pub(super) fn freeze(&self) {
         let mut files = self.files();
         let Files { placed, beside, .. } = &mut *files;

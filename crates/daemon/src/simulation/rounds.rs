@@ -1,4 +1,5 @@
-//! A round of requests whose write fails leaves everything as it was: states, with their numbers and windows, policies, larval states, devices.
+//! A round of requests whose write fails leaves everything as it was: states, with their numbers
+//! and windows, policies, larval states, devices.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! One gateway: what the daemon is made of, without threads and descriptors, on a [machine](super::machine) and a [kernel](super::kernel) of its own.
+//! One gateway: what the daemon is made of, without threads and descriptors, on a
+//! [machine](super::machine) and a [kernel](super::kernel) of its own.
 
 mod succession;
 

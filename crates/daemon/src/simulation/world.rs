@@ -1,4 +1,5 @@
-//! Gateways, their programs, and a wire between them; what happens there step by step, as a seed's dice fall.
+//! Gateways, their programs, and a wire between them; what happens there step by step, as a seed's
+//! dice fall.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +37,8 @@ pub(super) struct Known {
     is_on: bool,
     /// Whether its store is not what its last run wrote.
     pub(super) is_spoiled: bool,
-    /// What states had received at the end of the last run, where the next one has to know it exactly.
+    /// What states had received at the end of the last run, where the next one has to know it
+    /// exactly.
     heads: BTreeMap<Name, u64>,
     /// What the gateway had promised when it last wrote its policies down.
     written: BTreeSet<PolicyName>,
@@ -214,7 +216,8 @@ impl World {
         self.ledger.promised.insert(site, promised);
     }
 
-    /// The IKE daemon deletes some policies of states that it has lost, before it asks for them again.
+    /// The IKE daemon deletes some policies of states that it has lost, before it asks for them
+    /// again.
     fn clean_up(&mut self, site: usize) {
         for name in self.known[site].written.clone() {
             if name.1.1 != STATIC && self.rng.below(2) == 0 {
@@ -596,7 +599,8 @@ pub(super) fn plain((site, net): Net, (peer, far): Net, payload: &[u8]) -> Packe
     packets::udp(&from, &to, payload)
 }
 
-/// States with keys that never change, between the first two gateways and the next two; keys may be used by several.
+/// States with keys that never change, between the first two gateways and the next two; keys may be
+/// used by several.
 fn statics(rng: &mut Rng, sites: usize) -> Vec<(Name, usize, [u8; 20])> {
     let shared = rng.below(3) == 0;
     let mut key = [0; 20];

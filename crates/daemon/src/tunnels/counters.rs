@@ -51,8 +51,8 @@ pub(super) fn by_reason(drops: &Drops) -> impl Iterator<Item = (String, u64)> {
 }
 
 impl TunnelService {
-    /// A line for each drop reason, and for each tunnel and receive port what it carried, in the form of `/proc/net/xfrm_stat`; nothing where there
-    /// never was one.
+    /// A line for each drop reason, and for each tunnel and receive port what it carried, in the
+    /// form of `/proc/net/xfrm_stat`; nothing where there never was one.
     pub(crate) fn counts(&self) -> String {
         let mut text = String::new();
         let Some(worker) = &self.worker else { return text };

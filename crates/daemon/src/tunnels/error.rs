@@ -1,4 +1,5 @@
-//! What went wrong, as clients are told: the kernel's errno, and words where the kernel has none for it.
+//! What went wrong, as clients are told: the kernel's errno, and words where the kernel has none
+//! for it.
 
 use std::io;
 

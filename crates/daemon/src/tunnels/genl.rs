@@ -1,4 +1,5 @@
-//! Generic netlink: the family `fou`, and the controller's word about it (`net/ipv4/fou_nl.c`, `net/ipv4/fou_core.c`).
+//! Generic netlink: the family `fou`, and the controller's word about it (`net/ipv4/fou_nl.c`,
+//! `net/ipv4/fou_core.c`).
 
 use uxfrm_link::wire::{port_attributes, port_request};
 use uxfrm_netlink::{

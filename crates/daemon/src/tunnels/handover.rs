@@ -1,5 +1,6 @@
-//! Tunnels and receive ports as they pass to another process of the gateway (`uxfrm upgrade`): what they are as netlink has it, with
-//! copies of their descriptors; and once their thread rests, counts and numbers.
+//! Tunnels and receive ports as they pass to another process of the gateway (`uxfrm upgrade`): what
+//! they are as netlink has it, with copies of their descriptors; and once their thread rests,
+//! counts and numbers.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,8 +35,8 @@ use super::{
     TunnelInterface, TunnelService, TunnelSpec, Worker, error, per_address_sockets, sockets,
 };
 use crate::{
-    carrier::PausableThread,
     descriptor_store::{Copies, DescriptorStore},
+    pausable_thread::PausableThread,
 };
 
 /// All that there is.
@@ -219,7 +220,8 @@ impl TunnelService {
         }
     }
 
-    /// What another process had, which carries on until this one's thread is [resumed](Self::resume).
+    /// What another process had, which carries on until this one's thread is
+    /// [resumed](Self::resume).
     ///
     /// # Errors
     /// What this release does not take of it; the kernel's.

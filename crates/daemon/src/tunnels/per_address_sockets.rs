@@ -1,7 +1,8 @@
 //! Sockets of receive ports at the single addresses of tunnels, beside those for all addresses.
 //!
-//! What comes by a socket of one address needs no control message that tells to which it came. Where such a socket can't be had, the one for all
-//! addresses takes the datagrams as before, so nothing here fails.
+//! What comes by a socket of one address needs no control message that tells to which it came.
+//! Where such a socket can't be had, the one for all addresses takes the datagrams as before, so
+//! nothing here fails.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ pub(super) struct WildcardPort {
 }
 
 impl TunnelService {
-    /// Opens and closes sockets so that the tunnels which send to the number of a receive port have one of their own address there.
+    /// Opens and closes sockets so that the tunnels which send to the number of a receive port have
+    /// one of their own address there.
     pub(super) fn open_per_address(&mut self) {
         self.wide.retain(|wide| self.ports.find(&wide.port.identity).is_ok());
         let wanted = nearer(&self.ports, &self.tunnels);
@@ -69,7 +71,8 @@ pub(super) fn covers(wide: &PortIdentity, one: &PortIdentity) -> bool {
     *wide == PortIdentity { local: wide.local, ..*one }
 }
 
-/// The receive ports for all addresses at those of tunnels that send to their number: mostly these receive there, too.
+/// The receive ports for all addresses at those of tunnels that send to their number: mostly these
+/// receive there, too.
 fn nearer(ports: &Ports, tunnels: &Tunnels) -> Vec<PortIdentity> {
     let mut found = Vec::new();
     for Port { identity, .. } in ports.iter().filter(|port| port.identity.local.is_unspecified()) {

@@ -1,4 +1,5 @@
-//! rtnetlink: tunnels as links (`net/core/rtnetlink.c: rtnl_newlink`, `rtnl_dellink`, `rtnl_getlink`). Other interfaces are the kernel's.
+//! rtnetlink: tunnels as links (`net/core/rtnetlink.c: rtnl_newlink`, `rtnl_dellink`,
+//! `rtnl_getlink`). Other interfaces are the kernel's.
 
 use uxfrm_io::Rtnetlink;
 use uxfrm_link::{

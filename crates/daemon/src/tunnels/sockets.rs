@@ -1,4 +1,5 @@
-//! What is opened for tunnels: TUNs, raw sockets, the sockets of receive ports; and the way to the other end.
+//! What is opened for tunnels: TUNs, raw sockets, the sockets of receive ports; and the way to the
+//! other end.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -30,7 +31,8 @@ const SENDS_ONLY: Protocol = Protocol(255);
 /// `ENETUNREACH`
 const UNREACHABLE: i32 = 101;
 
-/// The way to a tunnel's other end, as it is now. The interface's MTU follows from it where it is not said.
+/// The way to a tunnel's other end, as it is now. The interface's MTU follows from it where it is
+/// not said.
 pub(super) fn route(
     tunnel: Arc<Tunnel>,
     mtu: Option<u16>,
@@ -64,7 +66,8 @@ fn way(local: IpAddr, remote: IpAddr, rtnetlink: &mut Rtnetlink) -> Option<Chose
     rtnetlink.route_between(source, remote, 0).ok().or(chosen)
 }
 
-/// Whether the kernel can't fill in the source address: IPv6 headers have no such thing, and a UDP checksum covers it.
+/// Whether the kernel can't fill in the source address: IPv6 headers have no such thing, and a UDP
+/// checksum covers it.
 fn needs_local(config: &Config) -> bool {
     !config.remote.is_unspecified() && (config.udp.is_some() || config.kind.outer() == Version::V6)
 }
@@ -77,7 +80,8 @@ pub(super) fn tun(
 ) -> Result<(Box<dyn Port>, u32), Refusal> {
     let tun = Tun::open(&TunOptions::new(&link.name))
         .map_err(|error| error::of_system(&error, &format!("the TUN {}", link.name)))?;
-    // A link-local address would make the kernel send neighbour and router solicitations into the tunnel.
+    // A link-local address would make the kernel send neighbour and router solicitations into the
+    // tunnel.
     let addr_gen_mode = format!("net/ipv6/conf/{}/addr_gen_mode", tun.name());
     if let Err(error) = uxfrm_io::netns::set_sysctl(&addr_gen_mode, "1") {
         tracing::debug!(%error, "the kernel has no IPv6 on the TUN");
@@ -123,7 +127,8 @@ pub(super) fn datagrams(port: &ReceivePort) -> Result<Udp, Refusal> {
     Ok(socket)
 }
 
-/// The socket of a receive port, or of one at a single address, that another process has had until now.
+/// The socket of a receive port, or of one at a single address, that another process has had until
+/// now.
 pub(super) fn taken_datagrams(identity: &PortIdentity, socket: OwnedFd) -> Result<Udp, Refusal> {
     let local = SocketAddr::new(identity.local, identity.port);
     let options = UdpOptions { device: identity.device, ..UdpOptions::new(local) };

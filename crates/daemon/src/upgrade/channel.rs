@@ -1,5 +1,5 @@
-//! What a gateway and its supervisor say to each other: a byte, and a text that the supervisor does not
-//! read but passes on.
+//! What a gateway and its supervisor say to each other: a byte, and a text that the supervisor does
+//! not read but passes on.
 
 use std::{
     ffi::OsStr,
@@ -28,7 +28,8 @@ pub(super) enum Report {
     Abandon,
     /// This process has all that it needs to be the gateway.
     TookOver,
-    /// This process may write this file, or beneath this directory: no program of these is to be started.
+    /// This process may write this file, or beneath this directory: no program of these is to be
+    /// started.
     Writes(PathBuf),
 }
 
@@ -61,7 +62,8 @@ const FAILED: u8 = b'F';
 const ENDED: u8 = b'E';
 const GO_ON: u8 = b'G';
 
-/// A supervisor stays as its gateways change: one of a newer release asks first whether it is understood.
+/// A supervisor stays as its gateways change: one of a newer release asks first whether it is
+/// understood.
 const DIALECT: &[u8] = b"2";
 /// The gateway's messages have one piece each. So many are heard before somebody else is.
 pub(super) const TURN: usize = 16;
@@ -134,7 +136,8 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// The supervisor that started this process, which is at its standard input, and whom to take over from, if anybody.
+    /// The supervisor that started this process, which is at its standard input, and whom to take
+    /// over from, if anybody.
     ///
     /// # Errors
     /// When no supervisor is there.
@@ -172,7 +175,8 @@ impl Supervisor {
         places.iter().try_for_each(|place| Report::Writes(place.clone()).send(&self.link))
     }
 
-    /// Asks to be the gateway. When this returns there is no other process of it that could carry a packet.
+    /// Asks to be the gateway. When this returns there is no other process of it that could carry a
+    /// packet.
     ///
     /// # Errors
     /// When the supervisor is gone: this process is to end.
@@ -184,8 +188,9 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the successor has ended, which the supervisor sees to when it takes longer than this. Where the successor becomes the
-    /// gateway this never returns: the supervisor ends this process.
+    /// Waits until the successor has ended, which the supervisor sees to when it takes longer than
+    /// this. Where the successor becomes the gateway this never returns: the supervisor ends this
+    /// process.
     ///
     /// # Errors
     /// When the supervisor is gone.

@@ -1,5 +1,5 @@
-//! What passes from one process of a gateway to the next, as JSON: fields may come, and what one release does
-//! not know another may leave out.
+//! What passes from one process of a gateway to the next, as JSON: fields may come, and what one
+//! release does not know another may leave out.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -79,7 +79,8 @@ pub(super) struct Manifest {
     pub(super) states_of_files: Vec<usize>,
     /// The same of policies.
     pub(super) policies_of_files: Vec<usize>,
-    /// What files say becomes of packets without a policy: in, forwarded and out, whether it is blocked.
+    /// What files say becomes of packets without a policy: in, forwarded and out, whether it is
+    /// blocked.
     pub(super) blocks_of_files: [bool; 3],
     /// Packets dropped so far, by reason.
     pub(super) drops: BTreeMap<String, u64>,
@@ -87,7 +88,7 @@ pub(super) struct Manifest {
     pub(super) workers: usize,
     /// The highest rate at which a state receives, in numbers a second.
     pub(super) fastest: u64,
-    /// Destinations that lanes have ways to past the host's stack.
+    /// Destinations that workers have ways to past the host's stack.
     #[serde(default)]
     pub(super) destinations: Vec<IpAddr>,
     /// The TUN, the routing table and the mark: routes and guard stay as they are.
@@ -127,13 +128,14 @@ pub(super) enum Verdict {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Finals {
     pub(super) states: Vec<(usize, SaProgress)>,
-    /// When the lanes began to rest.
+    /// When the workers began to rest.
     pub(super) rested: u64,
     #[serde(default)]
     pub(super) tunnels: tunnels::TunnelFinals,
     #[serde(default)]
     pub(super) devices: devices::DeviceFinals,
-    /// Packets that wait for states. Their bytes are a message behind this one, where there are any.
+    /// Packets that wait for states. Their bytes are a message behind this one, where there are
+    /// any.
     #[serde(default)]
     pub(super) waiting: QueuedPackets,
 }

@@ -1,5 +1,5 @@
-//! The process that hands over. It goes on as it was whatever happens to the other before that is the gateway, which the supervisor
-//! decides: then it ends this process.
+//! The process that hands over. It goes on as it was whatever happens to the other before that is
+//! the gateway, which the supervisor decides: then it ends this process.
 
 use std::{
     net::IpAddr,
@@ -42,11 +42,12 @@ use crate::{
 
 /// A successor that has not asked for anything by then is given up.
 const FIRST_WORD: Duration = Duration::from_secs(60);
-/// Between two steps of the hand-over while the lanes run. The control socket rests meanwhile, and nothing is reserved, which was done for longer
-/// (`sequences/adopt.rs`).
+/// Between two steps of the hand-over while the workers run. The control socket rests meanwhile,
+/// and nothing is reserved, which was done for longer (`sequences/adopt.rs`).
 const STEP: Duration = Duration::from_secs(10);
-/// While the lanes rest nothing passes: a successor has so long to be the gateway, and so much longer for each state.
-const REST: Duration = Duration::from_secs(2);
+/// While the workers rest: for a successor that hangs. A slow machine takes its time, and one that
+/// has ended closes the link.
+const REST: Duration = Duration::from_secs(30);
 const REST_OF_A_STATE: Duration = Duration::from_micros(50);
 
 /// What a process said that has ended is there already.
@@ -59,7 +60,8 @@ const PARCEL: usize = 16 * 1024;
 pub(crate) enum Obstacle {
     /// Nobody could start another process.
     NoSupervisor,
-    /// A policy that blocks in place of one that a device had, which messages do not tell from others.
+    /// A policy that blocks in place of one that a device had, which messages do not tell from
+    /// others.
     StandIn,
 }
 
@@ -106,10 +108,10 @@ pub(crate) struct HandoverSource<'a> {
     pub(crate) drops: DropCounts,
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) fastest: u64,
-    /// Those that lanes ask for.
+    /// Those that workers ask for.
     pub(crate) destinations: Vec<IpAddr>,
     pub(crate) workers: &'a mut Vec<Running>,
-    /// Who tells lanes their ways, and has devices gather frames.
+    /// Who tells workers their ways, and has devices gather frames.
     pub(crate) resolver: &'a mut Option<Running>,
     pub(crate) events: &'a Receiver<Event>,
     /// Events that are to be told.
@@ -130,7 +132,8 @@ impl Upgrade {
         self.under_way.as_ref()?.link.as_ref()
     }
 
-    /// A client asks for an upgrade, which is answered when it is done. An answer at once says why there is none.
+    /// A client asks for an upgrade, which is answered when it is done. An answer at once says why
+    /// there is none.
     pub(crate) fn ask(
         &mut self,
         client: ClientId,
@@ -162,8 +165,8 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Takes in what the supervisor says: where the link to the successor is to be waited at, if anywhere now.
-    /// Who asked, and why there is no successor.
+    /// Takes in what the supervisor says: where the link to the successor is to be waited at, if
+    /// anywhere now. Who asked, and why there is no successor.
     pub(crate) fn hear_supervisor(&mut self) -> anyhow::Result<Option<(ClientId, Answer)>> {
         let Some(supervisor) = &self.supervisor else { return Ok(None) };
         match supervisor.next()?.context("the supervisor has ended")? {
@@ -212,11 +215,12 @@ impl Upgrade {
         Some((client, Answer::Failed(why)))
     }
 
-    /// Hands over to the successor, which has said its first word. When this returns it has come to nothing: the lanes run as before,
-    /// and where the successor has ended there is somebody to be told why.
+    /// Hands over to the successor, which has said its first word. When this returns it has come to
+    /// nothing: the workers run as before, and where the successor has ended there is somebody to
+    /// be told why.
     ///
     /// # Errors
-    /// When lanes that came to rest can't go on.
+    /// When workers that came to rest can't go on.
     pub(crate) fn hand_over(
         &mut self,
         mut handing: HandoverSource<'_>,
@@ -307,7 +311,8 @@ struct Prepared {
     takes_waiting: bool,
 }
 
-/// Tells the successor all that it can be told while the lanes run. When this returns it is ready.
+/// Tells the successor all that it can be told while the workers run. When this returns it is
+/// ready.
 fn prepare(
     client: ClientId,
     link: &Link,
@@ -333,13 +338,14 @@ fn prepare(
     }
 }
 
-/// What carries packets beside the lanes, with copies of its descriptors.
+/// What carries packets beside the workers, with copies of its descriptors.
 struct Beside {
     tunnels: Option<(tunnels::TunnelsHandover, Copies)>,
     devices: Option<(devices::DevicesHandover, Copies)>,
 }
 
-/// What is beside the lanes rests as they do. What was on its way between lanes and devices has left, or is with the host.
+/// What is beside the workers rests as they do. What was on its way between workers and devices has
+/// left, or is with the host.
 fn pause_carriers(handing: &mut HandoverSource<'_>, paused: &mut [Halted]) -> anyhow::Result<()> {
     handing.tunnels.rest()?;
     handing.devices.rest()?;
@@ -347,7 +353,7 @@ fn pause_carriers(handing: &mut HandoverSource<'_>, paused: &mut [Halted]) -> an
     Ok(())
 }
 
-/// What is, while the lanes run on: descriptors, clients, states and policies.
+/// What is, while the workers run on: descriptors, clients, states and policies.
 fn answer_all(
     client: ClientId,
     link: &Link,
@@ -389,7 +395,7 @@ fn answer_all(
     send_messages(link, states.iter().map(|(_, datagram)| datagram).chain(&others))
 }
 
-/// Tells how far states are now that the lanes rest. The successor's are about to run.
+/// Tells how far states are now that the workers rest. The successor's are about to run.
 fn finish(
     link: &Link,
     handing: &mut HandoverSource<'_>,
@@ -417,7 +423,8 @@ pub(super) fn carry(states: &States) -> Vec<SaProgress> {
     states.iter().map(|(sa, _)| SaProgress::of(sa, SoftLimit::Settled)).collect()
 }
 
-/// How far those are, by their places, that have carried packets since. Of what happened nobody has heard yet.
+/// How far those are, by their places, that have carried packets since. Of what happened nobody has
+/// heard yet.
 pub(super) fn finals(
     states: &States,
     carried: &[SaProgress],
@@ -482,7 +489,7 @@ pub(super) fn client_name(place: usize) -> String {
     format!("client {place}")
 }
 
-/// Lets all lanes finish their batches; their packets wait in the kernel's queues from now on.
+/// Lets all workers finish their batches; their packets wait in the kernel's queues from now on.
 fn halt(workers: &mut Vec<Running>) -> anyhow::Result<Vec<Halted>> {
     let paused = workers.drain(..).map(Running::halt).collect::<Result<Vec<_>, _>>()?;
     Ok(paused.into_iter().flatten().collect())
@@ -500,6 +507,23 @@ mod tests {
         }
         drop(there);
         last_word(&here)
+    }
+
+    #[test]
+    fn link_while_workers_rest_waits_for_slow_successor_and_not_for_ended_one() {
+        let (here, there) = Link::pair().unwrap();
+        here.be_patient_for(REST).unwrap();
+        let slow = std::thread::spawn(move || {
+            // Longer than once was enough.
+            std::thread::sleep(Duration::from_millis(2500));
+            there.receive().unwrap().unwrap().bytes.len()
+        });
+        // More than the socket has room for, so that it waits.
+        let finals = vec![0; 4 << 20];
+        here.send(&finals, &[]).unwrap();
+        assert_eq!(slow.join().unwrap(), finals.len());
+        // Its end went with the thread.
+        assert!(here.send(&finals, &[]).is_err());
     }
 
     #[test]

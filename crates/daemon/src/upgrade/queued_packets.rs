@@ -1,5 +1,5 @@
-//! Packets that wait for states, an acquire under way, as they pass to another process: what is known of each as JSON,
-//! and their bytes in one piece behind it.
+//! Packets that wait for states, an acquire under way, as they pass to another process: what is
+//! known of each as JSON, and their bytes in one piece behind it.
 
 use serde::{Deserialize, Serialize};
 use uxfrm_engine::WaitingPacket;

@@ -1,5 +1,5 @@
-//! Both halves of an upgrade without processes, descriptors and links, for the simulation: what passes is
-//! what passes, as bytes.
+//! Both halves of an upgrade without processes, descriptors and links, for the simulation: what
+//! passes is what passes, as bytes.
 
 use std::sync::Arc;
 

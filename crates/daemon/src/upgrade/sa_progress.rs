@@ -1,4 +1,5 @@
-//! How far a state is, as it passes to another process: what its message does not say, or says in seconds.
+//! How far a state is, as it passes to another process: what its message does not say, or says in
+//! seconds.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -124,7 +125,8 @@ const fn upper_half(number: u64) -> u32 {
 
 fn bits(highest: u64, received: &[u64]) -> Vec<u64> {
     let mut words = Vec::new();
-    // While lanes run some may have come since the highest was asked for: they are in the final numbers.
+    // While workers run some may have come since the highest was asked for: they are in the final
+    // numbers.
     for below in received.iter().filter_map(|number| highest.checked_sub(*number)) {
         let below = usize::try_from(below).unwrap_or(usize::MAX);
         let word = below / 64;
@@ -157,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Lanes run on while a state is looked at.
+    /// Workers run on while a state is looked at.
     #[test]
     fn numbers_above_the_highest_wait_for_the_final_ones() {
         assert_eq!(numbers(9, &bits(9, &[5, 9, 10, u64::MAX])), [9, 5]);

@@ -118,13 +118,13 @@ impl Successor {
         written(&self.states, (states, policies, defaults), database)
     }
 
-    /// Destinations to which lanes are to know the ways before packets come.
+    /// Destinations to which workers are to know the ways before packets come.
     pub(crate) fn destinations(&self) -> Vec<IpAddr> {
         self.manifest.destinations.clone()
     }
 
-    /// The devices, whose threads rest, for the states and policies that come next. Those of the configuration are among them: at the predecessor others
-    /// wait for a restart.
+    /// The devices, whose threads rest, for the states and policies that come next. Those of the
+    /// configuration are among them: at the predecessor others wait for a restart.
     ///
     /// # Errors
     /// What this release does not take of them; the kernel's.
@@ -140,7 +140,8 @@ impl Successor {
         Devices::of_passed(passed, descriptors, configured, database)
     }
 
-    /// The tunnels and receive ports, whose thread is at the predecessor until it [rests](Self::take_over).
+    /// The tunnels and receive ports, whose thread is at the predecessor until it
+    /// [rests](Self::take_over).
     ///
     /// # Errors
     /// What this release does not take of them; the kernel's.
@@ -188,8 +189,8 @@ impl Successor {
         Ok(Some(Control::of_sockets(listener, clients, terms)?))
     }
 
-    /// All is built: the predecessor's lanes come to rest, and all goes on where it was then. When this returns there is no predecessor, and
-    /// the lanes are to start at once.
+    /// All is built: the predecessor's workers come to rest, and all goes on where it was then.
+    /// When this returns there is no predecessor, and the workers are to start at once.
     ///
     /// # Errors
     /// The predecessor goes on, once this process has ended.
@@ -227,14 +228,14 @@ impl Successor {
     }
 }
 
-/// What is left to do with, as the lanes start.
+/// What is left to do with, as the workers start.
 #[derive(Debug)]
 pub(crate) struct TakenOver {
     /// Who asked.
     pub(crate) client: ClientId,
     /// Since when packets wait in the kernel's queues.
     pub(crate) rested: Moment,
-    /// Packets that wait for states, by the numbers of their lanes.
+    /// Packets that wait for states, by the numbers of their workers.
     pub(crate) waiting: Vec<(usize, Vec<WaitingPacket>)>,
     /// How many more there were than pass.
     pub(crate) left: u64,
@@ -253,7 +254,7 @@ pub(super) fn written(
 }
 
 impl Answer {
-    /// This process carries packets, which have waited since lanes came to rest.
+    /// This process carries packets, which have waited since workers came to rest.
     pub(crate) fn done(rested: Moment) -> Self {
         let gap = now().since(rested).as_micros();
         Self::Done {

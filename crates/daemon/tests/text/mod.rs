@@ -1,4 +1,5 @@
-//! What the fuzzers of `fuzz/` run on this crate: any text as a batch file, as one command's words, as a configuration.
+//! What the fuzzers of `fuzz/` run on this crate: any text as a batch file, as one command's words,
+//! as a configuration.
 
 use uxfrm_daemon::batch::{self, Command, Located};
 use uxfrm_daemon::config::Config;
@@ -6,7 +7,8 @@ use uxfrm_daemon::config::Config;
 /// Bytes as a batch file.
 ///
 /// # Panics
-/// When reading does, or an error names a line that is not there, or the same line is read in two ways.
+/// When reading does, or an error names a line that is not there, or the same line is read in two
+/// ways.
 #[allow(dead_code, reason = "each fuzz target uses one of the two")]
 pub(crate) fn batch(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };

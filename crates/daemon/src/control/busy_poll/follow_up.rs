@@ -1,18 +1,22 @@
-//! Whether a client asks again as soon as it has its answer, as `ip -batch` does: then its next request is waited for awake, a moment
-//! long. Going to sleep and being woken costs both ends more than a request.
+//! Whether a client asks again as soon as it has its answer, as `ip -batch` does: then its next
+//! request is waited for awake, a moment long. Going to sleep and being woken costs both ends more
+//! than a request.
 //!
-//! Nobody is waited for who did not just do so, so that a gateway without such clients costs nothing; nor where there is but one
-//! processor, which the client needs to ask; nor for a while after it was in vain twice in a row, which gets longer each time more: on a
-//! machine with more to do than it has processors it mostly is.
+//! Nobody is waited for who did not just do so, so that a gateway without such clients costs
+//! nothing; nor where there is but one processor, which the client needs to ask; nor for a while
+//! after it was in vain twice in a row, which gets longer each time more: on a machine with more to
+//! do than it has processors it mostly is.
 
 use std::time::{Duration, Instant};
 
 use crate::protocol::ClientId;
 
-/// From an answer to the next request, with both ends woken in between: who takes longer is not waited for.
+/// From an answer to the next request, with both ends woken in between: who takes longer is not
+/// waited for.
 const QUICK: Duration = Duration::from_micros(500);
 
-/// How long a quick client is waited for: longer than it takes a virtual machine to wake an idle processor.
+/// How long a quick client is waited for: longer than it takes a virtual machine to wake an idle
+/// processor.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(200);
 
 /// The most requests that are slept for at a time.
@@ -36,7 +40,8 @@ impl FollowUp {
         Self { answered: None, several_processors: processors > 1, tired: 0, next: 0 }
     }
 
-    /// A client's requests were taken at `heard` and answered now; whether it is worth waiting for the next one.
+    /// A client's requests were taken at `heard` and answered now; whether it is worth waiting for
+    /// the next one.
     pub(crate) fn note(&mut self, client: ClientId, heard: Instant, now: Instant) -> bool {
         let before = self.answered.replace((client, now));
         let is_quick = |(last, answered): (ClientId, Instant)| {

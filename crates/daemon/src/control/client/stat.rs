@@ -93,7 +93,8 @@ fn dial() -> anyhow::Result<UnixStream> {
     Ok(server)
 }
 
-/// A connection that waits no longer than [`ANSWER`] for anything, its place in the listener's queue included.
+/// A connection that waits no longer than [`ANSWER`] for anything, its place in the listener's
+/// queue included.
 fn dial_address(address: &UnixAddr) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let server = UnixStream::from(socket(AddressFamily::Unix, SockType::Stream, flags, None)?);

@@ -1,7 +1,9 @@
-//! The check tables of `xfrm_dev_state_add`, `xfrm_dev_policy_add` and the drivers ixgbe, mlx5 and netdevsim, a row each: the line of `ip xfrm` that
-//! asks, as bytes through the netlink server; errno and extended ACK that come back, or where the state is then.
+//! The check tables of `xfrm_dev_state_add`, `xfrm_dev_policy_add` and the drivers ixgbe, mlx5 and
+//! netdevsim, a row each: the line of `ip xfrm` that asks, as bytes through the netlink server;
+//! errno and extended ACK that come back, or where the state is then.
 //!
-//! Names of rows are what the kernel looks at. `lo` stands for the device: a name that every namespace has, and the kernel's number for it.
+//! Names of rows are what the kernel looks at. `lo` stands for the device: a name that every
+//! namespace has, and the kernel's number for it.
 
 use uxfrm_engine::Offload;
 use uxfrm_netlink::{ClientId, Groups, Messages, Options, Outbox, Server, Settings, client::Reply};
@@ -453,7 +455,8 @@ fn what_is_looked_at_of_policies() {
     assert_eq!(lock(&busy.nic()).policies(), 1);
 }
 
-/// `XFRMA_OFFLOAD_DEV`: `struct xfrm_user_offload { int ifindex; __u8 flags; }`, with 3 bytes of padding; asked and answered byte for byte.
+/// `XFRMA_OFFLOAD_DEV`: `struct xfrm_user_offload { int ifindex; __u8 flags; }`, with 3 bytes of
+/// padding; asked and answered byte for byte.
 #[test]
 fn the_attribute_is_the_kernels_both_ways() {
     const IN: u8 = 2;

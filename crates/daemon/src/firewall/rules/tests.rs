@@ -282,7 +282,8 @@ fn a_policy_that_does_otherwise_parts_those_around_it() {
     assert_eq!(sizes, [500, 499]);
 }
 
-/// Neighbours that do otherwise share nothing: each has a rule, and a packet would walk along all of them.
+/// Neighbours that do otherwise share nothing: each has a rule, and a packet would walk along all
+/// of them.
 #[test]
 fn policies_out_of_too_many_rules_have_none() {
     let action = |serial: usize| ["action block", "action allow"][serial % 2];

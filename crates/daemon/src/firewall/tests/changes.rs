@@ -11,8 +11,8 @@ use super::{
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever policies come and go, the table does what the first policy that fits says; and while it changes, no packet passes that would neither
-    /// before nor afterwards.
+    /// Whatever policies come and go, the table does what the first policy that fits says; and
+    /// while it changes, no packet passes that would neither before nor afterwards.
     #[test]
     fn the_table_does_what_the_first_policy_says(
         first in prop::collection::vec(policies(), 0..60),
@@ -52,7 +52,8 @@ proptest! {
         }
     }
 
-    /// What the kernel refuses half-way lets nothing pass that would neither before nor afterwards, and can be put right.
+    /// What the kernel refuses half-way lets nothing pass that would neither before nor afterwards,
+    /// and can be put right.
     #[test]
     fn a_change_that_is_refused_half_way_opens_nothing(
         first in prop::collection::vec(policies(), 0..60),
@@ -80,7 +81,8 @@ proptest! {
         }
     }
 
-    /// A change of which the kernel does nothing leaves all as it was, and the next ones need no new table.
+    /// A change of which the kernel does nothing leaves all as it was, and the next ones need no
+    /// new table.
     #[test]
     fn a_change_that_is_refused_as_a_whole_costs_nothing_else(
         first in prop::collection::vec(policies(), 0..60),
@@ -100,8 +102,9 @@ proptest! {
         }
     }
 
-    /// One policy that comes, goes or does otherwise needs no new table, wherever it stands. Where it comes, no packet is dropped meanwhile that passes before
-    /// and afterwards, as a run that it parts moves.
+    /// One policy that comes, goes or does otherwise needs no new table, wherever it stands. Where
+    /// it comes, no packet is dropped meanwhile that passes before and afterwards, as a run that it
+    /// parts moves.
     #[test]
     fn a_table_follows_one_policy_by_keys_and_single_rules(
         first in prop::collection::vec(policies(), 0..60),
@@ -125,7 +128,8 @@ proptest! {
         }
     }
 
-    /// Where all rules together are too many for a transaction, what does not need that goes on, and what does is refused without a trace.
+    /// Where all rules together are too many for a transaction, what does not need that goes on,
+    /// and what does is refused without a trace.
     #[test]
     fn a_table_that_can_not_be_told_anew_goes_on_by_keys_and_single_rules(
         first in prop::collection::vec(policies(), 0..60),

@@ -160,7 +160,8 @@ impl Gateway {
                     .filter(|_| [ChainKind::In, ChainKind::Out].contains(&part))
                 {
                     None => prop_assert_eq!(judged, wanted, "{} {:?}", chain, flow),
-                    // It may be refused though neither is, where each passes by a policy of its own.
+                    // It may be refused though neither is, where each passes by a policy of its
+                    // own.
                     Some(last) => {
                         let fates = [wanted, expected(spd, part, &last)];
                         let refused = fates.iter().any(|(verdict, _)| *verdict == Verdict::Drop);

@@ -1,6 +1,7 @@
 //! Whether a busy device gathers: it is tried both ways in turn, and again after a while.
 //!
-//! A timer costs some machines less than a wake for each frame, and others more: which of them this is shows in how many frames come.
+//! A timer costs some machines less than a wake for each frame, and others more: which of them this
+//! is shows in how many frames come.
 
 /// Who goes first and last is changed round, so that a load which grows meanwhile favours neither.
 const ORDER: [Delivery; 8] = {
@@ -81,7 +82,8 @@ impl AbTest {
 mod tests {
     use super::*;
 
-    /// What a trial finds where so many frames come each way, and the load grows or shrinks by so much with each look.
+    /// What a trial finds where so many frames come each way, and the load grows or shrinks by so
+    /// much with each look.
     fn found(batched: u64, immediate: u64, growth: i64) -> Delivery {
         let mut trial = AbTest::new();
         let mut pace = trial.begin();

@@ -1,4 +1,5 @@
-//! The destinations that lanes ask for, for the process that goes on: its lanes are to know the ways before packets come.
+//! The destinations that workers ask for, for the process that goes on: its workers are to know the
+//! ways before packets come.
 
 use std::{
     collections::HashSet,
@@ -15,7 +16,7 @@ use super::KNOWN_FOR;
 /// What is in use is asked for again within this time.
 const IN_USE: Duration = KNOWN_FOR.saturating_mul(2);
 
-/// Destinations that are kept of a time: as many as a lane knows.
+/// Destinations that are kept of a time: as many as a worker knows.
 const MOST: usize = 1 << 16;
 
 /// Those that were asked for lately. Copies are the same.

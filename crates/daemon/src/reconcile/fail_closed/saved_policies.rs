@@ -1,5 +1,6 @@
-//! The file that says what the policies of a run protected: `policies` in the state directory. No keys are in it, and no
-//! templates: whoever puts it up again refuses what these would have protected.
+//! The file that says what the policies of a run protected: `policies` in the state directory. No
+//! keys are in it, and no templates: whoever puts it up again refuses what these would have
+//! protected.
 //!
 //! ```text
 //! uxfrm policies 1
@@ -8,9 +9,10 @@
 //! end 1 4d5e6f70
 //! ```
 //!
-//! Words are direction, type, what becomes of plain packets, who put it in, whether it was held itself, priority, source,
-//! destination, protocol, ports with masks, device, user, mark with mask, interface id. The last line counts policies and has
-//! a checksum of all before it. A file that ends otherwise is none.
+//! Words are direction, type, what becomes of plain packets, who put it in, whether it was held
+//! itself, priority, source, destination, protocol, ports with masks, device, user, mark with mask,
+//! interface id. The last line counts policies and has a checksum of all before it. A file that
+//! ends otherwise is none.
 
 use std::{
     fmt,
@@ -108,7 +110,8 @@ impl Verdict {
     }
 }
 
-/// The policies of a database as they are written down, one after the other: a million of them are never there at once.
+/// The policies of a database as they are written down, one after the other: a million of them are
+/// never there at once.
 pub(super) fn portray(spd: &Spd, written: &FileOwned) -> impl Iterator<Item = SavedPolicy> {
     let mut entries: Vec<_> = spd.iter().collect();
     entries.sort_unstable_by_key(|entry| (entry.kind() == PolicyKind::Main, entry.place()));

@@ -1,4 +1,5 @@
-//! Keeps the portrait on the disk like the policies, in a thread of its own, some time after they change.
+//! Keeps the portrait on the disk like the policies, in a thread of its own, some time after they
+//! change.
 
 use std::{
     io,

@@ -48,7 +48,8 @@ impl SequenceStore {
         self.commit()
     }
 
-    /// The highest rate at which a state receives, in numbers a second: one that takes over another's traffic is to have as much ahead.
+    /// The highest rate at which a state receives, in numbers a second: one that takes over
+    /// another's traffic is to have as much ahead.
     pub(crate) const fn fastest(&self) -> u64 {
         self.fastest
     }
@@ -82,8 +83,8 @@ impl SequenceStore {
         self.watched.push_back(WatchedSa { sa: Arc::clone(sa), pace });
     }
 
-    /// Has the witness of this process take the place of that of the process before, which knows nothing of what is received from now on. All
-    /// that this one knows is in place.
+    /// Has the witness of this process take the place of that of the process before, which knows
+    /// nothing of what is received from now on. All that this one knows is in place.
     pub(crate) fn replace_witness(&mut self) {
         let settled = self.received.witness.as_ref().map(Witness::settle);
         self.is_settled = matches!(settled, Some(Ok(())));

@@ -1,4 +1,5 @@
-//! What a start finds in place of the store of sequence numbers, and what that means for whoever runs the gateway.
+//! What a start finds in place of the store of sequence numbers, and what that means for whoever
+//! runs the gateway.
 
 use std::{fmt, io, path::Path};
 

@@ -1,5 +1,5 @@
-//! Where the journal of sequence numbers lies. The store asks for all it needs of a disk by [`Disk`], so that a simulated one can be full,
-//! torn, lost, rolled back or slow.
+//! Where the journal of sequence numbers lies. The store asks for all it needs of a disk by
+//! [`Disk`], so that a simulated one can be full, torn, lost, rolled back or slow.
 
 use std::{
     fmt::Debug,
@@ -23,23 +23,27 @@ pub(crate) trait Disk: Debug + Send {
     /// All of the file; `None` where there is none.
     fn read(&mut self) -> io::Result<Option<Vec<u8>>>;
 
-    /// Has `bytes` stand in the file's place, with room for `room` bytes, and lasting when this returns. After an error the old file stands.
+    /// Has `bytes` stand in the file's place, with room for `room` bytes, and lasting when this
+    /// returns. After an error the old file stands.
     fn replace(&mut self, bytes: &[u8], room: u64) -> io::Result<()>;
 
     /// All of the file that another process has written until now, to be written to from now on;
     /// `None` where there is none.
     fn resume(&mut self) -> io::Result<Option<Vec<u8>>>;
 
-    /// Writes at a place of the file, lasting when this returns. After an error any part of it may be there.
+    /// Writes at a place of the file, lasting when this returns. After an error any part of it may
+    /// be there.
     fn write(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Keeps room for a file of `room` bytes.
     fn make_room(&mut self, room: u64) -> io::Result<()>;
 
-    /// Whether the file that is written is still what others find under its name; before the first [`Disk::replace`], the directory.
+    /// Whether the file that is written is still what others find under its name; before the first
+    /// [`Disk::replace`], the directory.
     fn is_in_place(&mut self) -> io::Result<bool>;
 
-    /// Makes the directory anew where it was removed or replaced; the next call is [`Disk::replace`].
+    /// Makes the directory anew where it was removed or replaced; the next call is
+    /// [`Disk::replace`].
     fn reopen(&mut self) -> io::Result<()>;
 }
 
@@ -160,7 +164,8 @@ impl Disk for LocalDisk {
         self.file = None;
         match lock(&self.path) {
             Ok(directory) => self.directory = directory,
-            // The directory is the same, and the file alone was replaced: it is locked by this gateway.
+            // The directory is the same, and the file alone was replaced: it is locked by this
+            // gateway.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.is_same()? => {}
             Err(error) => return Err(error),
         }

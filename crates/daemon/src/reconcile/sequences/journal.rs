@@ -1,5 +1,6 @@
-//! The journal: lines of text in groups, each group ended by a line with its generation and checksum. Of several lines about one thing the last
-//! one counts. A group is added and synced in one go; when most lines are out of date, the file is replaced as a whole.
+//! The journal: lines of text in groups, each group ended by a line with its generation and
+//! checksum. Of several lines about one thing the last one counts. A group is added and synced in
+//! one go; when most lines are out of date, the file is replaced as a whole.
 //!
 //! ```text
 //! uxfrm-sequences 1 ID
@@ -10,8 +11,9 @@
 //! commit GENERATION CRC32
 //! ```
 //!
-//! A crash may leave a group half written. Nobody relied on that one: what follows the last whole group is nothing. The file is longer than its
-//! lines, so that a full disk still takes what must be written; the rest is zeros.
+//! A crash may leave a group half written. Nobody relied on that one: what follows the last whole
+//! group is nothing. The file is longer than its lines, so that a full disk still takes what must
+//! be written; the rest is zeros.
 
 use std::{fmt, io};
 
@@ -71,7 +73,8 @@ pub(super) struct Journal {
     /// Whether another process has written the file until now, so that there is no need of another
     /// one.
     follows: bool,
-    /// What was written is not found under its name any more, and its place could not be made anew yet.
+    /// What was written is not found under its name any more, and its place could not be made anew
+    /// yet.
     is_away: bool,
     room: u64,
     /// Lines in the file.
@@ -117,8 +120,8 @@ impl Journal {
         self.new_lines > 0
     }
 
-    /// Reads what is on the disk now: its records if it is of a later time than what was written last, as memory was taken back. All is written
-    /// anew by the next [`Journal::commit`].
+    /// Reads what is on the disk now: its records if it is of a later time than what was written
+    /// last, as memory was taken back. All is written anew by the next [`Journal::commit`].
     pub(super) fn read_again(&mut self) -> Option<Vec<Record>> {
         let bytes = self.disk.read().ok().flatten();
         self.end = None;
@@ -131,7 +134,8 @@ impl Journal {
         Some(found.records)
     }
 
-    /// Whether others still find what is written under its name. What they don't find is to be replaced.
+    /// Whether others still find what is written under its name. What they don't find is to be
+    /// replaced.
     ///
     /// # Errors
     /// When that can't be told, or can't be made anew: the next call tries again.
@@ -147,10 +151,12 @@ impl Journal {
         Ok(false)
     }
 
-    /// Brings what was noted to the disk. `current` has so many records, of all that counts, what was noted included.
+    /// Brings what was noted to the disk. `current` has so many records, of all that counts, what
+    /// was noted included.
     ///
     /// # Errors
-    /// When it can't be written: nothing of it counts then, and it is written with what is noted next.
+    /// When it can't be written: nothing of it counts then, and it is written with what is noted
+    /// next.
     pub(super) fn commit(
         &mut self,
         count: usize,
@@ -268,7 +274,8 @@ pub(super) fn read(bytes: &[u8]) -> io::Result<Contents> {
     Ok(contents)
 }
 
-/// Of the last line of a group, its generation and whether the group is what was written; `None` for other lines.
+/// Of the last line of a group, its generation and whether the group is what was written; `None`
+/// for other lines.
 fn commit_of(line: &[u8], group: &[u8]) -> Option<(u64, bool)> {
     let text = str::from_utf8(line).ok()?.strip_prefix("commit ")?.trim_end();
     let (generation, checksum) = text.split_once(' ')?;

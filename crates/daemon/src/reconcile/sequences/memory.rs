@@ -1,5 +1,5 @@
-//! Where the witness lies: memory that outlives the process but not the machine. The store asks for it by [`WitnessStorage`], so that a simulation has a machine of
-//! its own.
+//! Where the witness lies: memory that outlives the process but not the machine. The store asks for
+//! it by [`WitnessStorage`], so that a simulation has a machine of its own.
 
 use std::{
     fmt::Debug,

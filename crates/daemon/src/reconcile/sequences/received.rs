@@ -1,9 +1,11 @@
-//! Numbers that may have been received: for each state an edge above which it accepts nothing, which is moved ahead of use.
+//! Numbers that may have been received: for each state an edge above which it accepts nothing,
+//! which is moved ahead of use.
 //!
-//! A crash of the machine costs what lies between the highest number and the edge, as packets up to it are refused then. So the edge is about a
-//! second ahead at the rate at which numbers come, four at a rate that rises, and is drawn back
-//! where that was more than now. A state that has received nothing yet has [`FIRST_RESERVED`], as
-//! its peer may begin at full rate; one that was fast keeps as much, as it may come in bursts.
+//! A crash of the machine costs what lies between the highest number and the edge, as packets up to
+//! it are refused then. So the edge is about a second ahead at the rate at which numbers come, four
+//! at a rate that rises, and is drawn back where that was more than now. A state that has received
+//! nothing yet has [`FIRST_RESERVED`], as its peer may begin at full rate; one that was fast keeps
+//! as much, as it may come in bursts.
 
 use std::time::Duration;
 
@@ -39,7 +41,8 @@ impl ReceivedBefore {
         Self { edge: self.from, ..self }
     }
 
-    /// What is known where the last run left something. A witness that has all knows of each state that received anything.
+    /// What is known where the last run left something. A witness that has all knows of each state
+    /// that received anything.
     pub(super) fn settled(self, state: SaName, left: &Left) -> Self {
         let Self { from, edge } = self;
         let exact = match left.heads.get(&state.digest()) {
@@ -115,7 +118,8 @@ impl NumberRate {
             return Some(EdgeMove::Ahead(head.saturating_add(ahead)));
         }
         if left > 2 * ahead && now >= self.quiet {
-            // Workers that have read the old edge may pass it yet: the journal waits for the next look.
+            // Workers that have read the old edge may pass it yet: the journal waits for the next
+            // look.
             let back = head.saturating_add(ahead);
             window.reserve(back);
             (self.drawn_back, self.quiet) = (Some(back), now.plus(QUIET));

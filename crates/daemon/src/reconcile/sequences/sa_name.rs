@@ -4,7 +4,8 @@ use std::{fmt, net::IpAddr, str::FromStr};
 
 use uxfrm_engine::{Mark, Sa, SaId, SaProtocol, Spi};
 
-/// A state by its key's fingerprint, destination, SPI and mark. States that share a key are neighbours in order.
+/// A state by its key's fingerprint, destination, SPI and mark. States that share a key are
+/// neighbours in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SaName {
     key: u128,

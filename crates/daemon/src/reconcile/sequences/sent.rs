@@ -1,6 +1,8 @@
-//! Numbers that may have been sent: a number for each state that is there, and for those that are gone, as far as they are remembered.
+//! Numbers that may have been sent: a number for each state that is there, and for those that are
+//! gone, as far as they are remembered.
 //!
-//! Each question and each change costs the logarithm of what is known, also where all states share one key.
+//! Each question and each change costs the logarithm of what is known, also where all states share
+//! one key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,7 +12,8 @@ use super::sa_name::SaName;
 #[derive(Debug)]
 pub(super) struct SentNumbers {
     states: BTreeMap<SaName, Number>,
-    /// Those of states that are gone, by their keys' fingerprints and in order: the last with a key is its highest.
+    /// Those of states that are gone, by their keys' fingerprints and in order: the last with a key
+    /// is its highest.
     spent: BTreeSet<(u128, u64, SaName)>,
     /// States in the order in which they went, with the ticket that each got then.
     gone: VecDeque<(SaName, u64)>,
@@ -60,8 +63,9 @@ impl SentNumbers {
         self.states.get(&state).map_or(0, |number| number.begun)
     }
 
-    /// The highest number that may have been used with a state's key by states that are gone. Those that are there count in places of
-    /// their own, under [prefixes](uxfrm_engine::IvPrefix) of their own.
+    /// The highest number that may have been used with a state's key by states that are gone. Those
+    /// that are there count in places of their own, under [prefixes](uxfrm_engine::IvPrefix) of
+    /// their own.
     pub(super) fn used_with_key_of(&self, state: SaName) -> u64 {
         let key = state.key();
         let (first, last) = (state.first_with_key(), state.last_with_key());
@@ -155,8 +159,8 @@ mod tests {
         }
     }
 
-    /// The states that are gone and remembered, from everything that happened: of all that went and had sent something the latest, of
-    /// those whose last word that is.
+    /// The states that are gone and remembered, from everything that happened: of all that went and
+    /// had sent something the latest, of those whose last word that is.
     fn kept(happened: &[(u32, u32, u64, bool)], remembered: usize) -> Vec<(u32, u32, u64)> {
         let went = |at: &usize| happened[*at].3 && happened[*at].2 > 0;
         let all: Vec<_> = (0..happened.len()).filter(went).collect();

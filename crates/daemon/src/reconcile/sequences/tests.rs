@@ -290,7 +290,8 @@ fn a_state_that_sent_nothing_leaves_nothing_behind() {
     assert_eq!(run.1.sent.iter().len(), 0);
 }
 
-/// One that is deleted in the round in which it was added, and cannot be written down, has sent nothing and sends nothing.
+/// One that is deleted in the round in which it was added, and cannot be written down, has sent
+/// nothing and sends nothing.
 #[test]
 fn without_a_file_nothing_is_handed_out_and_it_is_tried_again() {
     let runs = Runs::new();

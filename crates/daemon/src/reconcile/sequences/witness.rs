@@ -1,9 +1,11 @@
-//! What outlives the process but not the machine: a file in `/run` with the store's generation, by which a rollback is found, and the highest number
-//! that each state received, so that after a crash of the process a window begins exactly where it was.
+//! What outlives the process but not the machine: a file in `/run` with the store's generation, by
+//! which a rollback is found, and the highest number that each state received, so that after a
+//! crash of the process a window begins exactly where it was.
 //!
-//! The file is words in memory ([`WitnessMemory`]). The first page is the head; cells of four words follow, each a state's: its name's
-//! digest in two words, and the highest number. A start reads the file of the last run, and makes its own beside it; that takes the other's place
-//! once the journal has what was read ([`Witness::settle`]).
+//! The file is words in memory ([`WitnessMemory`]). The first page is the head; cells of four words
+//! follow, each a state's: its name's digest in two words, and the highest number. A start reads
+//! the file of the last run, and makes its own beside it; that takes the other's place once the
+//! journal has what was read ([`Witness::settle`]).
 
 use std::{
     collections::BTreeMap,
@@ -66,7 +68,8 @@ pub(crate) struct Witness {
     cells: Mutex<Cells>,
 }
 
-/// Who keeps what states receive: the witness, where there is one, and who is woken when numbers run short.
+/// Who keeps what states receive: the witness, where there is one, and who is woken when numbers
+/// run short.
 #[derive(Debug)]
 pub(super) struct ReceivedNumbers {
     pub(super) witness: Option<Witness>,
@@ -156,7 +159,8 @@ impl Witness {
         self.memory.settle()
     }
 
-    /// Gives its memory back but for the head: the journal has all that states received, and they receive nothing more.
+    /// Gives its memory back but for the head: the journal has all that states received, and they
+    /// receive nothing more.
     pub(super) fn shrink(&self) -> io::Result<()> {
         let mut cells = self.cells();
         cells.closed = true;
@@ -241,8 +245,9 @@ impl Witness {
 
     fn release(&self, cell: &'static AtomicU64) {
         let at = self.place(cell);
-        // What is there stays until another state needs the cell: a gateway that ends by a fault gives up its states before the journal has their
-        // numbers. What a deleted state left does no harm, as the journal has forgotten it.
+        // What is there stays until another state needs the cell: a gateway that ends by a fault
+        // gives up its states before the journal has their numbers. What a deleted state left does
+        // no harm, as the journal has forgotten it.
         self.cells().free.push((at - HEAD) / CELL);
     }
 }

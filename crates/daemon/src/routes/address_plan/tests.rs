@@ -3,7 +3,8 @@ use uxfrm_engine::{Database, Moment};
 use super::*;
 use crate::batch::apply;
 
-/// What is said of policies in the words of `ip xfrm`, for a host with some addresses: a line for each source.
+/// What is said of policies in the words of `ip xfrm`, for a host with some addresses: a line for
+/// each source.
 fn planned(lines: &[&str], own: &[&str]) -> Vec<String> {
     plan(lines, own, &[]).sources.iter().map(ToString::to_string).collect()
 }
@@ -100,7 +101,8 @@ fn what_asks_for_ports_is_left_to_the_chain() {
     );
 }
 
-/// The kernel notes the TUN's MTU for a path whose packets it has not led there by a route, and would hold ESP to it.
+/// The kernel notes the TUN's MTU for a path whose packets it has not led there by a route, and
+/// would hold ESP to it.
 #[test]
 fn between_peers_ports_are_led_together() {
     let ends = "src 192.0.2.1/32 dst 198.51.100.1/32 proto udp dport 1701";

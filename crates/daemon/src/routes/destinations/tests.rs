@@ -186,7 +186,8 @@ fn a_million_prefixes_take_little_room() {
     );
 }
 
-/// Any address will do for a policy that names none of the host's: the one that needs a certain one gets it, whichever is counted in first.
+/// Any address will do for a policy that names none of the host's: the one that needs a certain one
+/// gets it, whichever is counted in first.
 #[test]
 fn a_source_that_some_policy_needs_goes_before_none() {
     for wishes in [[None, Some(v4(200))], [Some(v4(200)), None]] {

@@ -1,4 +1,5 @@
-//! An upgrade: another process of the gateway is built beside the one that runs, and takes its place, or does not.
+//! An upgrade: another process of the gateway is built beside the one that runs, and takes its
+//! place, or does not.
 
 use anyhow::Context as _;
 use uxfrm_crypto::Backend;

@@ -1,4 +1,5 @@
-//! A supervisor with processes that only sleep: who is the gateway, whatever they say and whenever they end.
+//! A supervisor with processes that only sleep: who is the gateway, whatever they say and whenever
+//! they end.
 
 use nix::sys::signal::SigSet;
 

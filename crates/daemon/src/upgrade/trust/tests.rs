@@ -1,4 +1,5 @@
-//! Programs as an administrator has them, and as whoever has broken into a gateway would like to have them.
+//! Programs as an administrator has them, and as whoever has broken into a gateway would like to
+//! have them.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! What the fuzzer of `fuzz/` runs: whatever lies where a journal should be. Built for tests and fuzzers only.
+//! What the fuzzer of `fuzz/` runs: whatever lies where a journal should be. Built for tests and
+//! fuzzers only.
 
 use super::{VERSION, parse, read, sealed};
 

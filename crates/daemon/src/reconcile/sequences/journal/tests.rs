@@ -111,7 +111,8 @@ fn records_come_back_in_order_with_identity_and_generation() {
     assert_eq!(contents.damaged, 0);
 }
 
-/// Whatever a crash leaves of the last group, those before it count, and it does not unless it is whole.
+/// Whatever a crash leaves of the last group, those before it count, and it does not unless it is
+/// whole.
 #[test]
 fn half_written_group_is_nothing() {
     let disk = std::sync::Arc::new(std::sync::Mutex::new(WitnessMemory::default()));

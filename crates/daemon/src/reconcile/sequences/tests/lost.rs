@@ -1,4 +1,5 @@
-//! A store may be lost, rolled back, copied or damaged: that is found out, and no IV is sent twice all the same.
+//! A store may be lost, rolled back, copied or damaged: that is found out, and no IV is sent twice
+//! all the same.
 
 use std::collections::HashSet;
 
@@ -202,7 +203,8 @@ fn known_prefix_is_not_drawn_again() {
     }
 }
 
-/// 2^32 packets: the lower half begins again, under another prefix that is drawn with the reservation.
+/// 2^32 packets: the lower half begins again, under another prefix that is drawn with the
+/// reservation.
 #[test]
 fn upper_half_of_the_number_has_a_prefix_of_its_own() {
     let runs = Runs::new();
@@ -234,7 +236,8 @@ fn resume_from_vm_snapshot(run: &mut Run) {
     database.publish();
 }
 
-/// Disk and memory are the same, also near the end of an upper half, whose next one has its prefix already.
+/// Disk and memory are the same, also near the end of an upper half, whose next one has its prefix
+/// already.
 #[test]
 fn machines_that_go_on_from_one_snapshot_repeat_no_iv() {
     for words in ["spi 1", "spi 1 replay-window 128 flag esn replay-oseq 0xffffff00"] {

@@ -231,8 +231,8 @@ fn a_rate_that_leaps_costs_no_more_than_a_write_takes() {
     }
 }
 
-/// A peer that restarted leaves out millions of numbers at once. Taken for a rate, so much would be reserved for an upgrade that after a crash nothing would
-/// be accepted for hours.
+/// A peer that restarted leaves out millions of numbers at once. Taken for a rate, so much would be
+/// reserved for an upgrade that after a crash nothing would be accepted for hours.
 #[test]
 fn a_leap_of_the_peer_is_no_rate() {
     const MOST: u64 = 1 << 22;

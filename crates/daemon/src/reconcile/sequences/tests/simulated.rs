@@ -1,7 +1,9 @@
-//! Gateways on a disk that fails, by seed: `UXFRM_SEED=N cargo test -p uxfrm-daemon --lib simulated` replays one.
+//! Gateways on a disk that fails, by seed:
+//! `UXFRM_SEED=N cargo test -p uxfrm-daemon --lib simulated` replays one.
 //!
-//! A run adds, deletes, sends, receives and reserves in random order, and ends orderly, killed, or with the machine. Between runs, and
-//! beneath them, the journal is torn, full, lost, rolled back, exchanged or damaged. What must hold:
+//! A run adds, deletes, sends, receives and reserves in random order, and ends orderly, killed, or
+//! with the machine. Between runs, and beneath them, the journal is torn, full, lost, rolled back,
+//! exchanged or damaged. What must hold:
 //! - no IV is sent twice under a key, whatever becomes of the journal;
 //! - with an intact journal no number is sent twice, and none is accepted twice;
 //! - what was committed is there at the next start; once faults end, all states send and receive.

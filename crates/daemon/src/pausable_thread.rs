@@ -1,5 +1,5 @@
-//! A thread that carries packets, and rests while another process takes over (`uxfrm upgrade`); what that one builds
-//! rests before.
+//! A thread that carries packets, and rests while another process takes over (`uxfrm upgrade`);
+//! what that one builds rests before.
 
 use uxfrm_runtime::{Halted, Running, Turns};
 
