@@ -1,5 +1,5 @@
-//! The machine's clocks, as the control thread asks them. What asks for the time asks here, so that
-//! a simulation can set the clocks of the thread that it runs on.
+//! The clocks of the control thread. All code asks for the time here, so that a simulation can set
+//! it.
 
 use uxfrm_engine::Moment;
 use uxfrm_io::clock;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_asks_the_clock_that_it_was_given() {
+    fn thread_with_own_clock_reads_that_clock() {
         let asked = std::thread::spawn(|| {
             set(std::rc::Rc::new(Stopped));
             (now(), epoch())

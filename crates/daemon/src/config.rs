@@ -368,7 +368,7 @@ mod tests {
     /// The example's keys stand for the defaults, but for the batch files; with the commented ones
     /// too.
     #[test]
-    fn the_example_is_the_defaults() {
+    fn example_config_equals_defaults() {
         let mut example = Config::parse("example.toml", EXAMPLE).unwrap();
         assert_eq!(example.xfrm.batch, [Path::new("states.batch"), Path::new("policies.batch")]);
         example.xfrm.batch.clear();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_place_and_what_would_do() {
+    fn config_errors_name_place_and_expectation() {
         for (text, message) in [
             (
                 "[hots]\ntun = 'x'",
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_told_in_their_order() {
+    fn config_errors_are_all_reported_in_order() {
         for (text, lines) in [
             ("[wire]\nudp_ports = [1, 2\nmark = 3\n[host]\nmtu = 1", &["c.toml:"][..]),
             // Of keys and values, in sections and lists, with each value of the same key.
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_files_are_found_beside_the_configuration() {
+    fn batch_paths_are_relative_to_config() {
         let directory = std::env::temp_dir().join(format!("uxfrm-config-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("config.toml");

@@ -78,7 +78,7 @@ const MUCH: usize = 4 << 20;
 /// What the listener reports as; clients report as their index.
 const LISTENER: u64 = u64::MAX;
 
-/// Who may use the gateway beside root and the user that it runs as, and what clients are told.
+/// Which users may use the gateway beside root and its own, and the mark that clients are told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccessTerms {
     /// Another user, by id.

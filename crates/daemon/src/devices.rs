@@ -65,7 +65,7 @@ pub(crate) struct Devices {
     looked: Moment,
 }
 
-/// What threads of devices need.
+/// What device threads need.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceContext {
     /// `SO_MARK` of their sockets.
@@ -78,7 +78,7 @@ pub(crate) struct DeviceContext {
     pub(crate) tun: String,
 }
 
-/// Who has the wire.
+/// Which part of the gateway owns the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WireMode {
     /// The host's network: each device has sockets of its own.

@@ -1,5 +1,5 @@
-//! Files that stand in for abstract names that strangers have ([`uxfrm_control::stand_in`]): made
-//! by gateways, found by clients.
+//! Socket files used when another user owns uxfrm's abstract names ([`uxfrm_control::stand_in`]):
+//! made by gateways, found by clients.
 
 use std::{
     ffi::OsStr,

@@ -60,7 +60,7 @@ use error::{ApplyError, KernelState};
 use rules::RulesetContext;
 use ruleset_state::{PlacementFailure, RulesetState, STEPS};
 
-/// The guard of one gateway.
+/// The guard of one gateway: its table in the kernel's packet filter.
 #[derive(Debug)]
 pub(crate) struct Firewall<F = Nftables> {
     filter: F,

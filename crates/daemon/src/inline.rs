@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// The two devices.
+/// The protected and the wire device of inline mode.
 #[derive(Debug)]
 pub(crate) struct InlineDevices {
     pub(crate) protected: Device,
@@ -82,7 +82,7 @@ impl InlineDevices {
     }
 }
 
-/// What is beside engines.
+/// The two devices and the offload devices of inline workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InlineAttachments<'a> {
     /// The two devices that packets pass between.

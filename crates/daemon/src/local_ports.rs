@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_come_from_the_ports_that_the_host_gives_away() {
+    fn local_port_range_is_parsed() {
         assert_eq!(port_range("32768\t60999\n"), Some(32_768..=60_999));
         assert_eq!(port_range("9\t5\n"), None);
         assert_eq!(port_range("1 2 3"), None);

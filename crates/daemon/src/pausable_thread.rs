@@ -1,9 +1,9 @@
-//! A thread that carries packets, and rests while another process takes over (`uxfrm upgrade`);
-//! what that one builds rests before.
+//! A thread that carries packets and can be paused while another process takes over (`uxfrm
+//! upgrade`).
 
 use uxfrm_runtime::{Halted, Running, Turns};
 
-/// Whether it carries packets.
+/// A thread, or what it carried while it is paused.
 #[derive(Debug)]
 pub(crate) enum PausableThread {
     Runs(Running),

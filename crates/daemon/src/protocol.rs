@@ -1,5 +1,5 @@
-//! What stands behind the control socket: who the clients are, what they ask, and what is sent to
-//! them.
+//! The interface between the control socket and the request handlers: clients, requests and
+//! answers.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -7,7 +7,8 @@ use uxfrm_control::greeting::Dialect;
 use uxfrm_netlink as netlink;
 use zeroize::Zeroizing;
 
-/// Bytes on their way, wiped after the last client that they go to: states have keys.
+/// An outgoing message. Its bytes are wiped after the last client that they go to, as states have
+/// keys.
 #[derive(Clone, Debug)]
 pub(crate) enum Datagram {
     /// For one client.

@@ -59,7 +59,7 @@ const BELIEVED: Duration = Duration::from_millis(10);
 /// How often it is looked whether narrow paths are so still.
 const MEASURE: Duration = Duration::from_secs(10);
 
-/// Everything that follows the databases.
+/// The journal and the kernel tables, which follow the databases.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
     store: SequenceStore,
@@ -91,7 +91,7 @@ pub(crate) struct Reconciler {
     held: usize,
 }
 
-/// Who asks for a change.
+/// The kind of client that asks for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requester {
     /// Whoever runs the gateway, by a program or a file.
@@ -101,7 +101,7 @@ pub(crate) enum Requester {
     KeyManager,
 }
 
-/// What of all that was done stays done, whatever becomes of the next write.
+/// Which changes are kept if the next write to the disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DurableChanges {
     /// All of it.
@@ -110,7 +110,7 @@ pub(crate) enum DurableChanges {
     Some,
 }
 
-/// Why the kernel does not take what a policy needs.
+/// The kernel refused what a policy needs.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error(transparent)]

@@ -53,7 +53,7 @@ use stale::RunningGateway;
 /// Metric of the `unreachable` routes beneath.
 const BENEATH: u32 = u32::MAX - 1;
 
-/// What has become of the process that had the host before.
+/// The state of the process that had the host before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PreviousGateway {
     /// It has ended, if there was one, and its TUN with it.

@@ -1,4 +1,5 @@
-//! What a gateway that is up keeps: [`uxfrm_io::confine`] with the files of a configuration.
+//! The privileges and files that a running gateway keeps: [`uxfrm_io::confine`] with the files of a
+//! configuration.
 
 use std::{
     fs, io,

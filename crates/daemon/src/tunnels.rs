@@ -44,7 +44,7 @@ const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
 const EOPNOTSUPP: i32 = 95;
 
-/// All tunnels and receive ports.
+/// All tunnels and receive ports, and their thread.
 #[derive(Debug, Default)]
 pub(crate) struct TunnelService {
     tunnels: Tunnels,

@@ -1,4 +1,4 @@
-//! The algorithms of a state made into its transform. No error shows a key.
+//! Turns the algorithms of a state into its transform. No error shows a key.
 
 use uxfrm_crypto::{Error as CryptoError, KeyMaterial, Transform};
 use uxfrm_engine::SaTransform;
@@ -97,7 +97,7 @@ mod tests {
 
     /// What errors offer, crypto takes.
     #[test]
-    fn every_name_that_errors_list_is_one() {
+    fn algorithm_names_in_errors_are_accepted() {
         for name in AEADS {
             assert!(
                 [160, 152, 288].iter().any(|bits| Transform::aead(name, *bits, 128).is_ok()),

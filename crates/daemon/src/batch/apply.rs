@@ -1,4 +1,4 @@
-//! Batch files made true: the commands of `ip xfrm` lines carried out on the databases.
+//! Carries out the lines of `ip xfrm` batch files on the databases.
 
 use std::path::{Path, PathBuf};
 

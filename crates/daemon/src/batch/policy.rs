@@ -1,4 +1,4 @@
-//! A policy as written made into one that the databases take.
+//! Turns a policy of a batch file into one that the databases take.
 
 use uxfrm_engine::{Family, Offload, OffloadKind, Policy, Template};
 use uxfrm_xfrm::grammar::{PolicyWords, TemplateWords};

@@ -1,11 +1,11 @@
-//! What of the databases files made: what else runs, as what an IKE daemon put there, is none of
-//! their business.
+//! Which states and policies came from files. All others, as an IKE daemon's, are left alone by a
+//! reload.
 
 use std::sync::Arc;
 
 use uxfrm_engine::{Database, Defaults, PolicyEntry, Sa};
 
-/// States by their turns and policies by their ages, which nothing else ever has.
+/// States by insertion number and policies by age, which are never reused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileOwned {
     states: Numbers,

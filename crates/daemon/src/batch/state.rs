@@ -1,4 +1,4 @@
-//! A state as written made into one that the databases take.
+//! Turns a state of a batch file into one that the databases take.
 
 use uxfrm_engine::{Cpu, Family, Mark, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
 use uxfrm_xfrm::grammar::{EncapWords, Fault, Part, ReplayWords, SelectorFilter, StateWords};

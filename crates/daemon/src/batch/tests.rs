@@ -88,7 +88,7 @@ fn the_niantic_slides_lines_are_read_as_they_stand() {
 
 /// `seeds/004`: the script, with the shell's part done.
 #[test]
-fn the_flow_cache_slides_lines_are_read() {
+fn flow_cache_example_is_parsed() {
     let text = format!(
         "ip xfrm state add src 192.168.11.2 dst 192.168.11.1 spi 1 proto esp \\  \n\
          mode tunnel reqid 1 auth sha1 {KEY} enc 'cbc(aes)' \"{KEY}\"\n\n\

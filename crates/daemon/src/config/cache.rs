@@ -1,4 +1,4 @@
-//! `[cache]`: how each worker remembers what it found out about flows.
+//! `[cache]`: size and mode of each worker's flow caches.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_direction_and_family_has_its_own() {
+    fn cache_settings_apply_per_direction_and_family() {
         assert_eq!(caches(""), Caches::default());
         let text = "[cache.outbound]\nipv4 = { mode = 'on', entries = 5000 }\n\
                     [cache.inbound]\nipv6 = { mode = 'off' }\nipv4 = { memory = 1048576 }";

@@ -1,5 +1,4 @@
-//! Keys that are right by themselves and go with none of the others, or would do nothing beside
-//! them.
+//! Checks across keys: values that are valid alone and contradict each other, or have no effect.
 
 use std::path::Path;
 

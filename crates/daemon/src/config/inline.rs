@@ -90,7 +90,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn both_devices_are_named() {
+    fn inline_devices_and_drivers_are_parsed() {
         let text = "[inline]\nprotected = 'eth0'\nwire = 'eth1'";
         let inline = Config::parse("c.toml", text).unwrap().inline.unwrap();
         assert_eq!((inline.protected(), inline.wire()), ("eth0", "eth1"));

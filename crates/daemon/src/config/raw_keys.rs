@@ -1,4 +1,5 @@
-//! Keys and values by themselves: all that are wrong are told, where serde ends with the first.
+//! Checks keys and values one by one, so that all errors are reported where serde stops at the
+//! first.
 //!
 //! What is wrong is taken out of the document, and the rest is read again, until nothing is. A key
 //! that was taken out is not missing.

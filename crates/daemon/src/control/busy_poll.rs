@@ -1,5 +1,5 @@
-//! Staying with a client that asks again as soon as it is answered, for as long as it does and
-//! nobody else has waited too long.
+//! Busy polling: stays with a client that sends its next request as soon as it has an answer, until
+//! it stops or others have waited too long.
 //!
 //! Its requests come on the page that it shares with us, if it shares one, else on the socket. The
 //! page is closed before we turn to anything else, so that nothing lies there unseen.

@@ -1,4 +1,5 @@
-//! The client's end: a connection to the gateway, once it is there and lets us use it.
+//! The client's end: a connection to the gateway of this network namespace, once it is known to be
+//! trustworthy.
 
 pub mod stat;
 

@@ -1,4 +1,4 @@
-//! One client: its permission, its name, and what waits for it.
+//! One client's connection: its permission, its identity, and its send queue.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +25,7 @@ use crate::protocol::{Datagram, Identity};
 /// more is lost.
 const MOST_QUEUED: usize = 256 * 1024;
 
-/// A client's place, as it passes to another process of the gateway.
+/// A client's session as it passes to another process of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SavedSession {
     pub(crate) identity: Identity,

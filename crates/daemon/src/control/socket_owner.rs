@@ -1,4 +1,5 @@
-//! Who has a gateway's name: a gateway of another user's, or somebody who only took the name.
+//! Which process owns a gateway's socket name: another user's gateway, or a process that only took
+//! the name.
 //!
 //! Any user can have the name; only a gateway may do to this network namespace what a gateway does
 //! (`CAP_NET_ADMIN`). Who has that by a user namespace of his own may not, and programs that
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gateway_is_its_users_and_may_administer_networks() {
+    fn socket_owner_needs_own_user_and_net_admin() {
         let status = |users: &str, bits: &str| {
             format!(
                 "Name:\tuxfrm\nUid:\t{users}\nGid:\t2\t2\t2\t2\nCapPrm:\tffff\nCapEff:\t{bits}\n"

@@ -58,7 +58,7 @@ pub(crate) struct Statistics {
     pub(crate) notices: String,
 }
 
-/// The gateway's end. Who has it is the gateway of its network namespace.
+/// The gateway's end. The process that owns it is the gateway of its network namespace.
 #[derive(Debug)]
 pub(crate) struct StatSocket {
     listener: UnixListener,
@@ -144,7 +144,7 @@ impl AsFd for StatSocket {
     }
 }
 
-/// Who has a name that is taken.
+/// Which process has a name that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NameHolder {
     /// Root or our own user.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_connects_without_end_has_no_more_than_a_turn() {
+    fn stats_socket_flood_gets_one_turn() {
         let (socket, address) = socket_at(b"uxfrm-test/turns");
         // Each that is answered connects again before the next is taken, as a flood would.
         let first: Vec<_> = (0..2).map(|_| UnixStream::connect_addr(&address).unwrap()).collect();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_that_were_used_have_a_line_each() {
+    fn cache_table_has_line_per_used_cache() {
         let workers = [Arc::default(), Arc::default()];
         assert_eq!(caches(&workers).lines().count(), 1, "a head and nothing else");
         assert_eq!(

@@ -124,7 +124,7 @@ fn greeting(kind: Kind, port: u32, groups: u32, options: u32) -> Greeting {
 }
 
 #[test]
-fn clients_are_known_by_what_they_said() {
+fn client_identity_is_its_greeting() {
     let mut stage = stage();
     let (greeted, silent) = (stage.client(), stage.client());
     say(&greeted, &greeting(Kind::Ask, 77, 0xc3, 1 << 11).to_bytes()).unwrap();
@@ -147,7 +147,7 @@ fn clients_are_known_by_what_they_said() {
 /// Asks on the page whenever the gateway waits there, and else on the socket: each request has its
 /// answer, and the gateway waits there for who asks at once.
 #[test]
-fn who_asks_at_once_is_answered_on_the_page() {
+fn follow_up_request_is_answered_on_page() {
     let mut stage = stage();
     let client = stage.client();
     let page = share(&mut stage, &client).unwrap();
@@ -183,7 +183,7 @@ fn who_asks_at_once_is_answered_on_the_page() {
 }
 
 #[test]
-fn a_page_is_for_one_who_may_ask_and_does_not_listen() {
+fn page_is_refused_to_listener_and_unknown_layout() {
     let mut stage = stage();
     let client = stage.client();
     say(&client, &greeting(Kind::Hello, 7, 1, 0).to_bytes()).unwrap();
@@ -250,7 +250,7 @@ fn await_answer(client: &OwnedFd) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_says_what_it_speaks() {
+fn greeting_selects_dialect() {
     let mut stage = stage();
     let client = stage.client();
     assert_eq!(Dialect::of(Dialect::Generic as u32), Some(Dialect::Generic));
@@ -270,7 +270,7 @@ fn a_client_says_what_it_speaks() {
 }
 
 #[test]
-fn a_request_is_answered_though_its_client_is_in_a_hurry() {
+fn request_of_closing_client_is_answered() {
     let mut stage = stage();
     for _ in 0..3 {
         let client = stage.client();
@@ -283,7 +283,7 @@ fn a_request_is_answered_though_its_client_is_in_a_hurry() {
 }
 
 #[test]
-fn requests_that_wait_together_are_committed_together() {
+fn waiting_requests_share_one_commit() {
     let mut stage = stage();
     let clients = [stage.client(), stage.client(), stage.client()];
     stage.serve(); // they are accepted
@@ -297,7 +297,7 @@ fn requests_that_wait_together_are_committed_together() {
 }
 
 #[test]
-fn what_waits_for_the_disk_is_gathered() {
+fn disk_bound_requests_are_gathered() {
     let many = 4 * TURN;
     let commits = |slow_disk| {
         let mut stage = stage();
@@ -317,7 +317,7 @@ fn what_waits_for_the_disk_is_gathered() {
 
 /// Each asks again when it has its answer. One of them does so at once, and is waited for.
 #[test]
-fn who_asks_again_at_once_holds_up_nobody() {
+fn busy_client_does_not_delay_others() {
     const REQUESTS: usize = 2000;
     let mut stage = stage();
     let clients = [stage.client(), stage.client()];
@@ -342,7 +342,7 @@ fn who_asks_again_at_once_holds_up_nobody() {
 }
 
 #[test]
-fn a_thousand_clients_at_once_are_served_and_forgotten() {
+fn thousand_clients_are_served_and_dropped() {
     let mut stage = stage();
     let clients: Vec<_> = (0..1000).map(|_| stage.client()).collect();
     for client in &clients {
@@ -361,7 +361,7 @@ fn a_thousand_clients_at_once_are_served_and_forgotten() {
 
 /// A dump waits for its reader and loses nothing, while others are served.
 #[test]
-fn a_dump_keeps_step_with_its_reader() {
+fn dump_advances_with_its_reader() {
     let mut stage = stage();
     let (slow, other) = (stage.client(), stage.client());
     say(&slow, &[200]).unwrap();
@@ -382,7 +382,7 @@ fn a_dump_keeps_step_with_its_reader() {
 }
 
 #[test]
-fn who_never_reads_loses_messages_is_told_so_and_costs_no_more_than_its_queue() {
+fn client_not_reading_overruns_its_bounded_queue() {
     let mut stage = stage();
     let (deaf, other) = (stage.client(), stage.client());
     let request = vec![1; 4000];
@@ -430,7 +430,7 @@ fn events_reach_clients_in_order() {
 }
 
 #[test]
-fn too_long_and_empty_datagrams_hurt_nobody() {
+fn oversized_and_empty_datagrams_are_ignored() {
     let mut stage = stage();
     let (long, empty) = (stage.client(), stage.client());
     setsockopt(&long, sockopt::SndBufForce, &(1 << 20)).ok();
@@ -444,7 +444,7 @@ fn too_long_and_empty_datagrams_hurt_nobody() {
 
 /// The user beside root can't connect to what is root's alone.
 #[test]
-fn a_path_is_the_users_who_may_use_it() {
+fn socket_path_belongs_to_permitted_user() {
     use std::os::unix::fs::MetadataExt as _;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
@@ -458,7 +458,7 @@ fn a_path_is_the_users_who_may_use_it() {
 }
 
 #[test]
-fn a_path_is_private_and_may_be_left_over_but_not_shared() {
+fn socket_path_is_private_and_reusable() {
     use std::os::unix::fs::PermissionsExt as _;
     let stage = stage();
     let mode = std::fs::metadata(&stage.path).unwrap().permissions().mode();
@@ -480,7 +480,7 @@ fn a_path_is_private_and_may_be_left_over_but_not_shared() {
 /// A path that names something else by mistake: connecting to a file is refused just as connecting
 /// to a dead socket is.
 #[test]
-fn what_is_no_socket_is_not_removed() {
+fn stale_path_that_is_no_socket_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("gateway.toml");
     std::fs::write(&path, "kept").unwrap();
@@ -491,7 +491,7 @@ fn what_is_no_socket_is_not_removed() {
 
 /// Those that leave without having read, and those that read in the end.
 #[test]
-fn what_waited_for_non_readers_is_given_back() {
+fn queue_memory_of_gone_client_is_freed() {
     let mut stage = stage();
     let clients: Vec<_> = (0..40).map(|_| stage.client()).collect();
     for client in &clients {

@@ -1,6 +1,6 @@
-//! Clients of a gateway that is gone, which wait for the next one at names of their own
-//! (`crates/redirect/src/quiet.rs`): each is told that there is one, or a key manager would learn
-//! only at its next request that its states are gone.
+//! Wakes clients of an earlier gateway, which wait at names of their own
+//! (`crates/redirect/src/quiet.rs`). Otherwise a key manager would learn only at its next request
+//! that its states are gone.
 
 use std::{fs, io, os::fd::AsRawFd as _};
 
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_waiting_clients_are_found_among_others() {
+    fn waiting_clients_are_found_in_proc_net_unix() {
         let sockets = "\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 17 /run/systemd/private

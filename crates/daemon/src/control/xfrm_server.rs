@@ -24,7 +24,7 @@ use crate::{
 /// may never have known them.
 const MISSED: Duration = Duration::from_secs(60);
 
-/// States that went with the last run.
+/// States that ended with the last run, and the key managers that were told.
 #[derive(Debug, Default)]
 struct LostStates {
     states: Vec<(SaId, Mark)>,
@@ -32,7 +32,7 @@ struct LostStates {
     told: BTreeSet<ClientId>,
 }
 
-/// The netlink server, and who its clients are.
+/// The netlink server and its clients.
 #[derive(Debug)]
 pub(crate) struct XfrmServer {
     server: netlink::Server,
@@ -42,7 +42,7 @@ pub(crate) struct XfrmServer {
     round: UncommittedRound,
 }
 
-/// Requests that wait for the disk, with what is to be said of them.
+/// Requests that wait for the disk, with their answers in the outbox.
 #[derive(Debug, Default)]
 struct UncommittedRound {
     requests: Vec<(ClientId, Zeroizing<Vec<u8>>)>,
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_say_seconds_as_they_write_them() {
+    fn acquire_expires_text_is_parsed_as_seconds() {
         let seconds = |text: &[u8]| acquire_expires(text).map(NonZeroU32::get);
         assert_eq!(
             [&b"165"[..], b"165\n", b" 30\0"].map(seconds),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_processors_end_with_the_last() {
+    fn cpu_list_yields_last_number() {
         assert_eq!(last_of("0\n"), Some(0));
         assert_eq!(last_of("0-3\n"), Some(3));
         assert_eq!(last_of("0-3,8,12-15\n"), Some(15));

@@ -23,7 +23,7 @@ use crate::{
     protocol::ClientId,
 };
 
-/// All devices by their names, and who hears of them.
+/// All devices by name, and the clients that listen to them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DevicesHandover {
     devices: BTreeMap<String, DeviceHandover>,

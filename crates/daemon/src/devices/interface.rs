@@ -1,4 +1,4 @@
-//! The interfaces that devices and their virtual functions are.
+//! The network interfaces of offload devices and of their virtual functions.
 
 use std::os::fd::OwnedFd;
 
@@ -19,7 +19,7 @@ const MTU: u16 = 1500;
 /// life.
 const IMAGINED: u32 = 1 << 30;
 
-/// What is done about interfaces that are not there.
+/// Whether interfaces that are missing are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceCreation {
     /// They are made.
@@ -97,7 +97,7 @@ pub(super) fn by_number(index: u32) -> String {
     format!("if{index}")
 }
 
-/// Whether interfaces are there and up, for one look at all of them.
+/// Looks up interfaces and their state with one socket.
 #[derive(Debug)]
 pub(super) struct LinkLookup(Option<Rtnetlink>);
 

@@ -1,4 +1,4 @@
-//! What `uxfrm dev` asks, and is answered.
+//! Answers to the commands of `uxfrm dev`.
 
 use uxfrm_engine::{Database, Event};
 use uxfrm_offload::{

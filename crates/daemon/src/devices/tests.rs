@@ -11,7 +11,7 @@ fn devices(text: &str) -> anyhow::Result<Devices> {
 }
 
 #[test]
-fn several_devices_and_their_functions_have_names() {
+fn device_and_function_names_are_listed() {
     let devices = devices(
         "[[device]]\nname = 'nic0'\nprofile = 'niantic'\nvfs = 3\n\
          [[device]]\nname = 'nic1'\nover = 'eth0'\nlink_down = 'release'",

@@ -1,4 +1,4 @@
-//! The policies of one direction and kind, as runs in the order in which they decide.
+//! The policies of one direction and kind as runs, in the order in which they decide.
 
 use uxfrm_engine::{Place, PolicyEntry, PolicyKind, Spd};
 use uxfrm_io::nftables::{Change, Rule, RuleId, Set, Verdict};

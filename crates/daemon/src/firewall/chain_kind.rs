@@ -1,4 +1,4 @@
-//! PolicyEffect of the policies a chain says.
+//! Which share of the policies a chain has.
 
 use uxfrm_engine::{Direction, PolicyKind};
 

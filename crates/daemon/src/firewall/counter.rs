@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_from_the_beginning_again_is_added() {
+    fn counter_restarted_by_kernel_is_added() {
         let mut counter = Counter::default();
         let totals = [3, 100, 100, 2, 2, 150].map(|now| {
             counter.read(now);

@@ -1,17 +1,17 @@
-//! A change that the kernel does not take.
+//! A change that the kernel did not accept, and the state that it left.
 
 use uxfrm_io::nftables::Error;
 
 use super::chain::PlacementError;
 
-/// What the kernel did not take, and what there is then.
+/// The kernel's error, and the state of the table after it.
 #[derive(Debug)]
 pub(super) struct ApplyError {
     pub(super) error: Error,
     pub(super) left: KernelState,
 }
 
-/// What a refusal has left.
+/// The state of the kernel's table after an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KernelState {
     /// What was there before.

@@ -1,4 +1,4 @@
-//! The policies of one shape in a run: a few rules, or one rule and a set.
+//! The policies of one match shape in a run: a few rules, or one rule and a set.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Group {
     before: Option<GroupForm>,
 }
 
-/// How the kernel has them.
+/// How the kernel represents a group.
 #[derive(Clone, Debug)]
 enum GroupForm {
     /// A rule for each key.
@@ -33,7 +33,7 @@ enum GroupForm {
 /// A rule, once it is in the kernel.
 pub(super) type Placed = Option<RuleId>;
 
-/// What the packets of a group meet.
+/// What happens to the packets of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroupVerdict {
     pub(super) counter: Option<&'static str>,

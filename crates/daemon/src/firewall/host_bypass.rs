@@ -1,4 +1,4 @@
-//! The host's stack kept out of what inline mode takes.
+//! Keeps the host's stack away from packets that inline mode takes.
 //!
 //! A packet socket sees a copy of each frame; the host's stack goes on with the original. It would
 //! forward it in the clear, answer with ICMP errors, or say that nobody takes ESP. So a table of
@@ -35,7 +35,7 @@ const NAME: &str = "uxfrm_inline";
 /// What the packet filter's socket, which owns the table, is called in the descriptor store.
 const FILTER: &str = "nftables inline";
 
-/// What was told the kernel.
+/// The table, and what its rules depend on.
 #[derive(Debug)]
 pub(crate) struct HostBypass {
     nftables: Nftables,

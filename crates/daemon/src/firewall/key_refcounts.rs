@@ -1,5 +1,5 @@
-//! How many policies want each key. Keys of one length lie in a table without pointers: there may
-//! be a million.
+//! Counts the policies that want each set key. Keys of one length lie in a table without pointers,
+//! as there may be a million.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_many_keys_took_is_given_back_and_the_others_stay() {
+    fn key_refcounts_shrink_and_keep_other_keys() {
         let mut tally = KeyRefcounts::new(4);
         let key = |number: u32| number.to_be_bytes();
         (0..10_000).for_each(|number| assert!(tally.put(&key(number))));

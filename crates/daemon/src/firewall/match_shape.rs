@@ -1,4 +1,4 @@
-//! What an alternative of a policy asks of packets, apart from the answers that it wants.
+//! The fields that a policy's alternative matches on, without their values.
 
 use uxfrm_io::nftables::{Condition, Question};
 

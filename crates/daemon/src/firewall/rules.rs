@@ -35,7 +35,7 @@ use super::{
     upper_layer,
 };
 
-/// What the guard must know of its gateway.
+/// What the ruleset depends on beside policies: the TUN, the mark and the ports.
 #[derive(Debug)]
 pub(super) struct RulesetContext {
     /// The TUN: what comes in by it was checked by the engine, and what leaves by it will be.

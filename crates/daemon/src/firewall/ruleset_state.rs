@@ -24,7 +24,7 @@ use super::{
     split_run::PoliciesBefore,
 };
 
-/// Everything that follows policies in the guard's table.
+/// The table's contents that follow the policies.
 #[derive(Debug)]
 pub(super) struct RulesetState {
     parts: &'static [ChainKind],
@@ -61,7 +61,7 @@ pub(super) enum PlacementFailure {
     Lost,
 }
 
-/// PolicyEffect of the policies `out` is told the kernel.
+/// Whether outbound policies are in the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OutgoingRules {
     /// All of them.

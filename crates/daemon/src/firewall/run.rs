@@ -1,5 +1,4 @@
-//! A run: policies that stand one behind the other and do the same with packets. Which of them
-//! decides does not matter.
+//! A run: consecutive policies with the same verdict. Which of them decides does not matter.
 
 use std::collections::HashMap;
 
@@ -34,7 +33,7 @@ pub(super) struct Run {
     by_shape: HashMap<MatchShape, usize, RandomState>,
 }
 
-/// Where a run begins and ends.
+/// The first and last policy of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunBounds {
     first: Place,

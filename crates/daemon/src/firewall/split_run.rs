@@ -30,7 +30,7 @@ pub(super) struct SplitPoint {
     pub(super) place: Place,
 }
 
-/// How a place parts a run.
+/// The two parts of a split run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RunParts {
     /// How many of its policies stand up to there.

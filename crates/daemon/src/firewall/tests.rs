@@ -32,7 +32,7 @@ const CHAINS: [(ChainKind, &str); 4] = [
 
 /// Nothing passes until the policies are there, also what they will let pass.
 #[test]
-fn a_table_that_comes_in_pieces_is_closed_until_it_is_complete() {
+fn firewall_installed_in_pieces_drops_until_complete() {
     let to = |host| {
         let [source, destination] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, host)];
         packet(source.into(), destination.into(), 17, &[0; 8])
@@ -48,7 +48,7 @@ fn a_table_that_comes_in_pieces_is_closed_until_it_is_complete() {
 /// More rules than fit into a transaction: the gateway does not start. It cuts nobody off then, but
 /// what an earlier one kept out stays out.
 #[test]
-fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() {
+fn firewall_incomplete_is_removed_unless_replacing() {
     let database = blocking();
     let spd = &database.current().spd;
     let to = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 200)];
@@ -69,7 +69,7 @@ fn a_table_that_can_not_be_completed_goes_unless_it_took_the_place_of_another() 
 
 /// States come and go far more often than policies do.
 #[test]
-fn a_change_of_no_policy_tells_the_kernel_nothing() {
+fn firewall_without_policy_change_sends_nothing() {
     let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.guard.filter.room = Some(0);
     gateway.carry_out(vec![Request::Add(vec![tunnel(1, Action::Block)])]);
@@ -128,7 +128,7 @@ fn tunnel(serial: usize, action: Action) -> Policy {
 }
 
 #[test]
-fn policies_of_one_kind_come_and_go_by_keys_alone() {
+fn similar_policies_change_set_keys_only() {
     let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..4).map(|serial| tunnel(serial, Action::Block)));
     assert_eq!(gateway.sizes(), (4, 0, 0, 1), "a few have rules");
@@ -142,7 +142,7 @@ fn policies_of_one_kind_come_and_go_by_keys_alone() {
 
 /// Their names differ, by bits behind the prefix; what they ask of packets does not.
 #[test]
-fn policies_for_the_same_packets_share_a_key_until_the_last_goes() {
+fn shared_set_key_goes_with_last_policy() {
     let to = |host| Plain {
         bytes: packet(
             Ipv4Addr::new(10, 1, 0, 1).into(),
@@ -169,7 +169,7 @@ fn policies_for_the_same_packets_share_a_key_until_the_last_goes() {
 }
 
 #[test]
-fn a_policy_that_does_otherwise_starts_a_run_behind_or_parts_one() {
+fn policy_with_other_verdict_splits_run() {
     let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..10).map(|serial| tunnel(serial, Action::Block)));
     gateway.one_by_one((10..20).map(|serial| tunnel(serial, Action::Allow)));
@@ -187,7 +187,7 @@ fn a_policy_that_does_otherwise_starts_a_run_behind_or_parts_one() {
 
 /// What stood between two runs goes, again and again: they do not stay apart for ever.
 #[test]
-fn runs_that_do_the_same_are_joined_when_there_are_many() {
+fn many_equal_runs_are_joined() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
@@ -202,7 +202,7 @@ fn runs_that_do_the_same_are_joined_when_there_are_many() {
 
 /// A packet goes along rules in their order, also those of one group.
 #[test]
-fn a_new_run_stands_before_all_rules_of_the_one_behind() {
+fn new_run_precedes_rules_of_next_run() {
     let to = Plain {
         bytes: packet(
             Ipv4Addr::new(10, 1, 0, 1).into(),
@@ -224,7 +224,7 @@ fn a_new_run_stands_before_all_rules_of_the_one_behind() {
 }
 
 #[test]
-fn what_comes_and_goes_together_needs_no_new_table() {
+fn combined_changes_keep_table() {
     let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     let priority = |serial, priority, action| Policy {
         priority: Priority(priority),
@@ -243,7 +243,7 @@ fn what_comes_and_goes_together_needs_no_new_table() {
 
 /// `nft flush ruleset`, on a kernel where the table is everybody's.
 #[test]
-fn a_table_that_somebody_took_away_comes_back_in_pieces() {
+fn removed_firewall_is_restored_in_pieces() {
     let database = blocking();
     let spd = &database.current().spd;
     let [source, to] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 1)];
@@ -259,7 +259,7 @@ fn a_table_that_somebody_took_away_comes_back_in_pieces() {
 
 /// They would be joined by a new table.
 #[test]
-fn runs_that_do_the_same_stay_apart_where_there_is_no_room_to_join_them() {
+fn equal_runs_stay_apart_without_room() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let mut gateway = Gateway::that_guards(Vec::new(), Defaults::default(), Vec::new());
     gateway.one_by_one((0..80).map(|serial| tunnel(serial, action(serial))));
@@ -277,7 +277,7 @@ fn runs_that_do_the_same_stay_apart_where_there_is_no_room_to_join_them() {
 /// Neighbours that do otherwise share nothing. Those `out` are left to the routes until they need
 /// clearly fewer rules: each time, all is told anew.
 #[test]
-fn policies_out_of_too_many_rules_have_none_until_they_are_fewer() {
+fn outgoing_rules_return_below_limit() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let many = (0..ruleset_state::MANY).map(|serial| tunnel(serial, action(serial)));
     let mut gateway = Gateway::that_guards(many.collect(), Defaults::default(), Vec::new());
@@ -300,7 +300,7 @@ fn policies_out_of_too_many_rules_have_none_until_they_are_fewer() {
 
 /// They would have none any more, by a new table, which the kernel does not take.
 #[test]
-fn a_table_that_could_be_better_is_not_made_for_each_change_that_comes() {
+fn outgoing_rules_are_not_retried_each_change() {
     let action = |serial| [Action::Block, Action::Allow][serial % 2];
     let many = (0..ruleset_state::MANY).map(|serial| tunnel(serial, action(serial)));
     let mut gateway = Gateway::that_guards(many.collect(), Defaults::default(), Vec::new());
@@ -322,7 +322,7 @@ fn a_table_that_could_be_better_is_not_made_for_each_change_that_comes() {
 
 /// What stands before it, or behind, is moved out of its way: whichever is less.
 #[test]
-fn a_run_is_parted_by_moving_the_smaller_part() {
+fn split_run_moves_smaller_part() {
     for (at, moved) in [(100_u32, 100), (900, 100)] {
         let to = |host: u32| Plain {
             bytes: packet(
@@ -358,7 +358,7 @@ fn a_run_is_parted_by_moving_the_smaller_part() {
 
 /// It let pass from then on, as those before it, and left its place to them.
 #[test]
-fn the_first_of_a_run_that_has_changed_sides_is_none_of_it_when_that_is_parted() {
+fn split_run_excludes_moved_first_policy() {
     let of = |(serial, priority): (usize, u32)| Policy {
         priority: Priority(priority),
         ..tunnel(serial, Action::Block)

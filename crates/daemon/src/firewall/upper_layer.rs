@@ -182,13 +182,13 @@ mod tests {
     const ANY: PortMask = PortMask { value: 0, mask: 0 };
 
     #[test]
-    fn a_protocol_alone_is_one_condition_and_no_protocol_none() {
+    fn selector_without_ports_has_protocol_condition_only() {
         assert_eq!(alternatives(&selector(0, ANY, ANY)), [vec![]]);
         assert_eq!(alternatives(&selector(47, ANY, ANY)), [vec![Condition::protocol(47)]]);
     }
 
     #[test]
-    fn ports_are_pairs_and_icmp_has_bytes() {
+    fn selector_ports_match_pairs_and_icmp_bytes() {
         let masked = PortMask { value: 0x1234, mask: 0xff00 };
         assert_eq!(
             alternatives(&selector(17, masked, PortMask::exactly(53))),
@@ -205,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn what_no_packet_can_be_is_no_alternative() {
+    fn impossible_selector_yields_no_alternative() {
         assert!(alternatives(&selector(1, PortMask::exactly(256), ANY)).is_empty());
         assert!(alternatives(&selector(135, ANY, PortMask::exactly(1))).is_empty());
         assert!(alternatives(&selector(89, PortMask::exactly(1), ANY)).is_empty());
     }
 
     #[test]
-    fn protocols_without_ports_have_zeroes() {
+    fn protocol_without_ports_matches_zero_ports() {
         let zero = PortMask::exactly(0);
         assert_eq!(alternatives(&selector(89, zero, ANY)), [vec![Condition::protocol(89)]]);
         let any_protocol = alternatives(&selector(0, zero, zero));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gre_key_is_behind_the_checksum_if_there_is_one() {
+    fn gre_key_offset_depends_on_checksum() {
         let key = alternatives(&selector(47, PortMask::exactly(1), PortMask::exactly(2)));
         assert_eq!(
             key,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_16_bits_may_be_one_of_pptp() {
+    fn gre_key_of_16_bits_matches_pptp() {
         let key = alternatives(&selector(47, PortMask::exactly(0), PortMask::exactly(2)));
         assert_eq!(
             key[2..],

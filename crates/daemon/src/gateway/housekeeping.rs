@@ -1,5 +1,5 @@
-//! What the control thread does between two waits, beside answering requests: events of the data
-//! path and time limits take effect, what follows the databases follows, and key managers are told.
+//! The control thread's periodic work beside requests: data path events and time limits take
+//! effect, kernel tables follow the databases, and key managers are notified.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     reconcile::{Reconciler, rebuild::PolicyRebuild},
 };
 
-/// What it works on.
+/// The parts of a gateway that housekeeping works on.
 pub(crate) struct Housekeeping<'a> {
     pub(crate) database: &'a mut Database,
     pub(crate) reconciler: &'a mut Reconciler,
@@ -24,14 +24,14 @@ pub(crate) struct Housekeeping<'a> {
     pub(crate) devices: &'a mut Devices,
 }
 
-/// What happened, for who listens.
+/// Events that listeners are still to be told.
 pub(crate) struct PendingNotices {
     events: Vec<Event>,
     /// The databases before it.
     before: Arc<Snapshot>,
 }
 
-/// Whether packets that wait for states may have got what they wait for.
+/// Whether packets that wait for states may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AcquireProgress {
     /// They may.

@@ -1,5 +1,5 @@
-//! Requests by the control socket, handed to whatever they are about: states and policies to the
-//! netlink server, the others to tunnels, devices, reload and upgrade.
+//! Dispatches requests of the control socket: states and policies to the netlink server, the others
+//! to tunnels, devices, reload and upgrade.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     upgrade::{Obstacle, Upgrade},
 };
 
-/// The server with the databases that it works on.
+/// The parts of a gateway that requests work on.
 #[derive(Debug)]
 pub(crate) struct RequestHandler<'a> {
     pub(crate) xfrm: &'a mut XfrmServer,

@@ -111,7 +111,7 @@ pub(super) fn surroundings(
     Ok(workers::HostContext { mtu: mtu.into(), own, destinations })
 }
 
-/// What a gateway is made of.
+/// What a gateway is made of before it has the TUN, workers and kernel tables.
 pub(super) struct GatewayParts {
     pub(super) poller: Poller,
     /// Workers see what is in it.
@@ -125,7 +125,7 @@ pub(super) struct GatewayParts {
     pub(super) destinations: Vec<IpAddr>,
 }
 
-/// A gateway whose workers have yet to start.
+/// A gateway whose workers are open and not started.
 pub(super) struct PreparedGateway {
     pub(super) gateway: Gateway,
     pub(super) workers: workers::PreparedWorkers,

@@ -1,5 +1,4 @@
-//! One process of a gateway takes another's place: what is particular about its start, and about
-//! the other's end.
+//! One process of a gateway takes another's place: its start, and the other's end.
 
 use std::{os::fd::AsFd as _, path::Path, sync::Arc};
 

@@ -1,5 +1,4 @@
-//! An Ethernet device that uxfrm reads and writes itself: what is known of it, and how it is read
-//! and written.
+//! An Ethernet device that uxfrm reads and writes itself by packet sockets or AF_XDP.
 
 use std::net::IpAddr;
 use std::sync::{
@@ -28,7 +27,7 @@ use crate::{
 /// How long a device gathers frames that the kernel has to copy, where nobody says otherwise.
 const GATHERS: Duration = Duration::from_micros(100);
 
-/// Where the configuration speaks of a device.
+/// The configuration key that names a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// Its name.
@@ -49,7 +48,7 @@ impl Place {
         Self { name: "`af_xdp` in [wire]", af_xdp: "`af_xdp` in [wire]" };
 }
 
-/// A device, and where it stands in the configuration.
+/// A device, with the configuration key that names it.
 #[derive(Debug)]
 pub(crate) struct Device {
     place: Place,
@@ -288,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_is_not_there_is_said_once() {
+    fn missing_device_is_reported_once() {
         let mut rtnetlink = Rtnetlink::open().unwrap();
         let error = Device::find(&mut rtnetlink, "nonesuch", Place::EXPRESS).unwrap_err();
         assert_eq!(

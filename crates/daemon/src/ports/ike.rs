@@ -1,5 +1,5 @@
-//! Two threads per shared UDP port, which carry IKE messages between the workers and IKE daemons
-//! ([`uxfrm_io::ike`]).
+//! Two threads for each shared UDP port, which carry IKE messages between the workers and IKE
+//! daemons ([`uxfrm_io::ike`]).
 //!
 //! Off the workers because both wait: one for a daemon that is slow to read, the other for daemons
 //! that have something to say. They end by themselves when the last worker is gone. A message that

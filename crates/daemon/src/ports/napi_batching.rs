@@ -22,7 +22,7 @@ const QUIET: u64 = 15_000;
 /// How often it is looked at.
 pub(crate) const EVERY: Duration = Duration::from_millis(100);
 
-/// A device, and whether it gathers now.
+/// A device, and whether it batches now.
 #[derive(Debug)]
 pub(crate) struct NapiBatching {
     batching: Gathering,
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_busy_while_many_frames_come() {
+    fn napi_batching_starts_under_load() {
         let mut load = Load { seen: 0, at: Moment(0), is_high: false };
         let (mut seen, mut now) = (0, 0);
         let mut after = |milliseconds: u64, per_second: u64| {

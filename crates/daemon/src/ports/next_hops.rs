@@ -46,7 +46,7 @@ const QUESTIONS: usize = 1024;
 /// changes, as of a path's MTU, it does not tell.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 
-/// The devices that ways lead by.
+/// The devices that next hops lead by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Links {
     /// Towards those who are protected, if that has a device of its own.
@@ -55,21 +55,21 @@ pub(crate) struct Links {
     pub(crate) wire: (u32, MacAddr),
 }
 
-/// The ends of a worker's talk on this side.
+/// The resolver's ends of its channel with one worker.
 #[derive(Debug)]
 pub(crate) struct ResolverChannel {
     requested: Receiver<Question>,
     told: Sender<News>,
 }
 
-/// A worker that is answered.
+/// A worker that the resolver answers.
 #[derive(Debug)]
 pub(crate) struct ResolvedWorker {
     pub(crate) talk: ResolverChannel,
     pub(crate) waker: Waker,
 }
 
-/// The thread's state.
+/// The state of the resolver thread.
 #[derive(Debug)]
 pub(crate) struct NextHopResolver {
     poller: Poller,

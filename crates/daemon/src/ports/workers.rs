@@ -45,7 +45,7 @@ use crate::{
 /// The port of ESP and IKE where NAT may be between (RFC 3948 §2).
 const NAT_TRAVERSAL: u16 = 4500;
 
-/// What the workers must know of the host.
+/// The host's addresses and MTU as the workers need them.
 #[derive(Debug)]
 pub(crate) struct HostContext {
     /// The largest IP packet that the network takes.
@@ -56,7 +56,7 @@ pub(crate) struct HostContext {
     pub(crate) destinations: Vec<IpAddr>,
 }
 
-/// All workers of a gateway, running.
+/// All workers of a gateway, started.
 #[derive(Debug)]
 pub(crate) struct RunningWorkers {
     /// The workers.
@@ -71,7 +71,7 @@ pub(crate) struct RunningWorkers {
     pub(crate) requested: RequestedDestinations,
 }
 
-/// What is between engines and their wires.
+/// Offload devices and AF_XDP, between the engines and the wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerAttachments<'a> {
     /// Offload devices.
@@ -80,7 +80,7 @@ pub(crate) struct WorkerAttachments<'a> {
     pub(crate) af_xdp: Option<&'a AfXdpDevice>,
 }
 
-/// All workers of a gateway, which rest still.
+/// All workers of a gateway, open and not started.
 pub(crate) struct PreparedWorkers {
     pub(crate) workers: Vec<Box<dyn Turns>>,
     pub(crate) drops: Vec<Arc<Drops>>,
@@ -428,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_are_watched_only_where_somebody_asks_for_it() {
+    fn queue_delay_is_off_by_default() {
         let delay = |text| queue_delay(&Config::parse("c.toml", text).unwrap());
         assert_eq!(delay(""), None);
         assert_eq!(delay("[wire]\nqueue_delay = 0"), None);

@@ -36,7 +36,7 @@ const MOST_COMPARED: usize = 1 << 24;
 /// Held policies that are shown one by one.
 const SHOWN: usize = 16;
 
-/// Who decides on what the portrait says of policies that files had.
+/// Whether files or the saved policies decide on policies that came from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolicyFiles {
     /// The files, as they are now.
@@ -169,7 +169,7 @@ fn standing_for(policy: &SavedPolicy, priority: Priority) -> Policy {
     }
 }
 
-/// A live policy that lets pass.
+/// A live policy that lets packets pass.
 struct AllowPolicy {
     direction: Direction,
     priority: Priority,

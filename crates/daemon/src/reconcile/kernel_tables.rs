@@ -1,5 +1,4 @@
-//! The kernel's tables, as far as [`Reconciler`](super::Reconciler) has them follow the policies: a
-//! simulation has tables of its own.
+//! The kernel's tables as [`Reconciler`](super::Reconciler) uses them. The simulation has its own.
 
 use std::{fmt::Debug, net::IpAddr};
 

@@ -1,5 +1,5 @@
-//! Plans policies anew that came one by one, in a thread of its own: it may take some tenths of a
-//! second, for which nobody is to wait.
+//! Rebuilds the policy classifier on a thread of its own after policies came one by one. It may
+//! take some tenths of a second.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -9,7 +9,7 @@ use uxfrm_io::{poll::Waker, priority};
 
 use crate::clock::now;
 
-/// At most one plan at a time.
+/// At most one rebuild at a time.
 #[derive(Debug)]
 pub(crate) struct PolicyRebuild {
     waker: Waker,

@@ -1,5 +1,5 @@
-//! What the kernel did not take is tried again: after pauses that grow, as each try may cost
-//! seconds. It is told of once, until the reason is another or it has come true.
+//! Retries failed kernel updates with exponential back-off. A reason is logged once until it
+//! changes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const SHORTEST: Duration = Duration::from_millis(400);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(8);
 
-/// When to try again, if there is something to try.
+/// The time of the next try, if one is due.
 #[derive(Debug, Default)]
 pub(crate) struct Retry(Option<PendingRetry>);
 
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_a_reason_is_told_of_once() {
+    fn retry_backs_off_and_logs_reason_once() {
         let mut retrial = Retry::default();
         assert!(!retrial.is_due(at(0)) && !retrial.succeed());
         retrial.owe(at(0));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_not_kept_waiting_and_a_fault_does_not_hurry() {
+    fn retry_runs_at_once_on_change_only() {
         let mut retrial = Retry::default();
         retrial.hurry(at(0));
         assert!(!retrial.is_due(at(0)), "there is nothing to try");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_true_at_the_first_try_was_never_told_of() {
+    fn retry_success_at_first_try_logs_nothing() {
         let mut retrial = Retry::default();
         retrial.owe(at(0));
         assert!(!retrial.succeed());

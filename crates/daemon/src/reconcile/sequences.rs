@@ -125,7 +125,7 @@ enum NumberGrant {
     Received(u64),
 }
 
-/// A state that hands out no number any more, and where it was.
+/// A state that hands out no more numbers, with its last ones.
 #[derive(Debug)]
 struct EndedSa {
     sa: Arc<Sa>,
@@ -660,7 +660,7 @@ impl SequenceStore {
     }
 }
 
-/// Where a witness lies, and whom it wakes.
+/// Where the witness lies, and the poller to wake when numbers run short.
 pub(crate) struct WitnessPlace {
     pub(crate) shelf: Box<dyn WitnessStorage>,
     pub(crate) waker: Waker,

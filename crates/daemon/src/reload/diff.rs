@@ -1,4 +1,4 @@
-//! What has to be done so that what runs says what files say, and nothing else is touched.
+//! Finds the steps that make the running databases match the files.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! Steps as lines: `+` comes, `~` changes, `-` goes. No key is in them.
+//! Prints steps as lines: `+` added, `~` changed, `-` removed. No key is in them.
 
 use uxfrm_engine::{
     Action, Direction, Mark, Policy, PolicyKind, PortMask, SaConfig, SaId, SaProtocol, Selector,

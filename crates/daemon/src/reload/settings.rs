@@ -1,4 +1,4 @@
-//! Keys of the configuration that a reload only tells of: they are for the next start.
+//! Configuration keys that take effect at the next start only; a reload names them.
 
 use crate::config::{Config, Control, Crypto, Host, Runtime, Wire, Xfrm};
 
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_wait_are_named_and_those_that_are_followed_are_not() {
+    fn reload_names_keys_that_need_restart() {
         let parse = |text| Config::parse("test", text).expect("it is right");
         let now = parse("");
         assert!(waiting(&now, &parse("[host]\nat_exit = \"open\"")).is_empty());

@@ -1,4 +1,4 @@
-//! One thing that has to be done about a state or a policy.
+//! One change of a state or a policy by a reload.
 
 use uxfrm_engine::{Change, Defaults, Error, Mark, Policy, SaConfig, SaId};
 

@@ -124,7 +124,7 @@ fn verdicts(database: &Database) -> Vec<Option<uxfrm_engine::Action>> {
 
 proptest! {
     #[test]
-    fn what_runs_becomes_what_the_file_says(before in file(), after in file()) {
+    fn reload_makes_databases_match_files(before in file(), after in file()) {
         let mut running = said(&before);
         let mut written = FileOwned::all(&running);
         reload(&mut running, &mut written, &after);
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn what_clients_put_in_stays(before in file(), after in file(), between in file()) {
+    fn reload_keeps_objects_of_clients(before in file(), after in file(), between in file()) {
         let theirs = vec![
             policy(200, 24, 0, "block"),
             state(0xfe, 9, 0),
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn a_state_goes_on_unless_its_key_is_another() {
+fn reload_keeps_state_with_same_key() {
     let mut running = said(&[state(1, 1, 0)]);
     let mut written = FileOwned::all(&running);
     let turn = |database: &Database| database.current().sad.iter().next().map(|sa| sa.turn());
@@ -169,7 +169,7 @@ fn a_state_goes_on_unless_its_key_is_another() {
 /// Where a state's line says what no update changes, packets of the same key must not be accepted
 /// twice, nor an IV be sent twice.
 #[test]
-fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
+fn reload_same_key_continues_numbers() {
     let line = state(1, 1, 0);
     let changes = [
         "flag af-unspec",
@@ -206,7 +206,7 @@ fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
 }
 
 #[test]
-fn lines_have_no_keys() {
+fn reload_lines_show_no_keys() {
     let mut running = fresh();
     let mut written = FileOwned::all(&running);
     let told = reload(&mut running, &mut written, &[state(1, 0xab, 0)]);

@@ -1,4 +1,4 @@
-//! Tunnels and receive ports that files say otherwise than when they were last read.
+//! Tunnels and receive ports that files changed since they were last read.
 
 use uxfrm_link::{Admin, TunnelLink};
 use uxfrm_netlink::Refusal;

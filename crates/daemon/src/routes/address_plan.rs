@@ -61,7 +61,7 @@ pub(crate) struct Group {
     pub(crate) source: IpAddr,
 }
 
-/// Those of both families, in the order of their rules.
+/// The sources and groups of both families, in the order of their rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AddressPlan {
     pub(crate) sources: Vec<Source>,
@@ -69,7 +69,7 @@ pub(crate) struct AddressPlan {
     pub(crate) closing: UnreachableRoutes,
 }
 
-/// What a policy says of addresses.
+/// The addresses that a policy selects.
 #[derive(Clone, Copy, Debug)]
 struct PolicyAddresses {
     source: Destination,

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_is_the_address_that_the_policy_names_if_it_is_ours() {
+    fn route_source_is_own_policy_address() {
         let own: Vec<IpAddr> =
             ["127.0.0.1", "14.0.0.9", "14.0.0.52"].map(|own| own.parse().unwrap()).into();
         let named = Prefix::new("14.0.0.52".parse().unwrap(), 24).unwrap();

@@ -28,7 +28,7 @@ pub(super) struct Steps {
     pub(super) delete: Vec<Destination>,
 }
 
-/// All that policies want, and the routes that were made for it.
+/// The demand of all policies, and the routes made for it.
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
     /// What [`Source`]s stand for, from [`Source::FIRST`] on.
@@ -121,7 +121,7 @@ impl Source {
 /// 64 MiB.
 const SPARSE: usize = 8;
 
-/// How many policies want a source.
+/// How many policies want a source address.
 #[derive(Clone, Copy, Debug)]
 struct SourceDemand {
     source: Source,

@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_none_of_the_systems() {
+    fn divert_tables_avoid_system_tables() {
         assert_eq!(tables(30_000)[..3], [30_001, 30_002, 30_003]);
         assert_eq!(tables(251)[..3], [252, 256, 257]);
         assert_eq!(tables(u32::MAX)[..2], [1, 2]);

@@ -1,4 +1,4 @@
-//! The rule that leads to the table of destinations.
+//! The rule that looks up the table of destinations.
 
 use uxfrm_io::rtnetlink::{self, FirewallMark, Rtnetlink, Rule, RuleAction, Sender};
 use uxfrm_packet::Version;
@@ -12,7 +12,7 @@ pub(super) const FIRST: u32 = 32_700;
 /// The same where packets are marked: behind the default table's 32767.
 pub(super) const FALLBACK: u32 = 33_000;
 
-/// By what packets find their way into the TUN.
+/// How packets find the TUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DivertMode {
     /// A mark that the packet filter gives them, or the plan.
@@ -21,7 +21,7 @@ pub(crate) enum DivertMode {
     Destinations,
 }
 
-/// The rules of both families to one table: for all packets without our own mark.
+/// The rule of each family to one table, for all packets without the gateway's own mark.
 #[derive(Debug)]
 pub(super) struct LookupRule {
     pub(super) table: u32,

@@ -37,7 +37,7 @@ impl MulticastGroups {
     }
 }
 
-/// How many policies lead groups' packets to uxfrm.
+/// Counts of policies that lead multicast into the TUN.
 #[derive(Debug, Default)]
 pub(super) struct GroupPolicies {
     count: usize,

@@ -1,4 +1,4 @@
-//! Where tunnels lead, and how much the network takes towards there.
+//! The remote ends of tunnels, and the path MTU to each.
 
 use std::{collections::HashSet, net::IpAddr};
 

@@ -1,4 +1,4 @@
-//! What an outbound policy wants of routes.
+//! The routes that an outbound policy needs.
 
 use std::net::IpAddr;
 

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 64;
 /// Peers that are remembered until then; others are much like these.
 const MOST: usize = 4096;
 
-/// Peers whose ways back are to be looked at.
+/// Peers whose reverse path is still to be checked.
 #[derive(Debug, Default)]
 pub(super) struct RpFilterCheck {
     doubtful: Vec<IpAddr>,

@@ -1,5 +1,4 @@
-//! What a gateway that has ended left behind: rules, and the routes beneath that refuse what it
-//! protected.
+//! Rules and unreachable routes that a gateway left behind when it ended.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +16,7 @@ use super::{
 };
 use crate::config::DIVERTED;
 
-/// What a gateway that runs has. By default none runs.
+/// Rules and routes of a gateway that still runs. Empty by default.
 #[derive(Debug, Default)]
 pub(super) struct RunningGateway {
     /// Its rules.

@@ -1,5 +1,4 @@
-//! Settings of the kernel's that the TUN needs. They are made where they can be, and said where
-//! they can't.
+//! Kernel settings that the TUN needs: set where possible, reported where not.
 
 use std::{fs, io};
 

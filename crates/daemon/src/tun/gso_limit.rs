@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_super_packet_is_one_train() {
+    fn gso_limit_of_mtu_fits_one_message() {
         for (mtu, expected) in [(1500, 44), (9000, 7), (1280, 51), (576, 64), (65_535, 1), (0, 64)]
         {
             assert_eq!(segments(mtu), expected, "{mtu}");

@@ -1,4 +1,4 @@
-//! What tunnels and receive ports carried and dropped, for those who ask.
+//! Packet and drop counters of tunnels and receive ports.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,4 @@
-//! What went wrong, as clients are told: the kernel's errno, and words where the kernel has none
-//! for it.
+//! Errors as clients see them: the kernel's errno, and words where the kernel has no errno for it.
 
 use std::io;
 

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_passes_as_it_was_read() {
+    fn tunnel_spec_handed_over_is_unchanged() {
         let (ports, links) = lines(
             "fou add port 5555 ipproto 4\nip -6 fou add port 6666 gue\n\
              fou add port 7777 gue local 127.0.0.1 peer 10.0.0.2 peer_port 9\n\

@@ -15,7 +15,7 @@ use super::{TunnelService, sockets};
 /// Sockets of single addresses at the most: each is waited for, and the loop waits for 254 in all.
 const MOST: usize = 64;
 
-/// A receive port for all addresses, and where others of it are opened.
+/// A receive port for all addresses, and its sockets at single addresses.
 #[derive(Debug)]
 pub(super) struct WildcardPort {
     pub(super) port: Port,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_address_of_tunnels_has_its_socket_at_a_port_for_all() {
+    fn wildcard_port_opens_socket_per_tunnel_address() {
         let ports = ports(&[(5555, None), (6666, None), (7777, Some([192, 0, 2, 1]))]);
         let ends = [
             (1, Some(5555)),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_some_are_opened() {
+    fn per_address_sockets_are_limited() {
         let ends: Vec<_> = (1..=200).map(|local| (local, Some(5555))).collect();
         assert_eq!(nearer(&ports(&[(5555, None)]), &tunnels(&ends)).len(), MOST);
     }

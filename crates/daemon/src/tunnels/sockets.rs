@@ -1,5 +1,5 @@
-//! What is opened for tunnels: TUNs, raw sockets, the sockets of receive ports; and the way to the
-//! other end.
+//! Opens TUNs, raw sockets and receive port sockets of tunnels, and finds the route to the other
+//! end.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};

@@ -9,14 +9,14 @@ use uxfrm_tunnel::{Port, PortRequest, Ports, Tunnel, Tunnels};
 use super::{TunnelService, error};
 use crate::{config::Config, ports::workers};
 
-/// What batch files add; it can be, all together.
+/// The ports and links that batch files add.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TunnelSpec {
     pub(super) ports: Vec<PortRequest>,
     pub(super) links: Vec<TunnelLink>,
 }
 
-/// What a plan's lines are checked against: those before them, and what is the gateway's.
+/// What a line is checked against: the lines before it, and names and ports of the gateway.
 #[derive(Debug)]
 struct SpecContext {
     ports: Ports,
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_file_is_ports_and_tunnels() {
+    fn tunnel_batch_yields_ports_and_links() {
         let plan = read(
             "ip fou add port 5555 ipproto 4\nip -6 fou add port 6666 gue\n\
              fou add port 7777 gue local 127.0.0.1 dev lo\n\

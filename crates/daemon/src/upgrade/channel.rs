@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_predecessor_waits_for_its_successor_s_end_however_long_that_takes() {
+    fn await_end_waits_until_successor_ended() {
         let (predecessor, supervisor) = connected();
         let waiting = std::thread::spawn(move || predecessor.await_end(Duration::ZERO));
         assert_eq!(Report::receive(&supervisor).unwrap(), Some(Report::Abandon));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_supervisor_nobody_is_the_gateway() {
+    fn take_over_without_supervisor_fails() {
         let (predecessor, supervisor) = connected();
         drop(supervisor);
         assert!(predecessor.await_end(Duration::from_secs(60)).is_err());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_goes_on_when_it_is_told_to_and_not_else() {
+    fn take_over_continues_only_on_go_on() {
         for (order, goes_on) in [(Order::GoOn, true), (Order::Ended, false), (Order::Begin, false)]
         {
             let (successor, supervisor) = connected();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_of_another_dialect_is_not_understood() {
+    fn order_in_unknown_format_is_an_error() {
         let (link, supervisor) = Link::pair().unwrap();
         let (passed, _end) = Link::pair().unwrap();
         supervisor.send(&worded(TAKE, b"another"), &[passed.as_fd()]).unwrap();

@@ -104,7 +104,7 @@ pub(super) struct Manifest {
     pub(super) devices: Option<devices::DevicesHandover>,
 }
 
-/// What of the configuration the kernel's tables hang on.
+/// The configuration that the kernel's tables depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) tun: String,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_take_what_there_is_is_refused() {
+    fn hello_without_needed_feature_is_refused() {
         let first = r#"{"version":2,"release":"0.1.0","refused":null}"#;
         assert_eq!(refusal(first, &[]), None, "the first releases take states, policies, clients");
         for what in [TUNNELS, DEVICES] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn another_format_is_refused_with_words() {
+    fn hello_of_other_version_is_refused() {
         let text = r#"{"version":1,"release":"9.0.0","refused":null,"takes":["tunnels"]}"#;
         let why = "release 9.0.0 does not take over from this one: restart it instead";
         assert_eq!(refusal(text, &[]), Some(why.to_owned()));

@@ -86,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_have_brackets_and_spaces() {
+    fn proc_stat_with_odd_name_is_parsed() {
         assert_eq!(parse("12 (uxfrm-gateway) S 11 12 0"), Some(("uxfrm-gateway", "S", 11)));
         assert_eq!(parse("12 (a) b) Z 1 12 0"), Some(("a) b", "Z", 1)));
         assert_eq!(parse("12"), None);
     }
 
     #[test]
-    fn a_process_is_its_effective_user_s() {
+    fn proc_status_yields_effective_user() {
         assert_eq!(user("Name:\tuxfrm-gateway\nUid:\t0\t65534\t0\t0\nGid:\t0"), Some(65534));
         assert_eq!(user("Name:\tuxfrm-gateway\n"), None);
         assert!(is_ours(std::process::id()));

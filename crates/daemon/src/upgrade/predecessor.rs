@@ -1,5 +1,5 @@
-//! The process that hands over. It goes on as it was whatever happens to the other before that is
-//! the gateway, which the supervisor decides: then it ends this process.
+//! The process that hands over. It runs on unchanged whatever happens to the successor, until the
+//! supervisor decides for the successor and ends this process.
 
 use std::{
     net::IpAddr,
@@ -93,7 +93,7 @@ struct OngoingUpgrade {
     failed: Option<String>,
 }
 
-/// What a gateway has to hand over.
+/// The parts of a gateway that are handed over.
 pub(crate) struct HandoverSource<'a> {
     pub(crate) config: &'a Config,
     pub(crate) database: &'a mut Database,
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_successor_ended_is_told_where_it_said_so() {
+    fn last_word_of_ended_successor_is_reported() {
         let hello = |refused: Option<&str>| serde_json::json!({ "version": VERSION, "release": "1.0", "refused": refused });
         let why = told(Some(&hello(Some("config.toml: no such key"))));
         assert_eq!(

@@ -9,7 +9,7 @@ use uxfrm_runtime::Halted;
 /// Bytes that pass while no worker runs: what one worker lets wait at the most.
 const MOST: usize = 8 << 20;
 
-/// All that wait.
+/// All packets that wait for states.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct QueuedPackets {
     packets: Vec<QueuedPacketHandover>,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_pass_with_all_that_is_known_of_them() {
+    fn queued_packets_handed_over_keep_metadata() {
         let sent = [
             (0, waiting(100, Segments::Tcp { mss: 40 })),
             (0, waiting(1, Segments::One)),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_counted() {
+    fn queued_packets_over_limit_are_counted() {
         let sent = (0..130).map(|_| (0, waiting(65_535, Segments::One)));
         let (passed, bytes) = QueuedPackets::of_each(sent);
         assert!(bytes.len() <= MOST);

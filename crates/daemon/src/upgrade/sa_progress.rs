@@ -1,5 +1,5 @@
-//! How far a state is, as it passes to another process: what its message does not say, or says in
-//! seconds.
+//! A state's numbers, counts and times for the next process: its netlink message lacks them, or has
+//! seconds only.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn received_numbers_pass_as_bits() {
+    fn replay_window_handed_over_is_unchanged() {
         for received in [vec![], vec![9], vec![1, 5, 9], vec![4_000, 4_063, 4_064, 4_095]] {
             let highest = received.last().copied().unwrap_or(0);
             let mut passed = numbers(highest, &bits(highest, &received));
@@ -161,7 +161,7 @@ mod tests {
 
     /// Workers run on while a state is looked at.
     #[test]
-    fn numbers_above_the_highest_wait_for_the_final_ones() {
+    fn replay_window_waits_for_final_numbers() {
         assert_eq!(numbers(9, &bits(9, &[5, 9, 10, u64::MAX])), [9, 5]);
     }
 }

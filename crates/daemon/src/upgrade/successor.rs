@@ -228,7 +228,7 @@ impl Successor {
     }
 }
 
-/// What is left to do with, as the workers start.
+/// What is left to do when the workers start.
 #[derive(Debug)]
 pub(crate) struct TakenOver {
     /// Who asked.
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_of_another_format_is_refused_with_words() {
+    fn manifest_of_other_version_is_refused() {
         let place = serde_json::json!({
             "tun": "uxfrm0", "table": 1, "mark": 1, "sequences": null, "is_controlled": true,
         });

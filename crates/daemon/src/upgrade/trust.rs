@@ -17,8 +17,8 @@ use nix::{fcntl::OFlag, unistd::Uid};
 /// could have written, and none is started.
 const MOST: usize = 64;
 
-/// What gateways have said that they may write, before they read anything. One that is broken into
-/// later can only add to it.
+/// The paths that gateways declared as writable before they read anything. A gateway that is
+/// broken into later can only add to them.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredPaths {
     places: Vec<PathBuf>,

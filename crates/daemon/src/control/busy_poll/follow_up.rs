@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_asks_again_at_once_is_waited_for() {
+    fn busy_poll_waits_only_for_immediate_follow_ups() {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
         let mut rhythm = FollowUp { answered: None, several_processors: true, tired: 0, next: 0 };

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gateway_that_is_stopped_is_said_to_be_there_and_not_to_answer() {
+    fn stat_of_stopped_gateway_reports_timeout() {
         let text = unanswered(&io::ErrorKind::WouldBlock.into()).to_string();
         assert!(text.contains("has not answered for 5 s"), "{text}");
         let name = b"uxfrm-test/silent";

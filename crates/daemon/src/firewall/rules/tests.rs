@@ -48,7 +48,7 @@ const BLOCK: Option<&str> = Some("in_policy_block");
 const NO_POLICY: Option<&str> = Some("in_no_policy");
 
 #[test]
-fn without_policies_everything_passes() {
+fn ruleset_without_policies_accepts_all() {
     let table = made(&[]);
     assert_eq!(table.name, "uxfrm-tun9");
     assert_eq!(
@@ -83,7 +83,7 @@ fn without_policies_everything_passes() {
 }
 
 #[test]
-fn what_came_by_the_tun_was_checked_already() {
+fn ruleset_accepts_packets_from_tun() {
     let table = made(&["xfrm policy setdefault in block fwd block"]);
     for name in ["in", "fwd"] {
         assert_eq!(chain(&table, name)[0].conditions, [Condition::came_by("tun9")]);
@@ -92,7 +92,7 @@ fn what_came_by_the_tun_was_checked_already() {
 }
 
 #[test]
-fn policies_stand_in_the_order_in_which_they_decide() {
+fn ruleset_keeps_policy_order() {
     let table = made(&[
         &format!(
             "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in priority 7 {ESP_REQUIRED}"
@@ -116,7 +116,7 @@ fn policies_stand_in_the_order_in_which_they_decide() {
 }
 
 #[test]
-fn a_sub_policy_that_lets_pass_leaves_the_word_to_the_main_one() {
+fn ruleset_sub_allow_continues_with_main() {
     let table = made(&[
         "xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir fwd ptype sub",
         &format!(
@@ -138,7 +138,7 @@ fn a_sub_policy_that_lets_pass_leaves_the_word_to_the_main_one() {
 }
 
 #[test]
-fn the_default_of_a_direction_is_its_own() {
+fn ruleset_default_is_per_direction() {
     let table = made(&["xfrm policy setdefault in block"]);
     assert_eq!(chain(&table, "in-sub").last().map(|rule| rule.counter), Some(NO_POLICY));
     assert_eq!(
@@ -148,7 +148,7 @@ fn the_default_of_a_direction_is_its_own() {
 }
 
 #[test]
-fn a_selector_is_its_conditions() {
+fn ruleset_selector_becomes_conditions() {
     let table = made(&[
         "xfrm policy add src 10.2.0.5/16 dst 10.1.0.1/32 proto tcp dport 80 dir in mark 3 mask 0xf action block",
         "xfrm policy add src ::/0 dst fd01::/64 dir in action block",
@@ -175,7 +175,7 @@ fn a_selector_is_its_conditions() {
 
 /// A program may have a packet go by others, and a neighbour's may have any routing header.
 #[test]
-fn what_goes_by_others_is_refused_by_where_it_goes_next_and_at_last() {
+fn ruleset_checks_next_hop_and_final_address() {
     let prefix = rtnetlink::Prefix::new("fd02::".parse().unwrap(), 16).unwrap();
     let table = made(&[
         "xfrm policy add src ::/0 dst fd02::/16 dir out action block",
@@ -198,14 +198,14 @@ fn what_goes_by_others_is_refused_by_where_it_goes_next_and_at_last() {
 }
 
 #[test]
-fn policies_of_xfrm_interfaces_are_none_of_its_business() {
+fn ruleset_ignores_xfrm_interface_policies() {
     let table =
         made(&["xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in if_id 5 action block"]);
     assert!(chain(&table, "in-main").is_empty());
 }
 
 #[test]
-fn what_leaves_past_the_tun_is_judged_by_the_policies_out() {
+fn ruleset_checks_outgoing_packets_past_tun() {
     let table = made(&[
         &format!("xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out {ESP_REQUIRED}"),
         "xfrm policy add src 10.1.0.0/16 dst 10.2.0.9/32 dir out priority 1",
@@ -248,7 +248,7 @@ fn made_of(lines: &[String]) -> Table {
 }
 
 #[test]
-fn policies_that_do_the_same_are_one_rule_and_a_set() {
+fn many_similar_policies_share_rule_and_set() {
     let lines: Vec<_> = (0..1000).map(|serial| host(serial, "out", "action block")).collect();
     let table = made_of(&lines);
     let [rule] = chain(&table, "out-main") else { panic!("one rule") };
@@ -263,7 +263,7 @@ fn policies_that_do_the_same_are_one_rule_and_a_set() {
 }
 
 #[test]
-fn a_few_policies_have_a_rule_each() {
+fn few_policies_have_own_rules() {
     for (count, rules, sets) in [(4, 4, 0), (5, 1, 1)] {
         let lines: Vec<_> = (0..count).map(|serial| host(serial, "fwd", "action block")).collect();
         let table = made_of(&lines);
@@ -272,7 +272,7 @@ fn a_few_policies_have_a_rule_each() {
 }
 
 #[test]
-fn a_policy_that_does_otherwise_parts_those_around_it() {
+fn other_verdict_separates_neighbouring_groups() {
     let action = |serial| if serial == 500 { "action allow" } else { "action block" };
     let lines: Vec<_> = (0..1000).map(|serial| host(serial, "fwd", action(serial))).collect();
     let table = made_of(&lines);
@@ -285,7 +285,7 @@ fn a_policy_that_does_otherwise_parts_those_around_it() {
 /// Neighbours that do otherwise share nothing: each has a rule, and a packet would walk along all
 /// of them.
 #[test]
-fn policies_out_of_too_many_rules_have_none() {
+fn outgoing_rules_over_limit_are_left_out() {
     let action = |serial: usize| ["action block", "action allow"][serial % 2];
     for (count, expected) in [(MANY, MANY), (MANY + 1, 0)] {
         let lines = (0..count).map(|serial| host(serial, "out", action(serial)));
@@ -297,7 +297,7 @@ fn policies_out_of_too_many_rules_have_none() {
 }
 
 #[test]
-fn a_closed_table_drops_all_but_what_is_exempt() {
+fn closed_ruleset_drops_all_but_exempt() {
     let around = RulesetContext {
         tun: "tun9".to_owned(),
         mark: 7,

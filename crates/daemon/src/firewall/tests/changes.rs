@@ -14,7 +14,7 @@ proptest! {
     /// Whatever policies come and go, the table does what the first policy that fits says; and
     /// while it changes, no packet passes that would neither before nor afterwards.
     #[test]
-    fn the_table_does_what_the_first_policy_says(
+    fn firewall_verdict_equals_first_policy(
         first in prop::collection::vec(policies(), 0..60),
         requests in prop::collection::vec(requests(), 1..25),
         packets in prop::collection::vec(packets(), 24),
@@ -40,7 +40,7 @@ proptest! {
 
     /// Nothing is lost when several things change at once.
     #[test]
-    fn the_table_follows_what_changes_together(
+    fn firewall_follows_combined_changes(
         first in prop::collection::vec(policies(), 0..60),
         rounds in prop::collection::vec(prop::collection::vec(requests(), 1..5), 1..15),
         packets in prop::collection::vec(packets(), 24),
@@ -55,7 +55,7 @@ proptest! {
     /// What the kernel refuses half-way lets nothing pass that would neither before nor afterwards,
     /// and can be put right.
     #[test]
-    fn a_change_that_is_refused_half_way_opens_nothing(
+    fn change_refused_half_way_lets_nothing_pass(
         first in prop::collection::vec(policies(), 0..60),
         requests in prop::collection::vec((requests(), 0_usize..20), 1..15),
         packets in prop::collection::vec(packets(), 24),
@@ -84,7 +84,7 @@ proptest! {
     /// A change of which the kernel does nothing leaves all as it was, and the next ones need no
     /// new table.
     #[test]
-    fn a_change_that_is_refused_as_a_whole_costs_nothing_else(
+    fn change_refused_as_whole_is_undone_alone(
         first in prop::collection::vec(policies(), 0..60),
         rounds in prop::collection::vec((prop::collection::vec(single_requests(), 1..3), any::<bool>()), 1..40),
         packets in prop::collection::vec(packets(), 24),
@@ -106,7 +106,7 @@ proptest! {
     /// it comes, no packet is dropped meanwhile that passes before and afterwards, as a run that it
     /// parts moves.
     #[test]
-    fn a_table_follows_one_policy_by_keys_and_single_rules(
+    fn firewall_follows_policy_by_keys_and_rules(
         first in prop::collection::vec(policies(), 0..60),
         requests in prop::collection::vec(single_requests(), 1..40),
         packets in prop::collection::vec(packets(), 24),
@@ -131,7 +131,7 @@ proptest! {
     /// Where all rules together are too many for a transaction, what does not need that goes on,
     /// and what does is refused without a trace.
     #[test]
-    fn a_table_that_can_not_be_told_anew_goes_on_by_keys_and_single_rules(
+    fn firewall_not_reloadable_follows_by_keys_and_rules(
         first in prop::collection::vec(policies(), 0..60),
         rounds in prop::collection::vec(prop::collection::vec(requests(), 1..3), 1..25),
         packets in prop::collection::vec(packets(), 24),

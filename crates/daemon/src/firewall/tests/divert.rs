@@ -98,7 +98,7 @@ proptest! {
 
     /// Neither more nor less than what policies protect goes to uxfrm.
     #[test]
-    fn what_the_first_policy_protects_goes_to_uxfrm(
+    fn divert_marks_packets_of_protecting_policy(
         first in prop::collection::vec(policies(), 0..40),
         changes in prop::collection::vec(requests(), 0..6),
         packets in prop::collection::vec(fragments(), 48),

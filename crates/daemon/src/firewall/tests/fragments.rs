@@ -86,7 +86,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn no_datagram_that_passes_loses_a_fragment(
+    fn fragments_of_passing_datagram_all_pass(
         first in prop::collection::vec(policies(), 0..60),
         requests in prop::collection::vec(requests(), 1..15),
         packets in prop::collection::vec(packets(), 24),
@@ -103,7 +103,7 @@ proptest! {
 
     /// Where no policy asks for ports or marks, a fragment fares as its datagram does.
     #[test]
-    fn what_can_be_judged_by_fragments_is(
+    fn fragments_are_dropped_early_where_decidable(
         first in prop::collection::vec(policies().prop_filter("plain", is_plain), 0..60),
         requests in prop::collection::vec(requests(), 1..15),
         packets in prop::collection::vec(packets(), 24),

@@ -1,4 +1,4 @@
-//! Whether a busy device gathers: it is tried both ways in turn, and again after a while.
+//! A/B trial of batching on a busy device: both ways in turn, and again after a while.
 //!
 //! A timer costs some machines less than a wake for each frame, and others more: which of them this
 //! is shows in how many frames come.
@@ -15,14 +15,14 @@ const HOLDS: usize = 300;
 /// One frame more for so many must come by gathering, which has each of them wait.
 const FEW: u64 = 20;
 
-/// When a device tells of its frames.
+/// How a device delivers frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
     Batched,
     Immediate,
 }
 
-/// What was found, or as far as the trial is.
+/// A running trial, or its result.
 #[derive(Clone, Debug)]
 pub(super) enum AbTest {
     /// So many looks were had, in the order of [`ORDER`]; what came in them each way.
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gathers_where_more_frames_come_so() {
+    fn ab_test_picks_batching_if_it_gains() {
         for growth in [-10_000, 0, 50_000] {
             assert_eq!(found(500_000, 400_000, growth), Delivery::Batched, "{growth}");
             assert_eq!(found(400_000, 500_000, growth), Delivery::Immediate, "{growth}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_holds_for_a_while_and_through_quiet_times() {
+    fn ab_test_result_holds_for_a_while() {
         let mut trial = AbTest::new();
         let mut pace = trial.begin();
         for _look in ORDER {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_that_was_broken_off_begins_anew() {
+    fn ab_test_interrupted_starts_over() {
         let mut trial = AbTest::new();
         assert_eq!(trial.begin(), ORDER[0]);
         assert_eq!(trial.go_on(1_000_000), ORDER[1]);

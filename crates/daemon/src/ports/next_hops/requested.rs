@@ -1,5 +1,4 @@
-//! The destinations that workers ask for, for the process that goes on: its workers are to know the
-//! ways before packets come.
+//! Destinations that workers asked for lately. A successor resolves them before packets come.
 
 use std::{
     collections::HashSet,
@@ -19,7 +18,7 @@ const IN_USE: Duration = KNOWN_FOR.saturating_mul(2);
 /// Destinations that are kept of a time: as many as a worker knows.
 const MOST: usize = 1 << 16;
 
-/// Those that were asked for lately. Copies are the same.
+/// Destinations that were asked for lately. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestedDestinations(Arc<Mutex<RecentDestinations>>);
 
@@ -55,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_again_and_again_stays() {
+    fn recent_destinations_keep_repeated_ones() {
         let requested = RequestedDestinations::default();
         let [often, once] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
         requested.note(once, Moment::from_secs(1));

@@ -39,7 +39,7 @@ const FIRST_LINE: &str = "uxfrm policies 1";
 /// Bytes of the largest file that is read: some million policies.
 const LARGEST: u64 = 1 << 30;
 
-/// What a run protected.
+/// The policies that a run protected.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SavedPolicies {
     /// Directions in which all was refused that no policy is for, and by whose word.
@@ -48,7 +48,7 @@ pub(crate) struct SavedPolicies {
     pub(super) policies: Vec<SavedPolicy>,
 }
 
-/// One policy, as far as plain packets go.
+/// One policy, reduced to its effect on plain packets.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SavedPolicy {
     pub(super) direction: Direction,
@@ -70,7 +70,7 @@ pub(super) enum Verdict {
     Refuse,
 }
 
-/// Who put a policy in.
+/// Whether a file or a program added a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PolicyOrigin {
     /// Batch files.
@@ -167,7 +167,7 @@ fn put(
     out.flush()
 }
 
-/// What passes on its way to a file is summed up.
+/// Computes the checksum of what it writes to a file.
 struct ChecksumWriter<W> {
     out: W,
     sum: crc32fast::Hasher,
@@ -414,7 +414,7 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<SavedPolicies>> {
     Ok(Some(portrait))
 }
 
-/// A portrait beside the one that stands in a directory.
+/// A new file beside the current one, which it will replace.
 #[derive(Debug)]
 pub(super) struct DraftFile(File);
 

@@ -1,5 +1,5 @@
-//! Keeps the portrait on the disk like the policies, in a thread of its own, some time after they
-//! change.
+//! Keeps the saved policies on the disk up to date from a thread of its own, some time after
+//! policies change.
 
 use std::{
     io,
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10);
 const SHARE: u32 = 20;
 
-/// The portrait of a gateway that runs.
+/// Saves the policies of a running gateway.
 #[derive(Debug)]
 pub(crate) struct PolicySaver {
     directory: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct PolicySaver {
     is_failing: bool,
 }
 
-/// What came of writing it.
+/// The result of one write.
 #[derive(Debug)]
 struct SaveResult {
     generation: u64,

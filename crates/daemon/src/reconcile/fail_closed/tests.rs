@@ -58,7 +58,7 @@ const NET: &str =
 const LAN: &str = "xfrm policy add dst 192.168.0.0/16 dir out priority 100\n";
 
 #[test]
-fn what_programs_protected_is_held_and_what_they_let_pass_passes() {
+fn saved_program_policies_refuse_or_pass() {
     let mut next = database("");
     assert_eq!(hold(&mut next, &left("", &[ALL, LAN].concat()), PolicyFiles::Decide), 2);
     assert_eq!(outcome(&next, "10.2.0.1"), Verdict::Refuse);
@@ -66,7 +66,7 @@ fn what_programs_protected_is_held_and_what_they_let_pass_passes() {
 }
 
 #[test]
-fn what_files_said_is_theirs_to_say_again() {
+fn saved_file_policies_are_left_to_files() {
     let mut next = database("");
     assert_eq!(hold(&mut next, &left(NET, ""), PolicyFiles::Decide), 0);
     assert_eq!(hold(&mut next, &left(NET, ""), PolicyFiles::AreFaulty), 1);
@@ -74,7 +74,7 @@ fn what_files_said_is_theirs_to_say_again() {
 }
 
 #[test]
-fn live_policy_decides_before_all_that_is_held() {
+fn live_policy_precedes_saved_ones() {
     let pass = "xfrm policy add dst 10.2.0.0/24 dir out priority 100\n";
     let mut next = database(NET);
     hold(&mut next, &left("", pass), PolicyFiles::Decide);
@@ -82,7 +82,7 @@ fn live_policy_decides_before_all_that_is_held() {
 }
 
 #[test]
-fn file_that_lets_pass_less_urgently_opens_nothing() {
+fn lower_priority_file_policy_opens_nothing() {
     let pass = "xfrm policy add dst 10.0.0.0/8 dir out priority 800\n";
     let mut next = database(pass);
     hold(&mut next, &left(pass, NET), PolicyFiles::Decide);
@@ -91,7 +91,7 @@ fn file_that_lets_pass_less_urgently_opens_nothing() {
 }
 
 #[test]
-fn policy_of_the_same_name_takes_the_place_of_what_is_held() {
+fn same_policy_replaces_saved_one() {
     let mut next = database("");
     hold(&mut next, &left("", NET), PolicyFiles::Decide);
     let again = database(NET).current().spd.iter().next().unwrap().policy();
@@ -101,7 +101,7 @@ fn policy_of_the_same_name_takes_the_place_of_what_is_held() {
 }
 
 #[test]
-fn defaults_that_a_program_set_to_block_are_held() {
+fn saved_block_defaults_are_kept() {
     let block = "xfrm policy setdefault out block\n";
     let mut next = database("");
     hold(&mut next, &left("", &[block, LAN].concat()), PolicyFiles::Decide);
@@ -112,7 +112,7 @@ fn defaults_that_a_program_set_to_block_are_held() {
 }
 
 #[test]
-fn what_is_held_is_held_over_another_start() {
+fn saved_policies_survive_second_start() {
     let mut second = database("");
     hold(&mut second, &left("", NET), PolicyFiles::Decide);
     let portrait = SavedPolicies::of(&second.current().spd, &FileOwned::default());
@@ -123,7 +123,7 @@ fn what_is_held_is_held_over_another_start() {
 }
 
 #[test]
-fn damaged_or_foreign_files_are_none_and_say_so() {
+fn damaged_saved_policies_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     assert!(saved_policies::read(directory.path()).unwrap().is_none());
     let (database, written) = run(LAN, NET);
@@ -155,7 +155,7 @@ fn faults() -> Vec<fn(&Path)> {
 }
 
 #[test]
-fn whoever_cannot_read_what_was_protected_refuses_all_until_it_is_let_go() {
+fn unreadable_saved_policies_refuse_all() {
     for fault in faults() {
         let directory = tempfile::tempdir().unwrap();
         fault(&saved_policies::path(directory.path()));
@@ -175,7 +175,7 @@ fn whoever_cannot_read_what_was_protected_refuses_all_until_it_is_let_go() {
 }
 
 #[test]
-fn what_lies_where_a_draft_is_written_keeps_nobody_waiting_and_leads_nowhere() {
+fn draft_path_taken_is_replaced_without_following() {
     let (database, written) = run(LAN, NET);
     let elsewhere = tempfile::NamedTempFile::new().unwrap();
     let draft = |directory: &Path| {
@@ -235,7 +235,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn portraits_say_what_they_were_told(policies in prop::collection::vec(policies(), 0..8)) {
+    fn saved_policies_written_and_read_are_unchanged(policies in prop::collection::vec(policies(), 0..8)) {
         let defaults = vec![(Direction::Out, PolicyOrigin::Programs)];
         let portrait = SavedPolicies { defaults, policies };
         prop_assert_eq!(SavedPolicies::parse(&portrait.to_text()), Some(portrait));

@@ -1,4 +1,4 @@
-//! States that another process has carried until now, with numbers of this store (`uxfrm upgrade`).
+//! States taken over from another process, with numbers of this store (`uxfrm upgrade`).
 
 use std::{fs, io, path::Path, sync::Arc};
 

@@ -1,5 +1,4 @@
-//! What a start finds in place of the store of sequence numbers, and what that means for whoever
-//! runs the gateway.
+//! The condition in which a start finds the store of sequence numbers, and its consequences.
 
 use std::{fmt, io, path::Path};
 

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_is_drawn_once_under_a_key_and_never_zero() {
+    fn iv_prefix_is_unique_per_key_and_nonzero() {
         let mut prefixes = IvPrefixes::default();
         prefixes.learn(7, 2);
         let drawn: Vec<_> = (0..3).map(|_| prefixes.draw(7, each_twice).unwrap().get()).collect();

@@ -27,7 +27,7 @@ const ROOM: u64 = 1 << 20;
 const GROUP: usize = 1024;
 const VERSION: &str = "1";
 
-/// What tells a store from all others, and from its own copies.
+/// Distinguishes a store from all others and from its own copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreId {
     /// Random, drawn when the store was made.

@@ -9,7 +9,7 @@ use super::{
     sa_name::SaName,
 };
 
-/// Of each state, up to where it may send and receive by what is on the disk.
+/// How far each state may send and receive by the journal on the disk.
 #[derive(Debug, Default)]
 pub(crate) struct JournalView(BTreeMap<SaName, (u64, u64)>);
 

@@ -13,7 +13,7 @@ use std::{
 use nix::libc;
 use uxfrm_io::mapped_file::MappedFile;
 
-/// Where a run's memory lies, and that of the one before.
+/// Where the witness of this run and of the last one lie.
 pub(crate) trait WitnessStorage: Debug + Send + Sync {
     /// Its name, for people.
     fn name(&self) -> String;
@@ -31,7 +31,7 @@ pub(crate) trait WitnessStorage: Debug + Send + Sync {
     fn create(&self, most: usize) -> io::Result<Box<dyn WitnessMemory>>;
 }
 
-/// The memory of one run. What is stored there is there whenever the process ends, however it ends.
+/// The witness of one run. What is stored stays, however the process ends.
 pub(crate) trait WitnessMemory: Debug + Send + Sync {
     /// The words; only those for which there is room may be touched.
     fn words(&self) -> &'static [AtomicU64];

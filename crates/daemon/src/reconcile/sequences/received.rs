@@ -26,7 +26,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// So long a reservation stays that is larger than the rate asks for.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What one state may have received before this run.
+/// Numbers that a state may have received before this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedBefore {
     /// It received this one.
@@ -54,7 +54,7 @@ impl ReceivedBefore {
     }
 }
 
-/// How fast a state's numbers come.
+/// The rate at which a state's numbers arrive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NumberRate {
     head: u64,
@@ -69,7 +69,7 @@ pub(super) struct NumberRate {
     drawn_back: Option<u64>,
 }
 
-/// What is to be written down of a state's edge.
+/// A new edge of a state for the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeMove {
     /// It may accept no more before this is on the disk.

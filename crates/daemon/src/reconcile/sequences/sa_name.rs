@@ -1,4 +1,4 @@
-//! What names a state and its key in the file of reservations.
+//! Names a state and its key in the journal.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -81,7 +81,7 @@ impl fmt::Display for SaName {
     }
 }
 
-/// It is none of ours.
+/// The text is no state's name.
 #[derive(Debug)]
 pub(super) struct InvalidSaName;
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back() {
+    fn sa_name_printed_and_parsed_is_unchanged() {
         for text in [
             "000102030405060708090a0b0c0d0e0f 10.0.0.1 0x00000001 0x0/0x0",
             "ff0102030405060708090a0b0c0d0e0f fd00::1 0xffffffff 0x10/0xffffffff",

@@ -141,7 +141,7 @@ mod tests {
     proptest! {
         /// Beside a list of what happened, newest last.
         #[test]
-        fn the_highest_of_a_key_is_that_of_all_that_are_gone(
+        fn sent_numbers_keep_highest_of_key(
             happened in prop::collection::vec((0_u32..3, 0_u32..4, 0_u64..50, any::<bool>()), 0..60),
             remembered in 1_usize..8,
         ) {

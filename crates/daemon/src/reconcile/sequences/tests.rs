@@ -251,7 +251,7 @@ const STATIC: [u8; 20] = [1; 20];
 
 /// A program deletes a state and adds it again, under another SPI too: numbers go on without a gap.
 #[test]
-fn a_key_that_comes_back_goes_on_where_it_was() {
+fn readded_key_continues_numbers() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
     for (spi, expected) in [(1, 1), (1, 4), (2, 7)] {
@@ -270,7 +270,7 @@ fn a_key_that_comes_back_goes_on_where_it_was() {
 
 /// Two states with one key count in places of their own while both are there.
 #[test]
-fn states_that_share_a_key_do_not_skip_each_others_numbers() {
+fn states_sharing_key_do_not_skip_numbers() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
     let (first, second) = (run.add(1, &STATIC), run.add(2, &STATIC));
@@ -282,7 +282,7 @@ fn states_that_share_a_key_do_not_skip_each_others_numbers() {
 }
 
 #[test]
-fn a_state_that_sent_nothing_leaves_nothing_behind() {
+fn unused_state_leaves_no_record() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
     let sa = run.add(1, &STATIC);
@@ -293,7 +293,7 @@ fn a_state_that_sent_nothing_leaves_nothing_behind() {
 /// One that is deleted in the round in which it was added, and cannot be written down, has sent
 /// nothing and sends nothing.
 #[test]
-fn without_a_file_nothing_is_handed_out_and_it_is_tried_again() {
+fn missing_journal_grants_nothing_and_retries() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
     fs::create_dir(runs.path().join("sequences.new")).unwrap();
@@ -308,7 +308,7 @@ fn without_a_file_nothing_is_handed_out_and_it_is_tried_again() {
 
 /// Keys that come and go all the time leave a file and a memory that do not grow for ever.
 #[test]
-fn only_so_many_keys_are_remembered_and_the_file_is_rewritten() {
+fn remembered_keys_are_limited() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
     run.1.sent.remembered = 100;
@@ -330,7 +330,7 @@ fn only_so_many_keys_are_remembered_and_the_file_is_rewritten() {
 
 /// Power fails while lines are added: what was confirmed stands, the rest is nothing.
 #[test]
-fn a_line_that_was_cut_off_is_no_line() {
+fn truncated_journal_line_is_ignored() {
     let runs = Runs::new();
     drop(runs.start("spi 1", KEY));
     let whole = runs.text();
@@ -350,7 +350,7 @@ fn a_line_that_was_cut_off_is_no_line() {
 }
 
 #[test]
-fn a_batch_under_way_goes_on_with_a_state_that_went() {
+fn running_batch_continues_deleted_state() {
     let runs = Runs::new();
     let Run(database, mut store) = runs.start("spi 1", KEY);
     let sa = Arc::clone(database.snapshot().sad.iter().next().unwrap());
@@ -363,7 +363,7 @@ fn a_batch_under_way_goes_on_with_a_state_that_went() {
 }
 
 #[test]
-fn a_state_that_went_ends_when_its_key_is_used_again() {
+fn deleted_state_ends_when_key_is_reused() {
     let runs = Runs::new();
     let mut run = runs.start_empty();
     let (key, other) = ([1; 20], [2; 20]);

@@ -1,4 +1,4 @@
-//! A machine that goes on from a snapshot of its memory, perhaps as one of several.
+//! A machine that resumes from a memory snapshot, perhaps as one of several clones.
 
 use std::{collections::BTreeMap, sync::Arc};
 

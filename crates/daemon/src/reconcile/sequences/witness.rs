@@ -68,8 +68,8 @@ pub(crate) struct Witness {
     cells: Mutex<Cells>,
 }
 
-/// Who keeps what states receive: the witness, where there is one, and who is woken when numbers
-/// run short.
+/// Records what states receive in the witness, if there is one, and wakes the control thread when
+/// numbers run short.
 #[derive(Debug)]
 pub(super) struct ReceivedNumbers {
     pub(super) witness: Option<Witness>,

@@ -30,7 +30,7 @@ fn plan(lines: &[&str], own: &[&str], ways: &[(&str, u8, &str)]) -> AddressPlan 
 const PROTECTS: &str = "tmpl src 192.0.2.1 dst 198.51.100.1 proto esp mode tunnel";
 
 #[test]
-fn a_road_warrior_s_lan_is_left_out_of_its_tunnel() {
+fn plan_excludes_lan_of_road_warrior() {
     let all =
         format!("xfrm policy add src 10.3.0.1/32 dst 0.0.0.0/0 dir out priority 9 {PROTECTS}");
     let lan = "xfrm policy add dst 192.168.1.0/24 dir out priority 1";
@@ -41,7 +41,7 @@ fn a_road_warrior_s_lan_is_left_out_of_its_tunnel() {
 }
 
 #[test]
-fn a_source_of_all_addresses_is_each_of_the_host_s_own() {
+fn plan_any_source_is_each_host_address() {
     let all = format!("xfrm policy add dst 10.2.0.0/16 dir out {PROTECTS}");
     assert_eq!(
         planned(&[&all], &["127.0.0.1", "192.0.2.1", "10.3.0.1"]),
@@ -59,7 +59,7 @@ fn closed(lines: &[&str], own: &[&str]) -> [String; 2] {
 }
 
 #[test]
-fn without_a_tun_destinations_are_refused_to_which_no_source_is_let_pass() {
+fn plan_without_tun_refuses_destinations() {
     let from = |source: &str| {
         format!("xfrm policy add {source} dst 10.2.0.0/16 dir out priority 9 {PROTECTS}")
     };
@@ -79,14 +79,14 @@ fn without_a_tun_destinations_are_refused_to_which_no_source_is_let_pass() {
 
 /// Those have a table by source, which leads more than they are for, and uxfrm lets that pass.
 #[test]
-fn without_a_tun_what_asks_for_ports_refuses_nothing() {
+fn plan_without_tun_ignores_port_policies() {
     let l2tp = "xfrm policy add src 192.0.2.1/32 dst 198.51.100.1/32 proto udp dport 1701 dir out";
     let l2tp = format!("{l2tp} tmpl proto esp mode transport");
     assert_eq!(closed(&[&l2tp], &["192.0.2.1"]), [""; 2]);
 }
 
 #[test]
-fn what_asks_for_ports_is_left_to_the_chain() {
+fn plan_leaves_port_policies_to_chain() {
     let web = format!(
         "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 proto tcp dport 80 dir out {PROTECTS}"
     );
@@ -104,7 +104,7 @@ fn what_asks_for_ports_is_left_to_the_chain() {
 /// The kernel notes the TUN's MTU for a path whose packets it has not led there by a route, and
 /// would hold ESP to it.
 #[test]
-fn between_peers_ports_are_led_together() {
+fn plan_leads_all_ports_between_peers() {
     let ends = "src 192.0.2.1/32 dst 198.51.100.1/32 proto udp dport 1701";
     for template in [PROTECTS, "tmpl proto esp mode transport"] {
         let l2tp = format!("xfrm policy add {ends} dir out {template}");
@@ -113,7 +113,7 @@ fn between_peers_ports_are_led_together() {
 }
 
 #[test]
-fn a_better_policy_counts_and_not_a_longer_prefix() {
+fn plan_follows_priority_not_prefix_length() {
     let wide =
         format!("xfrm policy add src 10.1.0.0/16 dst 10.0.0.0/8 dir out priority 1 {PROTECTS}");
     let narrow = "xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 2";
@@ -121,7 +121,7 @@ fn a_better_policy_counts_and_not_a_longer_prefix() {
 }
 
 #[test]
-fn more_sources_than_rules_are_left_to_the_chain() {
+fn plan_leaves_excess_sources_to_chain() {
     let of_net =
         |net| format!("xfrm policy add src 10.{net}.0.0/16 dst 10.200.0.0/16 dir out {PROTECTS}");
     let many: Vec<_> = (0..40).map(of_net).collect();
@@ -142,7 +142,7 @@ fn more_sources_than_rules_are_left_to_the_chain() {
 }
 
 #[test]
-fn groups_are_led_where_a_policy_protects_what_unbound_sockets_send_there() {
+fn plan_leads_protected_multicast() {
     let all = ("224.0.0.0", 4, "192.0.2.1");
     let from =
         |source| format!("xfrm policy add {source} dst 0.0.0.0/0 dir out priority 9 {PROTECTS}");
@@ -160,7 +160,7 @@ fn groups_are_led_where_a_policy_protects_what_unbound_sockets_send_there() {
 }
 
 #[test]
-fn groups_of_another_device_keep_its_source() {
+fn plan_keeps_multicast_source_of_other_device() {
     let any = format!("xfrm policy add dst 0.0.0.0/0 dir out priority 9 {PROTECTS}");
     let narrow = format!("xfrm policy add dst 239.1.0.0/16 dir out priority 5 {PROTECTS}");
     let ways = [("224.0.0.0", 4, "192.0.2.1"), ("239.1.0.0", 16, "198.51.100.1")];

@@ -89,7 +89,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     #[test]
-    fn packets_take_the_way_that_the_longest_prefix_wants(events in events()) {
+    fn routes_follow_longest_prefix_policy(events in events()) {
         let all: Vec<IpAddr> = (0..32).map(v4).chain((0..32).map(v6)).collect();
         let (mut destinations, mut table) = (Destinations::default(), Table::default());
         let mut wishes: Vec<(Destination, Option<IpAddr>)> = Vec::new();
@@ -138,7 +138,7 @@ proptest! {
 }
 
 #[test]
-fn a_pool_of_clients_has_one_route_and_one_that_leaves_takes_its_own_out() {
+fn pool_has_one_route_minus_leaving_client() {
     let (mut destinations, mut table) = (Destinations::default(), Table::default());
     let client = |number: u32| (IpAddr::from(Ipv4Addr::from_bits(10 << 24 | number)), 32);
     (0..4096).for_each(|number| destinations.count_in(client(number), None));
@@ -162,7 +162,7 @@ fn a_pool_of_clients_has_one_route_and_one_that_leaves_takes_its_own_out() {
 }
 
 #[test]
-fn a_route_in_doubt_is_made_anew_or_deleted() {
+fn unverified_route_is_remade_or_deleted() {
     let mut destinations = Destinations::default();
     let [this, that] = [(v4(4), 32), (v4(6), 32)];
     destinations.count_in(this, None);
@@ -179,7 +179,7 @@ fn a_route_in_doubt_is_made_anew_or_deleted() {
 }
 
 #[test]
-fn a_million_prefixes_take_little_room() {
+fn million_prefixes_take_bounded_memory() {
     assert_eq!(
         [size_of::<((Ipv4Addr, u8), Node)>(), size_of::<((Ipv6Addr, u8), Node)>()],
         [28, 40]
@@ -189,7 +189,7 @@ fn a_million_prefixes_take_little_room() {
 /// Any address will do for a policy that names none of the host's: the one that needs a certain one
 /// gets it, whichever is counted in first.
 #[test]
-fn a_source_that_some_policy_needs_goes_before_none() {
+fn needed_source_precedes_none() {
     for wishes in [[None, Some(v4(200))], [Some(v4(200)), None]] {
         let mut destinations = Destinations::default();
         destinations.clear_demand();
@@ -200,7 +200,7 @@ fn a_source_that_some_policy_needs_goes_before_none() {
 }
 
 #[test]
-fn what_many_destinations_took_is_given_back() {
+fn destinations_memory_is_released() {
     let mut destinations = Destinations::default();
     let all = || (0..10_000).map(|number| (Ipv4Addr::from_bits(number << 4).into(), 28));
     all().for_each(|at| destinations.count_in(at, None));

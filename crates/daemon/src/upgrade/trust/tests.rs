@@ -28,7 +28,7 @@ fn why_not(untrusted: &DeclaredPaths, program: &Path) -> String {
 }
 
 #[test]
-fn a_program_of_ours_beneath_a_sticky_directory_is_started_by_any_name() {
+fn own_program_below_sticky_directory_is_trusted() {
     let (directory, program) = made();
     let link = directory.path().join("link");
     symlink(&program, &link).unwrap();
@@ -38,7 +38,7 @@ fn a_program_of_ours_beneath_a_sticky_directory_is_started_by_any_name() {
 }
 
 #[test]
-fn what_others_may_write_is_refused() {
+fn program_writable_by_others_is_refused() {
     let (directory, program) = made();
     set_mode(&program, 0o775);
     assert!(why_not(&DeclaredPaths::default(), &program).contains("chmod go-w"));
@@ -49,7 +49,7 @@ fn what_others_may_write_is_refused() {
 }
 
 #[test]
-fn what_the_gateway_may_write_is_refused_by_any_name() {
+fn program_writable_by_gateway_is_refused() {
     let (directory, program) = made();
     let link = directory.path().join("link");
     symlink(&program, &link).unwrap();
@@ -70,7 +70,7 @@ fn what_the_gateway_may_write_is_refused_by_any_name() {
 }
 
 #[test]
-fn a_pipe_or_a_directory_is_refused_at_once() {
+fn program_not_a_file_is_refused() {
     let (directory, _program) = made();
     let pipe = directory.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -80,7 +80,7 @@ fn a_pipe_or_a_directory_is_refused_at_once() {
 }
 
 #[test]
-fn what_has_no_place_on_a_disk_is_refused() {
+fn program_without_path_is_refused() {
     let (_directory, program) = made();
     let memory = memfd_create(c"uxfrm", MFdFlags::empty()).unwrap();
     nix::sys::stat::fchmod(&memory, nix::sys::stat::Mode::from_bits_truncate(0o755)).unwrap();
@@ -93,7 +93,7 @@ fn what_has_no_place_on_a_disk_is_refused() {
 }
 
 #[test]
-fn a_gateway_that_names_very_many_places_is_not_listened_to_for_ever_and_hides_none() {
+fn declared_paths_are_limited() {
     let (_directory, program) = made();
     let mut untrusted = DeclaredPaths::default();
     let name = |untrusted: &mut DeclaredPaths, count: usize| {

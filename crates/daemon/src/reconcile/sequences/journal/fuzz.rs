@@ -29,7 +29,7 @@ mod tests {
 
     /// The corpus as it is, cut off anywhere, and with each byte damaged.
     #[test]
-    fn corpus_of_the_fuzzer_is_decoded() {
+    fn journal_fuzz_corpus_decodes() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/sequences");
         let mut files = 0;
         for file in fs::read_dir(corpus).unwrap() {

@@ -61,7 +61,7 @@ fn text(disk: &std::sync::Mutex<WitnessMemory>) -> Vec<u8> {
 
 /// So an upgrade on a full disk goes on, by the room that the process before has kept.
 #[test]
-fn where_there_is_no_room_for_another_file_who_follows_goes_on_with_that_one() {
+fn successor_reuses_journal_without_room() {
     let disk = std::sync::Arc::new(std::sync::Mutex::new(WitnessMemory::default()));
     let of = |identity| Journal::new(Box::new(disk.clone()), identity);
     let mut before = of(StoreId { id: 7, generation: 0 });
@@ -92,7 +92,7 @@ fn where_there_is_no_room_for_another_file_who_follows_goes_on_with_that_one() {
 }
 
 #[test]
-fn records_come_back_in_order_with_identity_and_generation() {
+fn journal_records_round_trip_in_order() {
     let disk = std::sync::Arc::new(std::sync::Mutex::new(WitnessMemory::default()));
     let mut journal = Journal::new(Box::new(disk.clone()), StoreId { id: 77, generation: 5 });
     let first = [Record::Sent(name(1), 9), Record::Prefix(5, 0xdead_beef)];
@@ -114,7 +114,7 @@ fn records_come_back_in_order_with_identity_and_generation() {
 /// Whatever a crash leaves of the last group, those before it count, and it does not unless it is
 /// whole.
 #[test]
-fn half_written_group_is_nothing() {
+fn journal_half_written_group_is_ignored() {
     let disk = std::sync::Arc::new(std::sync::Mutex::new(WitnessMemory::default()));
     let mut journal = Journal::new(Box::new(disk.clone()), StoreId { id: 7, generation: 0 });
     journal.note(Record::Sent(name(1), 1));
@@ -138,7 +138,7 @@ fn half_written_group_is_nothing() {
 }
 
 #[test]
-fn any_bytes_are_read_without_a_fault() {
+fn journal_of_any_bytes_is_decoded() {
     use proptest::prelude::*;
     proptest!(|(bytes in prop::collection::vec(prop_oneof![Just(b'\n'), Just(b' '), any::<u8>()], 0..300))| {
         let contents = read(&bytes);
