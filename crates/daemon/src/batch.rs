@@ -1,13 +1,16 @@
 //! Batch files of `ip xfrm` lines, read into the engine's types.
 //!
-//! The grammar is [`uxfrm_xfrm::grammar`]'s, the one of `uxfrm xfrm`; this module owns what a line means to the databases: what
-//! the kernel makes of what `ip` sends for it. What a message says is checked by the database that takes it (as the kernel
-//! checks what `ip` sends). Promises: never a panic on any text, every wrong line reported at once with its place and what
-//! would have been right, and no key byte in any error.
+//! The grammar is [`uxfrm_xfrm::grammar`]'s, the one of `uxfrm xfrm`; this module owns what a line
+//! means to the databases: what the kernel makes of what `ip` sends for it. What a message says is
+//! checked by the database that takes it (as the kernel checks what `ip` sends). Promises: never a
+//! panic on any text, every wrong line reported at once with its place and what would have been
+//! right, and no key byte in any error.
 
 mod algorithm;
+pub(crate) mod apply;
 mod error;
 mod policy;
+pub(crate) mod provenance;
 mod state;
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
@@ -44,7 +47,8 @@ pub(crate) fn is_exposed(path: &Path, text: &str) -> bool {
     is_open() && words.any(|word| matches!(word, "enc" | "auth" | "auth-trunc" | "aead"))
 }
 
-/// Reads the lines of a batch file one by one. `source` names the text in errors. The caller wipes `text` if there are keys in it.
+/// Reads the lines of a batch file one by one. `source` names the text in errors. The caller wipes
+/// `text` if there are keys in it.
 pub fn commands(
     source: &str,
     text: &str,

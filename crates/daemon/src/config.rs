@@ -1,7 +1,8 @@
 //! The configuration file: a small TOML file that names ports, workers and batch files.
 //!
-//! Owns every default; `docs/example.toml` shows them all and a test keeps it true. Promises: an unknown key, a value out of
-//! range or a name too long is an error that names file, line and column; a [`Config`] needs no further checks.
+//! Owns every default; `docs/example.toml` shows them all and a test keeps it true. Promises: an
+//! unknown key, a value out of range or a name too long is an error that names file, line and
+//! column; a [`Config`] needs no further checks.
 
 use std::{
     io,
@@ -15,22 +16,23 @@ use toml::de::DeTable;
 use uxfrm_io::text_file;
 
 mod cache;
-mod complaint;
-mod contradiction;
+mod consistency;
 mod device;
+mod error;
 mod inline;
-mod mistake;
-mod value;
-mod values;
+pub(crate) mod limits;
+mod names;
+mod raw_keys;
+mod types;
 
-use mistake::Fault;
+use error::RawDiagnostic;
 
 pub use cache::Cache;
-pub(crate) use contradiction::of_tun;
 pub use device::{Device, LinkDown};
+pub use error::Diagnostic;
 pub use inline::{By, Inline};
-pub use mistake::Mistake;
-pub use value::{Functions, Gather, Mtu, Table, TunName, Workers};
+pub(crate) use names::{DIVERTED, message_of_tun_name};
+pub use types::{Functions, Gather, Mtu, Table, TunName, Workers};
 
 /// The whole file. Every section and every key may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -64,15 +66,17 @@ pub struct Config {
 pub struct Host {
     /// Name of the TUN that is made at start and goes at the end; default `uxfrm0`.
     pub tun: TunName,
-    /// MTU of the TUN in bytes, 576 to 65535; default 1500. Packets that don't fit the path once wrapped are answered by
-    /// ICMP, so it need not be lowered for ESP.
+    /// MTU of the TUN in bytes, 576 to 65535; default 1500. Packets that don't fit the path once
+    /// wrapped are answered by ICMP, so it need not be lowered for ESP.
     pub mtu: Mtu,
-    /// Whether the kernel is told to drop plain packets that the policies want protected: what comes in, and what would leave past the TUN, as from a socket that
-    /// is bound to a device; default `auto`.
+    /// Whether the kernel is told to drop plain packets that the policies want protected: what
+    /// comes in, and what would leave past the TUN, as from a socket that is bound to a device;
+    /// default `auto`.
     pub guard: Guard,
     /// What becomes of what the policies protect when the gateway ends in order; default `block`.
     pub at_exit: AtExit,
-    /// What becomes at a start of what policies of programs, as an IKE daemon's, protected in the last run; default `block`.
+    /// What becomes at a start of what policies of programs, as an IKE daemon's, protected in the
+    /// last run; default `block`.
     pub at_start: AtStart,
 }
 
@@ -91,7 +95,8 @@ pub enum AtStart {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AtExit {
-    /// As after a crash: unreachable routes and the guard stay until uxfrm runs again, or `uxfrm clean` removes them.
+    /// As after a crash: unreachable routes and the guard stay until uxfrm runs again, or
+    /// `uxfrm clean` removes them.
     #[default]
     Block,
     /// The host is left as it was: what was protected leaves plain.
@@ -119,17 +124,21 @@ pub struct Wire {
     pub encapsulation: Encapsulation,
     /// Local UDP ports of states with `encap espinudp`; default `[4500]`.
     pub udp_ports: Vec<NonZeroU16>,
-    /// `SO_MARK` of uxfrm's own sockets: its routing rule lets packets with it pass by the TUN; default `0x75780001`.
+    /// `SO_MARK` of uxfrm's own sockets: its routing rule lets packets with it pass by the TUN;
+    /// default `0x75780001`.
     pub mark: NonZeroU32,
-    /// Routing table for the routes into the TUN; default 30000. Not one of the system's (253 to 255).
+    /// Routing table for the routes into the TUN; default 30000. Not one of the system's (253 to
+    /// 255).
     pub table: Table,
-    /// Microseconds that packets may wait in a socket, or three times as many in the TUN, before a sender of TCP is told to send less; default 0:
-    /// nobody is told.
+    /// Microseconds that packets may wait in a socket, or three times as many in the TUN, before a
+    /// sender of TCP is told to send less; default 0: nobody is told.
     pub queue_delay: u32,
-    /// A device whose ESP passes by `AF_XDP`, past the kernel's network stack; default none. For host mode: inline mode has `wire_by`.
+    /// A device whose ESP passes by `AF_XDP`, past the kernel's network stack; default none. For
+    /// host mode: inline mode has `wire_by`.
     pub af_xdp: Option<TunName>,
-    /// Microseconds for which devices read by `AF_XDP` gather frames while many come, up to 10000, 0 for none; default 100 where the kernel copies frames and more pass so, and where
-    /// it does not what they do by themselves.
+    /// Microseconds for which devices read by `AF_XDP` gather frames while many come, up to 10000,
+    /// 0 for none; default 100 where the kernel copies frames and more pass so, and where it does
+    /// not what they do by themselves.
     pub gather: Option<Gather>,
 }
 
@@ -146,11 +155,12 @@ pub enum Encapsulation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Xfrm {
-    /// Batch files of `ip xfrm` lines, run in this order; default none. Relative paths are relative to the configuration
-    /// file; [`Config::load`] has joined them.
+    /// Batch files of `ip xfrm` lines, run in this order; default none. Relative paths are relative
+    /// to the configuration file; [`Config::load`] has joined them.
     pub batch: Vec<PathBuf>,
-    /// The directory with the sequence numbers that states may have used, so that a restart goes on above them; this gateway's alone. Default:
-    /// systemd's `StateDirectory`, else `/var/lib/uxfrm/TUN`.
+    /// The directory with the sequence numbers that states may have used, so that a restart goes on
+    /// above them; this gateway's alone. Default: systemd's `StateDirectory`, else
+    /// `/var/lib/uxfrm/TUN`.
     pub sequences: Option<PathBuf>,
 }
 
@@ -158,8 +168,9 @@ pub struct Xfrm {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tunnel {
-    /// Batch files of `ip fou add` and `ip link add … type ipip|sit|gre|ip6tnl|ip6gre` lines; default none. Relative paths are
-    /// relative to the configuration file; [`Config::load`] has joined them.
+    /// Batch files of `ip fou add` and `ip link add … type ipip|sit|gre|ip6tnl|ip6gre` lines;
+    /// default none. Relative paths are relative to the configuration file; [`Config::load`] has
+    /// joined them.
     pub batch: Vec<PathBuf>,
 }
 
@@ -169,15 +180,16 @@ pub struct Tunnel {
 pub struct Control {
     /// Whether there is one; default true.
     pub enabled: bool,
-    /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its own (where a stranger has it, a
-    /// file of `/run/uxfrm` stands in). A relative path is
-    /// relative to the configuration file; [`Config::load`] has joined them.
+    /// Its path; default: an abstract name, `uxfrm/xfrm`, which each network namespace has of its
+    /// own (where a stranger has it, a file of `/run/uxfrm` stands in). A relative path is relative
+    /// to the configuration file; [`Config::load`] has joined them.
     pub socket: Option<PathBuf>,
-    /// Seconds that a state asked for (`ACQUIRE`) or an SPI reserved (`ALLOCSPI`) waits for its keys, as the kernel's
-    /// `net.core.xfrm_acq_expires`; default 30.
+    /// Seconds that a state asked for (`ACQUIRE`) or an SPI reserved (`ALLOCSPI`) waits for its
+    /// keys, as the kernel's `net.core.xfrm_acq_expires`; default 30.
     pub acquire_expires: NonZeroU32,
-    /// The id of a user who may use it beside root and the user that runs the gateway; default none. For a path, the
-    /// directory has to let that user in; the socket (mode 0600) is that user's.
+    /// The id of a user who may use it beside root and the user that runs the gateway; default
+    /// none. For a path, the directory has to let that user in; the socket (mode 0600) is that
+    /// user's.
     pub user: Option<u32>,
 }
 
@@ -187,9 +199,11 @@ pub struct Control {
 pub struct Runtime {
     /// Threads that move packets, 1 to 256; default 1.
     pub workers: Workers,
-    /// Whether each of several workers stays on a core of its own; default true. A single worker goes where the kernel puts it.
+    /// Whether each of several workers stays on a core of its own; default true. A single worker
+    /// goes where the kernel puts it.
     pub pin: bool,
-    /// Whether a gateway that is up keeps only the capabilities, system calls and files that it needs; default true.
+    /// Whether a gateway that is up keeps only the capabilities, system calls and files that it
+    /// needs; default true.
     pub sandbox: bool,
 }
 
@@ -265,12 +279,12 @@ pub enum Error {
         error: io::Error,
     },
     /// The text is no configuration.
-    #[error("{}", .0.iter().map(Mistake::to_string).collect::<Vec<_>>().join("\n"))]
-    Text(Vec<Mistake>),
+    #[error("{}", .0.iter().map(Diagnostic::to_string).collect::<Vec<_>>().join("\n"))]
+    Text(Vec<Diagnostic>),
 }
 
-/// Where the sequence numbers of the gateway with this TUN are kept, unless it is told another place. Not by the configuration's name: one that was
-/// copied has the same keys.
+/// Where the sequence numbers of the gateway with this TUN are kept, unless it is told another
+/// place. Not by the configuration's name: one that was copied has the same keys.
 fn state_directory(tun: &TunName) -> PathBuf {
     let systemd = std::env::var("STATE_DIRECTORY").ok();
     let first = systemd.as_deref().and_then(|paths| paths.split(':').next());
@@ -278,7 +292,8 @@ fn state_directory(tun: &TunName) -> PathBuf {
     first.map_or_else(|| Path::new("/var/lib/uxfrm").join(gateway_name(tun)), PathBuf::from)
 }
 
-/// A gateway's name on this machine: its TUN's, and where the network namespace has a name that of `ip netns`, behind it.
+/// A gateway's name on this machine: its TUN's, and where the network namespace has a name that of
+/// `ip netns`, behind it.
 fn gateway_name(tun: &TunName) -> String {
     let tun = tun.as_str();
     uxfrm_io::netns::name().map_or_else(|| tun.to_owned(), |namespace| format!("{tun}@{namespace}"))
@@ -313,16 +328,19 @@ impl Config {
     /// Reads the text of a configuration, named `source` in errors. Paths stay as they are.
     ///
     /// # Errors
-    /// [`Error::Text`]: what is no TOML, of that the first; or else all keys and values that are wrong; or else all that contradict others.
+    /// [`Error::Text`]: the first syntax error; else all keys and values that are wrong; else all
+    /// that contradict others.
     pub fn parse(source: &str, text: &str) -> Result<Self, Error> {
-        let told = |faults: Vec<Fault>| {
+        let told = |faults: Vec<RawDiagnostic>| {
             Error::Text(faults.into_iter().map(|fault| fault.told(source, text)).collect())
         };
-        // What follows a mistake of the text is seldom one of its own: a bracket that is not closed has all behind it wrong.
-        let document = DeTable::parse(text).map_err(|error| told(vec![Fault::of_toml(&error)]))?;
+        // What follows a mistake of the text is seldom one of its own: a bracket that is not closed
+        // has all behind it wrong.
+        let document =
+            DeTable::parse(text).map_err(|error| told(vec![RawDiagnostic::of_toml(&error)]))?;
         let document = document.into_inner();
-        let config = values::read(document.clone()).map_err(told)?;
-        let contradictions = contradiction::find(&config);
+        let config = raw_keys::read(document.clone()).map_err(told)?;
+        let contradictions = consistency::find(&config);
         if contradictions.is_empty() {
             return Ok(config);
         }
@@ -334,10 +352,10 @@ impl Config {
 }
 
 /// Where bytes end to be UTF-8.
-fn no_text(source: &str, bytes: &[u8], error: str::Utf8Error) -> Mistake {
+fn no_text(source: &str, bytes: &[u8], error: str::Utf8Error) -> Diagnostic {
     let place = error.valid_up_to();
     let before = str::from_utf8(&bytes[..place]).unwrap_or_default();
-    Fault { place, message: "a byte that is no UTF-8, which TOML is written in".to_owned() }
+    RawDiagnostic { place, message: "a byte that is no UTF-8, which TOML is written in".to_owned() }
         .told(source, before)
 }
 
@@ -347,9 +365,10 @@ mod tests {
 
     const EXAMPLE: &str = include_str!("../../../docs/example.toml");
 
-    /// The example's keys stand for the defaults, but for the batch files; with the commented ones too.
+    /// The example's keys stand for the defaults, but for the batch files; with the commented ones
+    /// too.
     #[test]
-    fn the_example_is_the_defaults() {
+    fn example_config_equals_defaults() {
         let mut example = Config::parse("example.toml", EXAMPLE).unwrap();
         assert_eq!(example.xfrm.batch, [Path::new("states.batch"), Path::new("policies.batch")]);
         example.xfrm.batch.clear();
@@ -359,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_place_and_what_would_do() {
+    fn config_errors_name_place_and_expectation() {
         for (text, message) in [
             (
                 "[hots]\ntun = 'x'",
@@ -477,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_told_in_their_order() {
+    fn config_errors_are_all_reported_in_order() {
         for (text, lines) in [
             ("[wire]\nudp_ports = [1, 2\nmark = 3\n[host]\nmtu = 1", &["c.toml:"][..]),
             // Of keys and values, in sections and lists, with each value of the same key.
@@ -496,7 +515,8 @@ mod tests {
                     "c.toml:15:11: 0 workers",
                 ],
             ),
-            // What is missing, beside what is wrong elsewhere; and not where something wrong stands in its place.
+            // What is missing, beside what is wrong elsewhere; and not where something wrong stands
+            // in its place.
             (
                 "[inline]\nprotected = 'a'\n[host]\nmtu = 1",
                 &["c.toml:1:1: missing field `wire`", "c.toml:4:7: an MTU of 1 bytes"],
@@ -553,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_files_are_found_beside_the_configuration() {
+    fn batch_paths_are_relative_to_config() {
         let directory = std::env::temp_dir().join(format!("uxfrm-config-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("config.toml");

@@ -1,21 +1,24 @@
-//! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte, and for tunnels generic netlink and rtnetlink.
+//! The control socket: a Unix seqpacket socket on which `NETLINK_XFRM` is spoken byte for byte, and
+//! for tunnels generic netlink and rtnetlink.
 //!
-//! Its name is abstract, so each network namespace has its own; a path can be configured, and where a stranger has the name a file stands
-//! in for it ([`stand_in`](uxfrm_control::stand_in)). This module owns connections,
-//! permissions and queues; what the messages mean is behind `Protocol`. It promises that no client holds up another
-//! or the caller: nothing blocks, work per client and per call is bounded, and so is what waits for a client. Requests are handled in
-//! rounds; all of a round are committed together, and only then answered. Who does not read loses messages and is told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
+//! Its name is abstract, so each network namespace has its own; a path can be configured, and where
+//! a stranger has the name a file stands in for it ([`stand_in`](uxfrm_control::stand_in)). This
+//! module owns connections, permissions and queues; what the messages mean is behind `Protocol`. It
+//! promises that no client holds up another or the caller: nothing blocks, work per client and per
+//! call is bounded, and so is what waits for a client. Requests are handled in rounds; all of a
+//! round are committed together, and only then answered. Who does not read loses messages and is
+//! told so (`ENOBUFS`, as `net/netlink/af_netlink.c: netlink_overrun` does).
 
-pub(crate) mod awaken;
-mod client;
-mod handing;
+mod busy_poll;
+pub mod client;
+mod handover;
 mod listener;
-mod protocol;
-mod reach;
 mod refusal;
-mod rhythm;
-mod stay;
-mod xfrm;
+mod session;
+pub(crate) mod socket_owner;
+pub mod stats_socket;
+pub(crate) mod wake_clients;
+mod xfrm_server;
 
 use std::{
     collections::VecDeque,
@@ -35,16 +38,16 @@ use nix::{
 
 use zeroize::Zeroize as _;
 
-use client::Client;
-pub(crate) use client::Seat;
+use crate::protocol::{ClientId, DumpProgress, Outbox, Protocol};
+use busy_poll::follow_up::FollowUp;
+pub(crate) use client::trust;
+pub use client::{Spoken, connect, reach, speak, wait_for_ever};
 use listener::{Accepted, Listener};
-pub(crate) use protocol::{ClientId, Identity, Outbox, Protocol, Rest};
-pub(crate) use reach::trust;
-pub use reach::{Spoken, connect, reach, speak, wait_for_ever};
-use rhythm::Rhythm;
+pub(crate) use session::SavedSession;
+use session::Session;
 pub(crate) use uxfrm_control::greeting::Dialect;
 use uxfrm_control::greeting::Greeting;
-pub(crate) use xfrm::{Serving, Xfrm};
+pub(crate) use xfrm_server::XfrmServer;
 
 /// Bytes of the largest datagram that is taken: what a socket's default buffer lets through.
 const LARGEST: usize = 256 * 1024;
@@ -61,10 +64,12 @@ const EVENTS: usize = 64;
 /// The longest that one call of [`Control::serve`] goes on while clients keep asking.
 const BUDGET: Duration = Duration::from_millis(5);
 
-/// The longest that requests are gathered for one commit that waits for the disk: one sync for as many as there are.
+/// The longest that requests are gathered for one commit that waits for the disk: one sync for as
+/// many as there are.
 const GATHERING: Duration = Duration::from_millis(25);
 
-/// Connections of users that may not use the gateway, which are told so and no more; others of theirs are closed.
+/// Connections of users that may not use the gateway, which are told so and no more; others of
+/// theirs are closed.
 const REFUSED: usize = 32;
 
 /// Bytes of messages, freed, for which the heap is looked through.
@@ -73,9 +78,9 @@ const MUCH: usize = 4 << 20;
 /// What the listener reports as; clients report as their index.
 const LISTENER: u64 = u64::MAX;
 
-/// Who may use the gateway beside root and the user that it runs as, and what clients are told.
+/// Which users may use the gateway beside root and its own, and the mark that clients are told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct AccessTerms {
     /// Another user, by id.
     pub(crate) user: Option<u32>,
     /// `SO_MARK` of sockets whose traffic passes the gateway by.
@@ -87,19 +92,19 @@ pub(crate) struct Terms {
 pub(crate) struct Control {
     listener: Listener,
     epoll: Epoll,
-    clients: Vec<Option<Client>>,
+    clients: Vec<Option<Session>>,
     /// Indices that are free.
     free: Vec<u32>,
     /// Connections of users that may not use the gateway.
     refused: usize,
     /// Whether the listener is not waited for, for want of descriptors.
     full: bool,
-    terms: Terms,
+    terms: AccessTerms,
     buffer: Box<[u8]>,
     outbox: Outbox,
     /// Who was heard in this round.
     heard: Vec<ClientId>,
-    rhythm: Rhythm,
+    rhythm: FollowUp,
     /// Bytes that waited for clients and do so no more, since they were last asked for.
     freed: usize,
 }
@@ -116,11 +121,11 @@ impl Control {
     ///
     /// # Errors
     /// `EADDRINUSE` when another gateway has it.
-    pub(crate) fn open(path: Option<&Path>, terms: Terms) -> io::Result<Self> {
+    pub(crate) fn open(path: Option<&Path>, terms: AccessTerms) -> io::Result<Self> {
         Self::listening(Listener::open(path, terms.user)?, terms)
     }
 
-    fn listening(listener: Listener, terms: Terms) -> io::Result<Self> {
+    fn listening(listener: Listener, terms: AccessTerms) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
         Ok(Self {
@@ -134,7 +139,7 @@ impl Control {
             buffer: vec![0; LARGEST].into(),
             outbox: Outbox::default(),
             heard: Vec::new(),
-            rhythm: Rhythm::new(),
+            rhythm: FollowUp::new(),
             freed: 0,
         })
     }
@@ -147,7 +152,7 @@ impl Control {
         let begun = Instant::now();
         let mut round = begun;
         loop {
-            let count = self.take_turns(protocol)?;
+            let count = self.poll_clients(protocol)?;
             if count > 0 && protocol.waits_for_disk() && round.elapsed() < GATHERING {
                 continue;
             }
@@ -156,7 +161,7 @@ impl Control {
                 return Ok(());
             }
             match quick {
-                Some(client) => self.stay_with(client, begun, protocol),
+                Some(client) => self.busy_poll_client(client, begun, protocol),
                 // Nobody else was ready: should somebody be by now, the descriptor says so.
                 None if count == 1 => return Ok(()),
                 None => {}
@@ -166,7 +171,7 @@ impl Control {
     }
 
     /// Lets everyone have a turn who is ready; how many were.
-    fn take_turns(&mut self, protocol: &mut impl Protocol) -> io::Result<usize> {
+    fn poll_clients(&mut self, protocol: &mut impl Protocol) -> io::Result<usize> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Err(Errno::EINTR) => 0,
@@ -175,7 +180,7 @@ impl Control {
         for event in &events[..count] {
             match event.data() {
                 LISTENER => self.accept(protocol)?,
-                index => self.attend(index, event.events(), protocol),
+                index => self.serve_client(index, event.events(), protocol),
             }
         }
         Ok(count)
@@ -188,23 +193,23 @@ impl Control {
         filled
     }
 
-    /// Commits what was handled since `begun`, sends the answers, and lets dumps go on. A client that had all its requests answered and
-    /// will ask again at once, if it was the only one.
+    /// Commits what was handled since `begun`, sends the answers, and lets dumps go on. A client
+    /// that had all its requests answered and will ask again at once, if it was the only one.
     fn end_round(&mut self, begun: Instant, protocol: &mut impl Protocol) -> Option<ClientId> {
         if self.heard.is_empty() {
             return None;
         }
         protocol.commit(&mut self.outbox);
         self.post();
-        protocol.catch_up();
+        protocol.finish_deferred();
         let mut heard = std::mem::take(&mut self.heard);
         for id in &heard {
-            if self.client(*id).is_some_and(Client::is_idle) {
+            if self.client(*id).is_some_and(Session::is_idle) {
                 self.carry_on(*id, protocol);
             }
         }
         let quick = match heard[..] {
-            [id] if self.client(id).is_some_and(Client::is_idle) => {
+            [id] if self.client(id).is_some_and(Session::is_idle) => {
                 self.rhythm.note(id, begun, Instant::now()).then_some(id)
             }
             _ => None,
@@ -214,7 +219,8 @@ impl Control {
         quick
     }
 
-    /// Whether much was kept for clients that did not read, and is not any more: then the allocator has memory to give back.
+    /// Whether much was kept for clients that did not read, and is not any more: then the allocator
+    /// has memory to give back.
     pub(crate) fn take_freed(&mut self) -> bool {
         let much = self.freed >= MUCH;
         if much {
@@ -226,7 +232,7 @@ impl Control {
     fn accept(&mut self, protocol: &mut impl Protocol) -> io::Result<()> {
         for _ in 0..ACCEPTED {
             match self.listener.accept()? {
-                Accepted::Client(socket) => self.admit(socket, protocol),
+                Accepted::Session(socket) => self.admit(socket, protocol),
                 Accepted::Nobody => return Ok(()),
                 Accepted::NoDescriptors => {
                     tracing::warn!(clients = self.count(), "no descriptor for another client");
@@ -239,9 +245,10 @@ impl Control {
         Ok(())
     }
 
-    /// Takes a client in, and what it has already said: programs that open a socket per request have sent it by now.
+    /// Takes a client in, and what it has already said: programs that open a socket per request
+    /// have sent it by now.
     fn admit(&mut self, socket: OwnedFd, protocol: &mut impl Protocol) {
-        let client = match Client::new(socket, self.terms.user) {
+        let client = match Session::new(socket, self.terms.user) {
             Ok(client) => client,
             Err(error) => return tracing::debug!(%error, "a client went away at once"),
         };
@@ -260,16 +267,16 @@ impl Control {
         let added = self.epoll.add(client.as_fd(), event);
         self.clients[index as usize] = Some(client);
         let presence = match added {
-            Ok(()) => self.hear(ClientId(index), TURN, protocol),
+            Ok(()) => self.receive_from(ClientId(index), TURN, protocol),
             Err(_) => Presence::Gone,
         };
         if presence == Presence::Gone {
-            self.dismiss(ClientId(index), protocol);
+            self.disconnect(ClientId(index), protocol);
         }
     }
 
     /// Does what a client's descriptor asks for.
-    fn attend(&mut self, index: u64, ready: EpollFlags, protocol: &mut impl Protocol) {
+    fn serve_client(&mut self, index: u64, ready: EpollFlags, protocol: &mut impl Protocol) {
         let Some(id) = u32::try_from(index).ok().map(ClientId) else { return };
         if self.client(id).is_none() {
             return; // dismissed in this round
@@ -277,24 +284,30 @@ impl Control {
         let mut presence = Presence::Here;
         if ready.contains(EpollFlags::EPOLLOUT) {
             presence = self.flush(id);
-            if presence == Presence::Here && self.client(id).is_some_and(Client::is_idle) {
+            if presence == Presence::Here && self.client(id).is_some_and(Session::is_idle) {
                 self.carry_on(id, protocol);
             }
         }
         if presence == Presence::Here && ready.contains(EpollFlags::EPOLLIN) {
-            presence = self.hear(id, TURN, protocol);
+            presence = self.receive_from(id, TURN, protocol);
         }
-        // What a client had sent before it hung up has been heard if there was less than a turn of it.
+        // What a client had sent before it hung up has been heard if there was less than a turn of
+        // it.
         let hung_up = EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR;
         if presence == Presence::Gone
             || (ready.intersects(hung_up) && !ready.contains(EpollFlags::EPOLLIN))
         {
-            self.dismiss(id, protocol);
+            self.disconnect(id, protocol);
         }
     }
 
     /// Takes so many datagrams from a client, if there are as many.
-    fn hear(&mut self, id: ClientId, most: usize, protocol: &mut impl Protocol) -> Presence {
+    fn receive_from(
+        &mut self,
+        id: ClientId,
+        most: usize,
+        protocol: &mut impl Protocol,
+    ) -> Presence {
         for _ in 0..most {
             let Some(Some(client)) = self.clients.get(id.0 as usize) else { return Presence::Gone };
             let length = match receive(client.as_fd(), &mut self.buffer) {
@@ -329,7 +342,7 @@ impl Control {
             }
         } else if client.is_permitted() {
             if client.is_unknown() {
-                client.introduce();
+                client.mark_introduced();
                 protocol.join(id, client.identity());
             }
             protocol.handle(id, datagram, &mut self.outbox);
@@ -348,11 +361,11 @@ impl Control {
     fn carry_on(&mut self, id: ClientId, protocol: &mut impl Protocol) {
         for _ in 0..TURN {
             let rest = protocol.carry_on(id, &mut self.outbox);
-            if self.outbox.is_empty() && rest == Rest::Nothing {
+            if self.outbox.is_empty() && rest == DumpProgress::Done {
                 return;
             }
             self.post();
-            if !self.client(id).is_some_and(Client::is_idle) {
+            if !self.client(id).is_some_and(Session::is_idle) {
                 return;
             }
         }
@@ -401,9 +414,9 @@ impl Control {
         }
     }
 
-    /// Forgets a client, with the answers that are due to it sent: its index may be another's at once. Closing its descriptor ends
-    /// waiting for it.
-    fn dismiss(&mut self, id: ClientId, protocol: &mut impl Protocol) {
+    /// Forgets a client, with the answers that are due to it sent: its index may be another's at
+    /// once. Closing its descriptor ends waiting for it.
+    fn disconnect(&mut self, id: ClientId, protocol: &mut impl Protocol) {
         self.end_round(Instant::now(), protocol);
         let Some(client) = self.clients.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
@@ -422,7 +435,7 @@ impl Control {
         }
     }
 
-    fn client(&self, id: ClientId) -> Option<&Client> {
+    fn client(&self, id: ClientId) -> Option<&Session> {
         self.clients.get(id.0 as usize)?.as_ref()
     }
 

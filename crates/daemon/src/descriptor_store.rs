@@ -1,5 +1,5 @@
-//! Descriptors that outlive the process (as systemd's descriptor store): what a gateway that takes
-//! another's place is handed, and what this one will hand on.
+//! Descriptors that outlive the process, like systemd's descriptor store: what a gateway takes over
+//! from its predecessor, and what it will hand on.
 
 use std::{
     collections::BTreeMap,

@@ -1,13 +1,15 @@
-//! The gateway's offload devices: model NICs between its lanes and the network, each on a thread of its own.
+//! The gateway's offload devices: model NICs between its workers and the network, each on a thread
+//! of its own.
 //!
-//! A device is the interface of its name, so that `ip xfrm` finds it: one that is there already, whose link it follows, or a TUN that is made for it and
-//! goes with it; so are its virtual functions. Devices of the configuration are made before its batch files are read, others by `uxfrm dev` while the
-//! gateway runs; threads start when there are lanes.
+//! A device is the interface of its name, so that `ip xfrm` finds it: one that is there already,
+//! whose link it follows, or a TUN that is made for it and goes with it; so are its virtual
+//! functions. Devices of the configuration are made before its batch files are read, others by
+//! `uxfrm dev` while the gateway runs; threads start when there are workers.
 
 mod by_route;
-mod desk;
+mod handover;
 mod interface;
-mod passing;
+mod requests;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,30 +28,28 @@ use uxfrm_offload::{
 use uxfrm_packet::Pool;
 use uxfrm_runtime::{Bay, DeviceLane, Events, Exit};
 
+use crate::config::limits::MOST_FUNCTIONS;
 use crate::{
-    carrier::Carrier,
+    clock::now,
     config::{Device, LinkDown as Choice},
-    control::{ClientId, Outbox},
-    lanes,
-    time::now,
+    pausable_thread::PausableThread,
+    ports::workers,
+    protocol::{ClientId, Outbox},
 };
 use by_route::ByRoute;
-pub(crate) use interface::Making;
-use interface::{Interface, Look};
-pub(crate) use passing::{Finals, Passed, drain};
+pub(crate) use handover::{DeviceFinals, DevicesHandover, drain};
+pub(crate) use interface::DeviceCreation;
+use interface::{Interface, LinkLookup};
 
 /// How often interfaces are looked at.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Of virtual functions: a TUN each.
-pub(crate) const MOST_FUNCTIONS: u16 = 64;
 
 /// The devices of a gateway.
 #[derive(Debug)]
 pub(crate) struct Devices {
     nics: Nics,
     bay: Bay,
-    installed: BTreeMap<String, Installed>,
+    installed: BTreeMap<String, InstalledDevice>,
     /// Who hears of events, and of which device.
     listeners: Vec<(ClientId, Option<String>)>,
     /// What they have not been told yet.
@@ -60,36 +60,36 @@ pub(crate) struct Devices {
     drops: Vec<Arc<Drops>>,
     /// What devices dropped that are gone.
     gone: NicDrops,
-    running: Option<Surroundings>,
+    running: Option<DeviceContext>,
     /// When interfaces were looked at last.
     looked: Moment,
 }
 
-/// What threads of devices need.
+/// What device threads need.
 #[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct DeviceContext {
     /// `SO_MARK` of their sockets.
     pub(crate) mark: u32,
     /// How they send.
-    pub(crate) mode: Mode,
+    pub(crate) mode: WireMode,
     /// Who hears what happens there.
     pub(crate) events: Events,
     /// The gateway's own interface.
     pub(crate) tun: String,
 }
 
-/// Who has the wire.
+/// Which part of the gateway owns the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum WireMode {
     /// The host's network: each device has sockets of its own.
     Host,
-    /// Inline mode: lanes know next hops.
+    /// Inline mode: workers know next hops.
     Inline,
 }
 
 /// A device that is there.
 #[derive(Debug)]
-struct Installed {
+struct InstalledDevice {
     nic: Arc<Mutex<ModelNic>>,
     /// How it was made; a profile that was read from a file is its text.
     addition: Addition,
@@ -99,17 +99,19 @@ struct Installed {
     interfaces: Vec<Interface>,
     /// What `uxfrm dev set` said.
     admin: Link,
-    thread: Option<Carrier>,
+    thread: Option<PausableThread>,
 }
 
 impl Devices {
-    /// Makes the configured devices, and lets the database find them; `mark` is that of uxfrm's own sockets.
+    /// Makes the configured devices, and lets the database find them; `mark` is that of uxfrm's own
+    /// sockets.
     ///
     /// # Errors
-    /// A profile that is neither known nor a file, an interface that can't be made, a name that is there twice.
+    /// A profile that is neither known nor a file, an interface that can't be made, a name that is
+    /// there twice.
     pub(crate) fn plug(
         devices: &[Device],
-        making: Making,
+        making: DeviceCreation,
         mark: u32,
         database: &mut Database,
     ) -> anyhow::Result<Self> {
@@ -127,8 +129,8 @@ impl Devices {
             looked: Moment(0),
         };
         database.set_devices(match making {
-            Making::Real => Box::new(ByRoute::new(all.nics.clone(), mark)),
-            Making::Imagined => Box::new(all.nics.clone()),
+            DeviceCreation::Real => Box::new(ByRoute::new(all.nics.clone(), mark)),
+            DeviceCreation::DryRun => Box::new(all.nics.clone()),
         });
         for device in devices {
             let addition = device.addition();
@@ -144,17 +146,17 @@ impl Devices {
         self.installed.is_empty()
     }
 
-    /// Where lanes meet devices.
+    /// Where workers meet devices.
     pub(crate) fn bay(&self) -> &Bay {
         &self.bay
     }
 
-    /// Opens the sockets of the devices' threads, now that all lanes are there; those of later devices as they come. Threads begin when they are
-    /// [resumed](Self::resume).
+    /// Opens the sockets of the devices' threads, now that all workers are there; those of later
+    /// devices as they come. Threads begin when they are [resumed](Self::resume).
     ///
     /// # Errors
     /// When sockets can't be had.
-    pub(crate) fn open(&mut self, around: Surroundings) -> anyhow::Result<()> {
+    pub(crate) fn open(&mut self, around: DeviceContext) -> anyhow::Result<()> {
         self.running = Some(around);
         let names: Vec<_> = self.installed.keys().cloned().collect();
         names.iter().try_for_each(|name| self.open_thread(name))
@@ -167,13 +169,15 @@ impl Devices {
 
     /// What devices dropped themselves, under the engine's reasons.
     pub(crate) fn add_to(&self, counts: &mut DropCounts) {
-        let add = |all: NicDrops, installed: &Installed| all.plus(lock(&installed.nic).drops());
+        let add =
+            |all: NicDrops, installed: &InstalledDevice| all.plus(lock(&installed.nic).drops());
         let all = self.installed.values().fold(self.gone, add);
         all.iter().for_each(|(drop, packets)| counts.add(drop.reason(), packets));
     }
 
-    /// Lets devices follow their interfaces and know how far numbers are, and the database hear what they have to say.
-    pub(crate) fn look_after(&mut self, database: &mut Database, events: &mut Vec<Event>) {
+    /// Lets devices follow their interfaces and know how far numbers are, and the database hear
+    /// what they have to say.
+    pub(crate) fn maintain(&mut self, database: &mut Database, events: &mut Vec<Event>) {
         if now().since(self.looked) >= LOOK {
             self.look();
             database.advance_numbers();
@@ -184,7 +188,7 @@ impl Devices {
     /// Lets devices follow their interfaces.
     fn look(&mut self) {
         self.looked = now();
-        let (mut look, mut pool) = (Look::new(), Pool::new());
+        let (mut look, mut pool) = (LinkLookup::new(), Pool::new());
         for (name, installed) in &self.installed {
             let port = installed.port.as_deref().unwrap_or(name);
             let there =
@@ -218,7 +222,7 @@ impl Devices {
     /// Whether a thread ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
         let mut threads = self.installed.values().filter_map(|installed| installed.thread.as_ref());
-        threads.any(Carrier::has_ended)
+        threads.any(PausableThread::has_ended)
     }
 
     /// Tells who listens what has happened since.
@@ -226,7 +230,7 @@ impl Devices {
         for report in self.news.drain(..) {
             for (client, device) in &self.listeners {
                 if device.as_ref().is_none_or(|wanted| *wanted == report.device) {
-                    outbox.send(*client, desk::datagram(&Answer::Event(report.clone())));
+                    outbox.send(*client, requests::datagram(&Answer::Event(report.clone())));
                 }
             }
         }
@@ -238,11 +242,11 @@ impl Devices {
     /// What ended a thread before it was told to.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
         let threads = self.installed.into_values().filter_map(|installed| installed.thread);
-        threads.map(Carrier::stop).try_for_each(|ended| Ok(ended?))
+        threads.map(PausableThread::stop).try_for_each(|ended| Ok(ended?))
     }
 
     /// Makes a device.
-    fn install(&mut self, addition: Addition, making: Making) -> anyhow::Result<()> {
+    fn install(&mut self, addition: Addition, making: DeviceCreation) -> anyhow::Result<()> {
         let Addition { name, port, functions, .. } = &addition;
         let functions = *functions;
         anyhow::ensure!(!self.has(name), "there is a device {name} already");
@@ -295,7 +299,7 @@ impl Devices {
             }
         }
         let installed =
-            Installed { nic, addition, port, interfaces, admin: Link::Up, thread: None };
+            InstalledDevice { nic, addition, port, interfaces, admin: Link::Up, thread: None };
         self.installed.insert(name.clone(), installed);
         self.news.push(EventReport::bare(&name, "added"));
         Ok(())
@@ -304,7 +308,7 @@ impl Devices {
     /// Makes a device that has no thread: a simulation carries its packets.
     #[cfg(test)]
     pub(crate) fn simulate(&mut self, name: &str, seed: u16) -> (Arc<Mutex<ModelNic>>, u32) {
-        let interface = Making::Imagined.open(name).unwrap();
+        let interface = DeviceCreation::DryRun.open(name).unwrap();
         let mut setup = NicSetup::new(Profile::by_name("unlimited").unwrap(), interface.device());
         setup.seed = seed;
         let nic = Arc::new(Mutex::new(ModelNic::new(setup).unwrap()));
@@ -314,8 +318,14 @@ impl Devices {
         let number = interface.device().0;
         let (interfaces, taken) = (vec![interface], Arc::clone(&nic));
         let addition = Addition { name: name.to_owned(), ..Addition::default() };
-        let installed =
-            Installed { nic, addition, port: None, interfaces, admin: Link::Up, thread: None };
+        let installed = InstalledDevice {
+            nic,
+            addition,
+            port: None,
+            interfaces,
+            admin: Link::Up,
+            thread: None,
+        };
         self.installed.insert(name.to_owned(), installed);
         (taken, number)
     }
@@ -326,8 +336,8 @@ impl Devices {
             return Ok(());
         };
         let exit = match around.mode {
-            Mode::Host => Exit::Wire(lanes::sending(around.mark)?),
-            Mode::Inline => Exit::Lane,
+            WireMode::Host => Exit::Wire(workers::sending(around.mark)?),
+            WireMode::Inline => Exit::Lane,
         };
         let devices = installed.interfaces.iter().map(Interface::device).collect();
         let lane = DeviceLane::new(&self.bay, Arc::clone(&installed.nic), devices, exit)?;
@@ -335,7 +345,7 @@ impl Devices {
         self.drops.push(lane.drops());
         // Names of threads have 15 letters.
         let thread = format!("nic-{}", name.get(..name.len().min(11)).unwrap_or_default());
-        installed.thread = Some(Carrier::resting(lane, thread));
+        installed.thread = Some(PausableThread::resting(lane, thread));
         Ok(())
     }
 
@@ -350,7 +360,7 @@ impl Devices {
             }
         }
         self.bay.remove(installed.interfaces[0].device());
-        if let Some(Err(error)) = installed.thread.map(Carrier::stop) {
+        if let Some(Err(error)) = installed.thread.map(PausableThread::stop) {
             tracing::error!(%error, device = name, "the device's thread had ended by itself");
         }
         self.gone = self.gone.plus(lock(&installed.nic).drops());

@@ -1,15 +1,14 @@
 //! Inline mode: a gateway between two network devices whose packets never pass the host's stack.
 //!
 //! ```text
-//!   protected ─┬─▶ packet socket, or AF_XDP ─▶ lane ─▶ packet socket, or AF_XDP ─▶ wire
-//!              └─▶ host's stack: kept out by a table of the packet filter, but for what is for the host itself
+//!   protected ─┬─▶ packet socket, or AF_XDP ─▶ worker ─▶ packet socket, or AF_XDP ─▶ wire
+//!              └─▶ host's stack: a packet filter table drops what is not for the host
 //! ```
 //!
-//! Beside host mode, not in its place: the host's own packets to protected destinations still go through the TUN, and what is decrypted for
-//! the host comes back by it. Up: the host's stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
+//! InlineAttachments host mode, not in its place: the host's own packets to protected destinations
+//! still go through the TUN, and what is decrypted for the host comes back by it. Up: the host's
+//! stack is kept out first, so that no packet is forwarded twice or by the kernel alone. After a
 //! crash it stays out, and nothing passes between the devices until the next start.
-
-mod keep_out;
 
 use std::io;
 use std::net::IpAddr;
@@ -19,24 +18,26 @@ use uxfrm_engine::{Cpu, Database, Settings, WireHeaders, Worker};
 use uxfrm_io::{Fitted, Rtnetlink, Share, Tun, xdp::Takes};
 use uxfrm_runtime::{Bay, Events, InlineLane, InlinePorts, Turns};
 
-pub(crate) use self::keep_out::KeepOut;
 use crate::{
     config::{Config, Inline},
     descriptor_store::DescriptorStore,
-    ethernet::{Device, Place},
-    guidance::{Guidance, Guided, Links},
-    lanes::{self, Opened, Surroundings, UdpPort},
+    ports::{
+        ethernet::{Device, Place},
+        next_hops::{Links, NextHopResolver, ResolvedWorker},
+        workers::{self, HostContext, PreparedWorkers, UdpPort},
+    },
 };
 
-/// The two devices.
+/// The protected and the wire device of inline mode.
 #[derive(Debug)]
-pub(crate) struct Devices {
+pub(crate) struct InlineDevices {
     pub(crate) protected: Device,
     pub(crate) wire: Device,
 }
 
-impl Devices {
-    /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready, or goes on where the gateway before has. What is to one of `own` stays the host's.
+impl InlineDevices {
+    /// Looks for the devices of a configuration, which have to be Ethernet, and makes them ready,
+    /// or goes on where the gateway before has. What is to one of `own` stays the host's.
     ///
     /// # Errors
     /// When one is not there, is something else, or can't be read as the configuration says.
@@ -51,7 +52,7 @@ impl Devices {
         let mut wire = Device::find(&mut rtnetlink, inline.wire(), Place::WIRE)?;
         let workers = config.runtime.workers.count().get();
         protected.prepare(inline.protected_by(), Takes::Passing, workers, descriptors)?;
-        let esp = Takes::Esp { ports: lanes::numbers(config) };
+        let esp = Takes::Esp { ports: workers::numbers(config) };
         wire.prepare(inline.wire_by(), esp, workers, descriptors)?;
         let devices = Self { protected, wire };
         devices.know_host(own).context("can't tell AF_XDP the host's addresses")?;
@@ -62,13 +63,13 @@ impl Devices {
     ///
     /// # Errors
     /// The kernel's.
-    fn know_host(&self, own: &[IpAddr]) -> io::Result<()> {
+    pub(crate) fn know_host(&self, own: &[IpAddr]) -> io::Result<()> {
         // That at the wire takes what is the gateway's whatever the host's addresses.
         self.protected.know_host(own)
     }
 
     /// Says where the kernel would forward in the clear once uxfrm has ended.
-    pub(crate) fn warn_of_forwarding(&self) {
+    pub(crate) fn warn_about_forwarding(&self) {
         let key = &self.protected.name;
         for family in ["ipv4", "ipv6"] {
             let path = format!("/proc/sys/net/{family}/conf/{key}/forwarding");
@@ -81,60 +82,60 @@ impl Devices {
     }
 }
 
-/// What is beside engines.
+/// The two devices and the offload devices of inline workers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct InlineAttachments<'a> {
     /// The two devices that packets pass between.
-    pub(crate) devices: &'a Devices,
+    pub(crate) devices: &'a InlineDevices,
     /// Offload devices.
     pub(crate) bay: &'a Bay,
 }
 
-/// Opens all sockets and queues, or takes those of the gateway before, for lanes and who guides them: each lane has a queue of `tun` and a
-/// share of both devices' flows.
+/// Opens all sockets and queues, or takes those of the gateway before, for workers and who guides
+/// them: each worker has a queue of `tun` and a share of both devices' flows.
 pub(crate) fn open(
     config: &Config,
-    beside: Beside<'_>,
+    beside: InlineAttachments<'_>,
     tun: Tun,
     database: &Database,
-    around: &Surroundings,
+    around: &HostContext,
     events: &Events,
     descriptors: &mut DescriptorStore,
-) -> anyhow::Result<Opened> {
-    let Beside { devices, bay } = beside;
-    let ports = lanes::udp_ports(config, descriptors)?;
-    let source_ports = lanes::source_ports()?;
+) -> anyhow::Result<PreparedWorkers> {
+    let InlineAttachments { devices, bay } = beside;
+    let ports = workers::udp_ports(config, descriptors)?;
+    let source_ports = workers::source_ports()?;
     let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };
-    let mut guidance = Guidance::open(config.wire.mark.get(), links)?;
+    let mut resolver = NextHopResolver::open(config.wire.mark.get(), links)?;
     let mut built = Vec::new();
-    for (number, queue) in lanes::queues(config, tun, descriptors)?.into_iter().enumerate() {
+    for (number, queue) in workers::queues(config, tun, descriptors)?.into_iter().enumerate() {
         let cpu = Cpu(u32::try_from(number).context("workers are at most 1024")?);
-        let common = lanes::settings(config, &queue, around)?;
+        let common = workers::settings(config, &queue, around)?;
         let encap_ports = ports.iter().map(|port| port.number).collect();
         let headers = WireHeaders::Engine;
         let settings =
             Settings { headers, encap_ports, cpu, source_ports: source_ports.clone(), ..common };
         let engine = Worker::new(settings, &database.published())?;
-        let (guide, talk) = guidance.talk();
+        let (guide, talk) = resolver.talk();
         let ports = inline_ports(config, devices, queue, &ports, cpu, descriptors)?;
         let lane = InlineLane::new(ports, guide, engine, events.clone())?.behind(bay);
-        guidance.add(Guided { talk, waker: lane.waker() });
+        resolver.add(ResolvedWorker { talk, waker: lane.waker() });
         built.push(lane);
     }
     let devices = [&devices.protected, &devices.wire];
     let programs = devices.into_iter().filter_map(Device::program).collect();
-    guidance.keep(devices.into_iter().filter_map(|device| device.gather(config.wire.gather)));
-    guidance.expect(&around.destinations);
+    resolver.keep(devices.into_iter().filter_map(|device| device.gather(config.wire.gather)));
+    resolver.expect(&around.destinations);
     let unclaimed = ports.into_iter().filter_map(|port| port.unclaimed);
     let drops = built.iter().map(|lane| lane.worker().drops()).chain(unclaimed).collect();
     let caches = built.iter().map(|lane| lane.worker().cache_counts()).collect();
-    let lanes = built.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
-    Ok(Opened { lanes, drops, caches, guidance: Some(guidance), programs })
+    let workers = built.into_iter().map(|lane| -> Box<dyn Turns> { Box::new(lane) }).collect();
+    Ok(PreparedWorkers { workers, drops, caches, resolver: Some(resolver), programs })
 }
 
 fn inline_ports(
     config: &Config,
-    devices: &Devices,
+    devices: &InlineDevices,
     queue: Tun,
     ports: &[UdpPort],
     cpu: Cpu,
@@ -142,10 +143,10 @@ fn inline_ports(
 ) -> anyhow::Result<InlinePorts> {
     let workers = config.runtime.workers.count().get();
     let share = Share::new(cpu.0, u32::try_from(workers)?).context("more lanes than workers")?;
-    let mut sockets = Vec::from(lanes::raw(config, share, descriptors)?);
+    let mut sockets = Vec::from(workers::raw(config, share, descriptors)?);
     for port in ports {
-        for local in lanes::unspecified(port.number) {
-            sockets.push(Box::new(lanes::open(config, port, local, share, descriptors)?));
+        for local in workers::unspecified(port.number) {
+            sockets.push(Box::new(workers::open(config, port, local, share, descriptors)?));
         }
     }
     let protected = devices.protected.open(cpu, workers, descriptors)?;

@@ -1,47 +1,55 @@
 //! The running gateway of uxfrm: its configuration, batch files and control.
 //!
-//! [`gateway::run`] is `uxfrm run`: databases from [`batch`] files named by a [`config`] file, a TUN and routes that bring the
-//! host's traffic to it (host mode), lanes that carry it, tunnels, and a socket that tells the counters ([`stat`]).
+//! [`gateway::run`] is `uxfrm run`: databases from [`batch`] files named by a [`config`] file, a
+//! TUN and routes that bring the host's traffic to it (host mode), workers that carry it, tunnels,
+//! and a socket that tells the counters ([`stat`]).
+//!
+//! | floor | modules |
+//! | --- | --- |
+//! | ground | `clock`, `descriptor_store`, `fallback_socket`, `local_ports`, `pausable_thread` |
+//! | ground | `protocol`, `tun` |
+//! | 1 | [`config`] |
+//! | 2 | [`batch`] |
+//! | 3 | `routes`, `ports`, `inline`, `firewall`, `devices`, `tunnels`, in this order |
+//! | 4 | `reconcile` |
+//! | 5 | [`control`] |
+//! | 6 | `sandbox`, [`reload`], [`upgrade`], in this order |
+//! | 7 | [`gateway`] |
 #![forbid(unsafe_code)]
 
-pub mod batch;
-pub mod boot;
-mod carrier;
-pub mod config;
-pub mod control;
-pub mod gateway;
-pub mod reload;
-pub mod stat;
-
+mod clock;
 mod descriptor_store;
-mod devices;
-mod ethernet;
-mod express;
-mod following;
-mod gather;
-mod guard;
-mod guidance;
-mod held;
-mod host;
-mod ike;
-mod incumbent;
-mod inline;
-mod keepalive;
-mod lanes;
-mod load;
+mod fallback_socket;
 mod local_ports;
-mod planner;
-mod retrial;
-mod round;
-mod sandbox;
-mod sequences;
-#[cfg(test)]
-mod simulation;
-mod stand_in;
-mod time;
-mod train;
+mod pausable_thread;
+mod protocol;
+mod tun;
+
+pub mod config;
+
+pub mod batch;
+
+mod devices;
+mod firewall;
+mod inline;
+mod ports;
+mod routes;
 mod tunnels;
+
+mod reconcile;
+
+pub mod control;
+
+pub mod reload;
+mod sandbox;
 pub mod upgrade;
 
+pub mod gateway;
+
+#[cfg(test)]
+mod simulation;
+
+pub use control::client::stat;
+pub use gateway::boot;
 #[cfg(any(test, fuzzing))]
-pub use sequences::decode_journal;
+pub use reconcile::sequences::decode_journal;

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use uxfrm_engine::SourcePorts;
 
-/// The ports that this host gives to whoever asks for none: services have others, and those must not be taken from them.
+/// The ports that this host gives to whoever asks for none: services have others, and those must
+/// not be taken from them.
 pub(crate) fn range() -> RangeInclusive<u16> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     text.ok().and_then(|text| port_range(&text)).unwrap_or_else(|| SourcePorts::default().range)
@@ -22,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_come_from_the_ports_that_the_host_gives_away() {
+    fn local_port_range_is_parsed() {
         assert_eq!(port_range("32768\t60999\n"), Some(32_768..=60_999));
         assert_eq!(port_range("9\t5\n"), None);
         assert_eq!(port_range("1 2 3"), None);

@@ -1,15 +1,16 @@
-//! `uxfrm reload`, SIGHUP: the configuration and its batch files are read again, and of what they say only the difference is carried out.
+//! `uxfrm reload`, SIGHUP: the configuration and its batch files are read again, and of what they
+//! say only the difference is carried out.
 //!
-//! What files said at the start or the last reload is theirs: it goes when they say it no more. What others have put in, as an IKE daemon, stays. States and
-//! policies change as one: workers see all of it at once, and one thing that is refused leaves all as it was. A state whose line is the same goes on with
-//! its numbers.
+//! What files said at the start or the last reload is theirs: it goes when they say it no more.
+//! What others have put in, as an IKE daemon, stays. States and policies change as one: workers see
+//! all of it at once, and one thing that is refused leaves all as it was. A state whose line is the
+//! same goes on with its numbers.
 
-mod difference;
+mod diff;
+mod report;
 mod settings;
-mod shown;
 mod step;
 mod tunnels;
-mod written;
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +18,14 @@ use serde::{Deserialize, Serialize};
 use uxfrm_engine::{Changes, Database, Error as Refused, PolicyChange};
 
 use crate::{
+    batch::provenance::FileOwned,
+    clock::now,
     config::{AtExit, Config},
-    following::Following,
-    gateway, sandbox,
-    time::now,
-    tunnels::{Carrying, Plan},
+    reconcile::{Reconciler, databases},
+    sandbox,
+    tunnels::{TunnelService, TunnelSpec},
 };
-use difference::Difference;
-pub(crate) use written::Written;
+use diff::Difference;
 
 /// What a client asks, as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,16 +61,16 @@ const MOST_LINES: usize = 4096;
 pub(crate) struct Reload {
     path: PathBuf,
     config: Config,
-    written: Written,
-    plan: Plan,
+    written: FileOwned,
+    plan: TunnelSpec,
 }
 
 /// What a reload works on.
 #[derive(Debug)]
 pub(crate) struct Targets<'a> {
     pub(crate) database: &'a mut Database,
-    pub(crate) following: &'a mut Following,
-    pub(crate) tunnels: &'a mut Carrying,
+    pub(crate) reconciler: &'a mut Reconciler,
+    pub(crate) tunnels: &'a mut TunnelService,
     pub(crate) at_exit: &'a mut AtExit,
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct Outcome {
 
 impl Reload {
     /// Of a gateway that has just been made from these.
-    pub(crate) fn new(path: &Path, config: Config, written: Written, plan: Plan) -> Self {
+    pub(crate) fn new(path: &Path, config: Config, written: FileOwned, plan: TunnelSpec) -> Self {
         Self { path: path.to_owned(), config, written, plan }
     }
 
@@ -96,12 +97,12 @@ impl Reload {
     }
 
     /// What of the databases files made.
-    pub(crate) const fn written(&self) -> &Written {
+    pub(crate) const fn written(&self) -> &FileOwned {
         &self.written
     }
 
     /// Which tunnels files said.
-    pub(crate) const fn plan(&self) -> &Plan {
+    pub(crate) const fn plan(&self) -> &TunnelSpec {
         &self.plan
     }
 
@@ -114,7 +115,7 @@ impl Reload {
         match done {
             Ok(outcome) => outcome,
             Err(error) => Outcome {
-                faults: vec![sandbox::advised(format!("{error:#}"))],
+                faults: vec![sandbox::with_sandbox_advice(format!("{error:#}"))],
                 ..Outcome::default()
             },
         }
@@ -122,9 +123,9 @@ impl Reload {
 
     fn attempt(&mut self, request: Request, targets: Targets<'_>) -> anyhow::Result<Outcome> {
         let config = Config::load(&self.path)?;
-        let said = gateway::imagine(&config)?;
-        let plan = Plan::read(&config)?;
-        let Targets { database, following, tunnels: carrying, at_exit } = targets;
+        let said = databases::dry_run(&config)?;
+        let plan = TunnelSpec::read(&config)?;
+        let Targets { database, reconciler, tunnels: carrying, at_exit } = targets;
         let difference = Difference::find(database, &self.written, &said);
         let steps = tunnels::find(&self.plan, &plan);
         let mut outcome = Outcome::default();
@@ -136,13 +137,13 @@ impl Reload {
         if request == Request::Show {
             return Ok(outcome);
         }
-        outcome.changes = make(difference, database, following)?;
+        outcome.changes = make(difference, database, reconciler)?;
         outcome.faults.extend(steps.into_iter().filter_map(|step| step.carry_out(carrying).err()));
         *at_exit = config.host.at_exit;
         let expires = config.control.acquire_expires;
         outcome.acquire_expires =
             (expires != self.config.control.acquire_expires).then_some(expires.get());
-        self.written = Written::of(database, &said);
+        self.written = diff::written(database, &said);
         self.plan = plan;
         // What waits for the next start is told again at the next reload.
         self.config.host.at_exit = config.host.at_exit;
@@ -196,15 +197,15 @@ impl Outcome {
 
 /// Deletes all held policies.
 fn release(targets: Targets<'_>) -> anyhow::Result<Outcome> {
-    let Targets { database, following, .. } = targets;
+    let Targets { database, reconciler, .. } = targets;
     let mut held = Vec::new();
     database.apply(now(), |change| {
         held.extend(change.policies().filter(|entry| entry.is_held()).map(|entry| entry.key()));
         held.iter().try_for_each(|key| change.delete_policy(key).map(drop))
     })?;
-    let changes = together(database, following)?;
+    let changes = together(database, reconciler)?;
     let gone = changes.policies.iter().filter_map(|change| match change {
-        PolicyChange::Removed(entry) => Some(shown::gone(&entry.policy())),
+        PolicyChange::Removed(entry) => Some(report::gone(&entry.policy())),
         PolicyChange::Added(_) => None,
     });
     Ok(Outcome { lines: gone.collect(), changes, ..Outcome::default() })
@@ -214,21 +215,21 @@ fn release(targets: Targets<'_>) -> anyhow::Result<Outcome> {
 fn make(
     difference: Difference,
     database: &mut Database,
-    following: &mut Following,
+    reconciler: &mut Reconciler,
 ) -> anyhow::Result<Changes> {
     if difference.is_empty() {
         return Ok(Changes::default());
     }
     let done = database.apply(now(), |change| difference.carry_out(change));
     if let Err((line, refused)) = done {
-        following.take_back(database);
+        reconciler.take_back(database);
         return Err(refusal(&line, &refused));
     }
-    together(database, following)
+    together(database, reconciler)
 }
 
-fn together(database: &mut Database, following: &mut Following) -> anyhow::Result<Changes> {
-    following.make_together(database).map_err(|refusal| {
+fn together(database: &mut Database, reconciler: &mut Reconciler) -> anyhow::Result<Changes> {
+    reconciler.make_together(database).map_err(|refusal| {
         let text = refusal.text.unwrap_or_default();
         anyhow::anyhow!("{text} (errno {}); nothing was changed", refusal.errno)
     })

@@ -1,4 +1,5 @@
-//! What a gateway that is up keeps: [`uxfrm_io::confine`] with the files of a configuration.
+//! The privileges and files that a running gateway keeps: [`uxfrm_io::confine`] with the files of a
+//! configuration.
 
 use std::{
     fs, io,
@@ -11,13 +12,15 @@ use uxfrm_io::confine::{self, Confined, Extra, Places};
 
 use crate::{
     config::{Config, Inline},
-    sequences, stand_in,
+    fallback_socket,
+    reconcile::sequences,
 };
 
 /// Where to read on.
 const PAGE: &str = "docs/least-privilege.md";
 
-/// Threads that the gateway starts from now on confine themselves, unless the configuration says otherwise.
+/// Threads that the gateway starts from now on confine themselves, unless the configuration says
+/// otherwise.
 pub(crate) fn begin(config: &Config) {
     if config.runtime.sandbox {
         confine::begin();
@@ -54,7 +57,7 @@ pub(crate) fn inspect(config: &Config) -> io::Result<Option<String>> {
 }
 
 /// Words about files that can't be read, and what to do where that may be as they are fenced off.
-pub(crate) fn advised(words: String) -> String {
+pub(crate) fn with_sandbox_advice(words: String) -> String {
     let refused = io::Error::from(Errno::EACCES).to_string();
     if !confine::has_begun() || !words.contains(&refused) {
         return words;
@@ -89,12 +92,13 @@ fn files(config: &Config) -> impl Iterator<Item = &Path> {
 fn places(path: &Path, config: &Config) -> Places {
     let of_others: Vec<_> = std::iter::once(path).chain(files(config)).flat_map(around).collect();
     let store = config.xfrm.sequences.as_deref();
-    let witness = store.and_then(sequences::place_of_witness);
+    let witness = store.and_then(sequences::witness_path);
     // Where the socket's place is not the gateway's own the next start removes its file.
     let socket = config.control.socket.as_deref().and_then(directory);
     let socket = socket.filter(|place| is_own(place, &of_others));
     let store = store.map(|store| around_store(store, &of_others));
-    let write = store.into_iter().chain(witness).chain(socket).chain(stand_in::own()).collect();
+    let write =
+        store.into_iter().chain(witness).chain(socket).chain(fallback_socket::own()).collect();
     let mut read = of_others;
     read.extend(["/run/netns", "/etc/localtime", "/usr/share/zoneinfo"].map(PathBuf::from));
     Places { read, write }

@@ -1,8 +1,11 @@
-//! Whole gateways by seed: `make sim SEED=N` replays one, `docs/simulation.md` tells what is simulated.
+//! Whole gateways by seed: `make sim SEED=N` replays one, `docs/simulation.md` tells what is
+//! simulated.
 //!
-//! Two to four gateways, each with the daemon's own databases, netlink server, rounds, group commit, store of numbers and workers, on machines whose
-//! clocks, disks, kernels and memory are [simulated](machine); IKE daemons and scripts that talk to them in bytes; a [wire](wire) that loses, doubles and swaps, and
-//! somebody on it who replays and forges. After each step all must hold that the [ledger](ledger) asks for; when faults end, traffic is [back](calm).
+//! Two to four gateways, each with the daemon's own databases, netlink server, rounds, group
+//! commit, store of numbers and workers, on machines whose clocks, disks, kernels and memory are
+//! [simulated](machine); IKE daemons and scripts that talk to them in bytes; a [wire](wire) that
+//! loses, doubles and swaps, and somebody on it who replays and forges. After each step all must
+//! hold that the [ledger](ledger) asks for; when faults end, traffic is [back](calm).
 
 mod calm;
 mod children;

@@ -1,20 +1,23 @@
-//! The tunnels of a gateway while it runs: what there is, added and removed by batch files and by clients, each a TUN of its name.
+//! The tunnels of a gateway while it runs: what there is, added and removed by batch files and by
+//! clients, each a TUN of its name.
 //!
-//! Whoever asks is answered when it is done: a receive port's socket is bound, a tunnel's TUN is there or gone. One thread carries all of them; it
-//! starts with the first and is told of each change between two batches, so that the others go on. TUNs and sockets are opened and closed here, where
-//! nothing waits for packets.
+//! Whoever asks is answered when it is done: a receive port's socket is bound, a tunnel's TUN is
+//! there or gone. One thread carries all of them; it starts with the first and is told of each
+//! change between two batches, so that the others go on. TUNs and sockets are opened and closed
+//! here, where nothing waits for packets.
 //!
-//! A tunnel without `local` gets the address that the way to its other end has at that moment. Addresses and routes are the user's own (`ip addr`,
-//! `ip route`), and so is the TUN: `ip link del` of it deletes the tunnel.
+//! A tunnel without `local` gets the address that the way to its other end has at that moment.
+//! Addresses and routes are the user's own (`ip addr`, `ip route`), and so is the TUN:
+//! `ip link del` of it deletes the tunnel.
 
-mod counts;
-pub(crate) mod fault;
-mod generic;
-mod nearer;
-mod opening;
-mod passing;
-mod plan;
-mod route;
+mod counters;
+pub(crate) mod error;
+mod genl;
+mod handover;
+mod per_address_sockets;
+mod rtnl;
+mod sockets;
+mod spec;
 
 use std::sync::Arc;
 
@@ -30,34 +33,31 @@ use uxfrm_tunnel::{
     Config, Port, PortIdentity, PortRequest, Ports, Tunnel, Tunnels, counters::Drops,
 };
 
-use self::nearer::Wide;
+use self::per_address_sockets::WildcardPort;
 pub(crate) use self::{
-    passing::{Finals, Passed, PassedPlan},
-    plan::Plan,
+    handover::{SpecHandover, TunnelFinals, TunnelsHandover},
+    spec::TunnelSpec,
 };
-use crate::{
-    carrier::Carrier,
-    control::{Dialect, Identity},
-};
+use crate::{control::Dialect, pausable_thread::PausableThread, protocol::Identity};
 
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
 const EOPNOTSUPP: i32 = 95;
 
-/// All tunnels and receive ports.
+/// All tunnels and receive ports, and their thread.
 #[derive(Debug, Default)]
-pub(crate) struct Carrying {
+pub(crate) struct TunnelService {
     tunnels: Tunnels,
     ports: Ports,
-    interfaces: Vec<Opened>,
+    interfaces: Vec<TunnelInterface>,
     sockets: Vec<(Source, Arc<SocketCounts>)>,
-    wide: Vec<Wide>,
+    wide: Vec<WildcardPort>,
     worker: Option<Worker>,
 }
 
 /// The interface of a tunnel.
 #[derive(Debug)]
-struct Opened {
+struct TunnelInterface {
     name: String,
     index: u32,
     counts: Arc<TunnelCounts>,
@@ -66,7 +66,7 @@ struct Opened {
 /// The thread that carries them.
 #[derive(Debug)]
 struct Worker {
-    thread: Carrier,
+    thread: PausableThread,
     control: TunnelControl,
     drops: Arc<Drops>,
 }
@@ -77,30 +77,31 @@ const THREAD: &str = "uxfrm-tunnels";
 impl Worker {
     fn start() -> Result<Self, Refusal> {
         let errors = vec![
-            opening::raw(Version::V4, Protocol::ICMP)?,
-            opening::raw(Version::V6, Protocol::ICMPV6)?,
+            sockets::raw(Version::V4, Protocol::ICMP)?,
+            sockets::raw(Version::V6, Protocol::ICMPV6)?,
         ];
-        let outgoing = [opening::sending(Version::V4)?, opening::sending(Version::V6)?];
+        let outgoing = [sockets::sending(Version::V4)?, sockets::sending(Version::V6)?];
         let sockets = Sockets { incoming: Vec::new(), errors, outgoing };
-        let (lane, control) = TunnelLane::new(sockets).map_err(fault::of_worker)?;
+        let (lane, control) = TunnelLane::new(sockets).map_err(error::of_worker)?;
         let drops = lane.drops();
-        let thread = Carrier::start(lane, THREAD.to_owned())
-            .map_err(|error| fault::of_system(&error, "a thread for tunnels"))?;
+        let thread = PausableThread::start(lane, THREAD.to_owned())
+            .map_err(|error| error::of_system(&error, "a thread for tunnels"))?;
         Ok(Self { thread, control, drops })
     }
 }
 
-impl Carrying {
+impl TunnelService {
     /// Adds a receive port (`net/ipv4/fou_core.c: fou_create`).
     ///
     /// # Errors
-    /// The kernel's errno: `EALREADY` when it is there, `EADDRINUSE` when the UDP port is taken, `EINVAL` for what can't be.
+    /// The kernel's errno: `EALREADY` when it is there, `EADDRINUSE` when the UDP port is taken,
+    /// `EINVAL` for what can't be.
     pub(crate) fn add_port(&mut self, request: &PortRequest) -> Result<(), Refusal> {
-        let port = Port::of(request).map_err(fault::of_tunnel)?;
+        let port = Port::of(request).map_err(error::of_tunnel)?;
         let mut ports = self.ports.clone();
-        ports.add(port).map_err(fault::of_tunnel)?;
-        let socket = opening::datagrams(&port)?;
-        let wide = opening::wide(port, &socket);
+        ports.add(port).map_err(error::of_tunnel)?;
+        let socket = sockets::datagrams(&port)?;
+        let wide = sockets::wide(port, &socket);
         let incoming = Incoming {
             source: Source::Datagrams(port.identity),
             port: Box::new(socket),
@@ -108,7 +109,7 @@ impl Carrying {
         };
         self.order(self.tunnels.clone(), ports, vec![Change::Listen(incoming)])?;
         self.wide.extend(wide);
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
@@ -117,44 +118,46 @@ impl Carrying {
     /// # Errors
     /// `EINVAL` when it is not there.
     pub(crate) fn delete_port(&mut self, request: &PortRequest) -> Result<(), Refusal> {
-        let identity = PortIdentity::of(request).map_err(fault::of_tunnel)?;
+        let identity = PortIdentity::of(request).map_err(error::of_tunnel)?;
         let mut ports = self.ports.clone();
-        ports.delete(&identity).map_err(fault::of_tunnel)?;
+        ports.delete(&identity).map_err(error::of_tunnel)?;
         let leave = vec![Change::Leave(Source::Datagrams(identity))];
         self.order(self.tunnels.clone(), ports, leave)?;
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
     /// Adds a tunnel and its TUN.
     ///
     /// # Errors
-    /// `EEXIST` when a tunnel has these ends or an interface this name; what the kernel or [`uxfrm_tunnel`] does not take.
+    /// `EEXIST` when a tunnel has these ends or an interface this name; what the kernel or
+    /// [`uxfrm_tunnel`] does not take.
     pub(crate) fn add_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
-        let tunnel = Tunnel::new(&link.name, link.config.clone()).map_err(fault::of_tunnel)?;
+        let tunnel = Tunnel::new(&link.name, link.config.clone()).map_err(error::of_tunnel)?;
         let mut tunnels = self.tunnels.clone();
-        let tunnel = tunnels.add(tunnel).map_err(fault::of_tunnel)?;
-        let mut rtnetlink = Rtnetlink::open().map_err(fault::of_rtnetlink)?;
+        let tunnel = tunnels.add(tunnel).map_err(error::of_tunnel)?;
+        let mut rtnetlink = Rtnetlink::open().map_err(error::of_rtnetlink)?;
         // Opening it would take over a persistent TUN of that name.
         if rtnetlink.link(&link.name).is_ok() {
             return Err(Refusal::bare(EEXIST));
         }
-        let route = opening::route(tunnel, link.mtu, &mut rtnetlink)?;
-        let (tun, index) = opening::tun(link, &route, &mut rtnetlink)?;
+        let route = sockets::route(tunnel, link.mtu, &mut rtnetlink)?;
+        let (tun, index) = sockets::tun(link, &route, &mut rtnetlink)?;
         let counts: Arc<TunnelCounts> = Arc::default();
         let interface = Interface { route, port: tun, counts: Arc::clone(&counts) };
         let mut changes = self.sockets_for(&tunnels)?;
         changes.push(Change::Open(interface));
         self.order(tunnels, self.ports.clone(), changes)?;
-        self.interfaces.push(Opened { name: link.name.clone(), index, counts });
-        self.come_nearer();
+        self.interfaces.push(TunnelInterface { name: link.name.clone(), index, counts });
+        self.open_per_address();
         Ok(())
     }
 
     /// Puts another tunnel in the place of the one of its name; the TUN stays.
     ///
     /// # Errors
-    /// `ENODEV` when there is none, `EOPNOTSUPP` when it is of another kind, `EEXIST` when another has these ends.
+    /// `ENODEV` when there is none, `EOPNOTSUPP` when it is of another kind, `EEXIST` when another
+    /// has these ends.
     pub(crate) fn change_link(&mut self, link: &TunnelLink) -> Result<(), Refusal> {
         let before = self.tunnels.named(&link.name).ok_or(Refusal::bare(ENODEV))?;
         if before.config().kind != link.config.kind {
@@ -163,16 +166,16 @@ impl Carrying {
         let index = self.index_of(&link.name)?;
         let (tunnel, overhead) = (Tunnel::new(&link.name, link.config.clone()), before.overhead());
         let mut tunnels = self.tunnels.clone();
-        let tunnel = tunnels.change(tunnel.map_err(fault::of_tunnel)?).map_err(fault::of_tunnel)?;
-        let mut rtnetlink = Rtnetlink::open().map_err(fault::of_rtnetlink)?;
-        let now = rtnetlink.link_of_index(index).map_err(fault::of_rtnetlink)?.mtu;
+        let tunnel = tunnels.change(tunnel.map_err(error::of_tunnel)?).map_err(error::of_tunnel)?;
+        let mut rtnetlink = Rtnetlink::open().map_err(error::of_rtnetlink)?;
+        let now = rtnetlink.link_of_index(index).map_err(error::of_rtnetlink)?.mtu;
         let kept = (tunnel.overhead() == overhead).then(|| u16::try_from(now).ok()).flatten();
-        let route = opening::route(tunnel, link.mtu.or(kept), &mut rtnetlink)?;
-        opening::adjust(index, &route, link.admin, &mut rtnetlink)?;
+        let route = sockets::route(tunnel, link.mtu.or(kept), &mut rtnetlink)?;
+        sockets::adjust(index, &route, link.admin, &mut rtnetlink)?;
         let mut changes = self.sockets_for(&tunnels)?;
         changes.push(Change::Alter(route));
         self.order(tunnels, self.ports.clone(), changes)?;
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
@@ -182,24 +185,24 @@ impl Carrying {
     /// `ENODEV` when there is none.
     pub(crate) fn delete_link(&mut self, name: &str) -> Result<(), Refusal> {
         let mut tunnels = self.tunnels.clone();
-        tunnels.delete(name).map_err(fault::of_tunnel)?;
+        tunnels.delete(name).map_err(error::of_tunnel)?;
         let mut changes = vec![Change::Close(name.to_owned())];
         changes.extend(self.sockets_for(&tunnels)?);
         self.order(tunnels, self.ports.clone(), changes)?;
         self.interfaces.retain(|opened| opened.name != name);
-        self.come_nearer();
+        self.open_per_address();
         Ok(())
     }
 
     /// Deletes the tunnels whose TUNs somebody else has deleted.
-    pub(crate) fn look_after(&mut self) {
+    pub(crate) fn maintain(&mut self) {
         let gone = self.interfaces.iter().filter(|opened| opened.counts.is_gone());
         let gone: Vec<String> = gone.map(|opened| opened.name.clone()).collect();
         for name in gone {
             if let Err(refusal) = self.delete_link(&name) {
                 tracing::warn!(
                     name,
-                    refusal = fault::words(&refusal),
+                    refusal = error::words(&refusal),
                     "a tunnel without TUN stays"
                 );
             }
@@ -213,12 +216,12 @@ impl Carrying {
         identity: Identity,
         datagram: &[u8],
     ) -> impl Iterator<Item = Datagram> {
-        self.look_after();
+        self.maintain();
         let client = ClientId { connection, port: identity.port };
         let options = Options::from_bits_truncate(identity.options);
         Answers::to(datagram, client, options, move |message, answers| match identity.dialect {
-            Dialect::Generic => generic::act(self, message, answers),
-            Dialect::Route => route::act(self, message, answers),
+            Dialect::Generic => genl::act(self, message, answers),
+            Dialect::Route => rtnl::act(self, message, answers),
             Dialect::Xfrm
             | Dialect::Devices
             | Dialect::AcquireExpires
@@ -255,7 +258,7 @@ impl Carrying {
         for (version, protocol) in &wanted {
             let source = Source::Protocol(*version, *protocol);
             if !there.contains(&source) {
-                let port = opening::raw(*version, *protocol)?;
+                let port = sockets::raw(*version, *protocol)?;
                 changes.push(Change::Listen(Incoming { source, port, counts: Arc::default() }));
             }
         }
@@ -289,7 +292,7 @@ impl Carrying {
         }
         if let Some(worker) = &self.worker {
             let ordered = worker.control.order(tunnels.clone(), ports.clone(), changes);
-            ordered.map_err(fault::of_worker)?;
+            ordered.map_err(error::of_worker)?;
         }
         (self.tunnels, self.ports, self.sockets) = (tunnels, ports, sockets);
         Ok(())

@@ -1,4 +1,5 @@
-//! The corpora of the fuzzers for batch files, configurations and clients, replayed; see `fuzz/README.md`.
+//! The corpora of the fuzzers for batch files, configurations and clients, replayed; see
+//! `fuzz/README.md`.
 
 mod client;
 mod text;
@@ -20,7 +21,8 @@ fn client() {
     replay("client", client::client);
 }
 
-/// What the corpora began with: the published scripts, every word of the grammar, the example, and one of all that clients say.
+/// What the corpora began with: the published scripts, every word of the grammar, the example, and
+/// one of all that clients say.
 #[test]
 #[ignore = "writes fuzz/corpus: for `make fuzz-seeds`"]
 fn seeds() {

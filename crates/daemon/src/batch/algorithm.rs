@@ -1,4 +1,4 @@
-//! The algorithms of a state made into its transform. No error shows a key.
+//! Turns the algorithms of a state into its transform. No error shows a key.
 
 use uxfrm_crypto::{Error as CryptoError, KeyMaterial, Transform};
 use uxfrm_engine::SaTransform;
@@ -6,7 +6,8 @@ use uxfrm_xfrm::grammar::{
     AEADS, AUTHS, Algorithm, AlgorithmKind, CIPHERS, Error, Fault, Position, one_of,
 };
 
-/// The transform, if crypto knows the names and takes keys of these lengths. What is wrong with the pair is wrong at `end`.
+/// The transform, if crypto knows the names and takes keys of these lengths. What is wrong with the
+/// pair is wrong at `end`.
 pub(super) fn transform(algorithms: Vec<Algorithm>, end: Position) -> Result<SaTransform, Fault> {
     let (mut aead, mut cipher, mut auth) = (None, None, None);
     for algorithm in algorithms {
@@ -96,7 +97,7 @@ mod tests {
 
     /// What errors offer, crypto takes.
     #[test]
-    fn every_name_that_errors_list_is_one() {
+    fn algorithm_names_in_errors_are_accepted() {
         for name in AEADS {
             assert!(
                 [160, 152, 288].iter().any(|bits| Transform::aead(name, *bits, 128).is_ok()),

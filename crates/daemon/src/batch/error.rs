@@ -4,7 +4,8 @@ use std::{fmt, io};
 
 use uxfrm_xfrm::grammar::{Error, Fault};
 
-/// A wrong line of a batch file: `states.batch:3:21: "prot" is unknown; expected one of: src dst proto spi`.
+/// A wrong line of a batch file:
+/// `states.batch:3:21: "prot" is unknown; expected one of: src dst proto spi`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{source_name}:{line}:{column}: {error}")]
 pub struct BatchError {

@@ -1,10 +1,10 @@
-//! A policy as written made into one that the databases take.
+//! Turns a policy of a batch file into one that the databases take.
 
 use uxfrm_engine::{Family, Offload, OffloadKind, Policy, Template};
 use uxfrm_xfrm::grammar::{PolicyWords, TemplateWords};
 
-/// What the kernel makes of what `ip` sends for it. A security context is taken and not kept, as by a kernel without a
-/// security module.
+/// What the kernel makes of what `ip` sends for it. A security context is taken and not kept, as by
+/// a kernel without a security module.
 pub(super) fn policy(words: PolicyWords) -> Box<Policy> {
     let direction = words.direction;
     let family = words.selector.family();

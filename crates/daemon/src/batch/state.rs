@@ -1,4 +1,4 @@
-//! A state as written made into one that the databases take.
+//! Turns a state of a batch file into one that the databases take.
 
 use uxfrm_engine::{Cpu, Family, Mark, ReplayConfig, SaConfig, SaFlags, Selector, UdpEncap};
 use uxfrm_xfrm::grammar::{EncapWords, Fault, Part, ReplayWords, SelectorFilter, StateWords};
@@ -44,8 +44,8 @@ pub(super) fn config(words: StateWords) -> Result<Box<SaConfig>, Fault> {
     }))
 }
 
-/// Value 0 is no mark, whatever the mask; mask 0 is not sent by `ip`, and the kernel takes all bits then
-/// (`net/xfrm/xfrm_user.c: xfrm_smark_init`).
+/// Value 0 is no mark, whatever the mask; mask 0 is not sent by `ip`, and the kernel takes all bits
+/// then (`net/xfrm/xfrm_user.c: xfrm_smark_init`).
 fn output_mark(mark: Mark) -> Mark {
     match mark {
         Mark { value: 0, .. } => Mark::default(),
@@ -75,8 +75,8 @@ fn udp_encap(words: EncapWords, family: Family) -> UdpEncap {
     }
 }
 
-/// What the kernel makes of the selector (`net/xfrm/xfrm_user.c: copy_from_user_state`): one without a family gets the
-/// state's, unless `flag af-unspec` says that it may carry either.
+/// What the kernel makes of the selector (`net/xfrm/xfrm_user.c: copy_from_user_state`): one
+/// without a family gets the state's, unless `flag af-unspec` says that it may carry either.
 fn selector_of(words: Option<SelectorFilter>, flags: SaFlags, family: Family) -> Option<Selector> {
     let words = words.unwrap_or_default();
     if words.family.is_none() && flags.contains(SaFlags::AF_UNSPEC) {

@@ -80,14 +80,15 @@ fn the_niantic_slides_lines_are_read_as_they_stand() {
     assert_eq!(sender.selector.unwrap().destination.to_string(), "14.0.0.70/24");
     let Command::StateAdd(receiver) = &receiver.value else { panic!() };
     assert_eq!((receiver.id.spi, receiver.id.destination), (Spi(7), ip("14.0.0.52")));
-    // The slide's `dir out` on the receiving state is what the device is told; the state still receives.
+    // The slide's `dir out` on the receiving state is what the device is told; the state still
+    // receives.
     assert_eq!(receiver.offload.as_ref().unwrap().direction, Direction::Out);
     assert_eq!(receiver.direction, None);
 }
 
 /// `seeds/004`: the script, with the shell's part done.
 #[test]
-fn the_flow_cache_slides_lines_are_read() {
+fn flow_cache_example_is_parsed() {
     let text = format!(
         "ip xfrm state add src 192.168.11.2 dst 192.168.11.1 spi 1 proto esp \\  \n\
          mode tunnel reqid 1 auth sha1 {KEY} enc 'cbc(aes)' \"{KEY}\"\n\n\

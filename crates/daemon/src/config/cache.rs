@@ -1,4 +1,4 @@
-//! `[cache]`: how each worker remembers what it found out about flows.
+//! `[cache]`: size and mode of each worker's flow caches.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -49,8 +49,8 @@ enum Mode {
     Off,
 }
 
-/// The most that its table of flows may take; it begins small. What is kept of policies comes beside it: 24 bytes for each that packets met, in pieces
-/// of 32 neighbours.
+/// The most that its table of flows may take; it begins small. What is kept of policies comes
+/// beside it: 24 bytes for each that packets met, in pieces of 32 neighbours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Room {
     #[default]
@@ -87,7 +87,8 @@ impl TryFrom<Words> for Flows {
 }
 
 impl Cache {
-    /// What each says that does nothing, or can't be: the section, the key, and what would be right.
+    /// What each says that does nothing, or can't be: the section, the key, and what would be
+    /// right.
     pub(super) fn in_vain(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
         let [v4, v6] = CacheSettings::BYTES;
         let all = [
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_direction_and_family_has_its_own() {
+    fn cache_settings_apply_per_direction_and_family() {
         assert_eq!(caches(""), Caches::default());
         let text = "[cache.outbound]\nipv4 = { mode = 'on', entries = 5000 }\n\
                     [cache.inbound]\nipv6 = { mode = 'off' }\nipv4 = { memory = 1048576 }";

@@ -10,26 +10,32 @@ use uxfrm_offload::{
 
 use super::{Functions, TunName};
 
-/// A model of a device that does IPsec, between the engine and the network. States and policies name it by `offload … dev`.
+/// A model of a device that does IPsec, between the engine and the network. States and policies
+/// name it by `offload … dev`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// The name of an interface, which is made if it is not there, so that `ip xfrm` finds it. While that is down, so is the device.
+    /// The name of an interface, which is made if it is not there, so that `ip xfrm` finds it.
+    /// While that is down, so is the device.
     pub name: TunName,
     /// The interface whose link it follows; default: its own.
     #[serde(default)]
     pub over: Option<TunName>,
-    /// What it can do: `niantic`, `connectx6dx`, `netdevsim`, `unlimited`, or the path of a file with a profile; default `unlimited`. A relative
-    /// path is relative to the configuration file; [`Config::load`](super::Config::load) has joined them.
+    /// What it can do: `niantic`, `connectx6dx`, `netdevsim`, `unlimited`, or the path of a file
+    /// with a profile; default `unlimited`. A relative path is relative to the configuration file;
+    /// [`Config::load`](super::Config::load) has joined them.
     #[serde(default = "unlimited")]
     pub profile: String,
-    /// How many virtual functions it has, 0 to 64: the interfaces `NAMEv0`, `NAMEv1` and so on, each with an equal share of the tables; default 0.
+    /// How many virtual functions it has, 0 to 64: the interfaces `NAMEv0`, `NAMEv1` and so on,
+    /// each with an equal share of the tables; default 0.
     #[serde(default)]
     pub vfs: Functions,
-    /// Whether its virtual functions may ask for anything; default false: they are refused with `EACCES`.
+    /// Whether its virtual functions may ask for anything; default false: they are refused with
+    /// `EACCES`.
     #[serde(default)]
     pub trust: bool,
-    /// What becomes of the traffic of its policies when it goes down; default `block`. With several devices the last one's word counts.
+    /// What becomes of the traffic of its policies when it goes down; default `block`. With several
+    /// devices the last one's word counts.
     #[serde(default)]
     pub link_down: LinkDown,
 }

@@ -4,7 +4,8 @@ use serde::Deserialize;
 
 use super::TunName;
 
-/// `[inline]`: both devices have to be named, and be different ones. Without the section there is host mode alone.
+/// `[inline]`: both devices have to be named, and be different ones. Without the section there is
+/// host mode alone.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Named")]
 pub struct Inline {
@@ -21,8 +22,8 @@ pub enum By {
     /// By packet sockets, on any Ethernet device.
     #[default]
     AfPacket,
-    /// By the rings of `AF_XDP`, where the device's driver can: ESP on the wire, and what comes from the protected side to be forwarded. All else by
-    /// packet sockets.
+    /// By the rings of `AF_XDP`, where the device's driver can: ESP on the wire, and what comes
+    /// from the protected side to be forwarded. All else by packet sockets.
     AfXdp,
 }
 
@@ -89,7 +90,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn both_devices_are_named() {
+    fn inline_devices_and_drivers_are_parsed() {
         let text = "[inline]\nprotected = 'eth0'\nwire = 'eth1'";
         let inline = Config::parse("c.toml", text).unwrap().inline.unwrap();
         assert_eq!((inline.protected(), inline.wire()), ("eth0", "eth1"));

@@ -1,277 +1,250 @@
-//! One client: its permission, its name, and what waits for it.
+//! The client's end: a connection to the gateway of this network namespace, once it is known to be
+//! trustworthy.
+
+pub mod stat;
 
 use std::{
-    collections::VecDeque,
-    io,
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    ffi::OsStr,
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _, net::UnixDatagram},
+    },
+    path::Path,
+    time::Duration,
 };
 
 use nix::{
-    errno::Errno,
-    libc,
-    sys::socket::{MsgFlags, getsockopt, send, sockopt::PeerCredentials},
+    sys::{
+        socket::{
+            AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect as connect_socket,
+            getsockopt, recv, send, setsockopt, socket,
+            sockopt::{PeerCredentials, ReceiveTimeout},
+        },
+        time::{TimeVal, TimeValLike as _},
+    },
     unistd::Uid,
 };
 
+use uxfrm_control::stand_in::DIRECTORY;
 use uxfrm_control::{
-    greeting::{Dialect, Greeting, Kind},
-    mailbox::{Desk, Heard, LAYOUT, Left},
+    greeting::{Dialect, Greeting, Kind, LENGTH, NAME, is_the_gateways},
+    place::{Directory, is_appointed, is_believed},
 };
-use uxfrm_io::shared_page::SharedPage;
+use uxfrm_netlink::Options;
 
-use super::protocol::{Datagram, Identity};
+use crate::fallback_socket;
 
-/// Bytes that wait for a client besides what the kernel keeps for it (`net.core.wmem_default`); more is lost.
-const MOST_QUEUED: usize = 256 * 1024;
+/// How long a gateway may take to welcome us.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A client's place, as it passes to another process of the gateway.
+/// How long it may take to go on with an answer: a change that sorts very many policies anew, or
+/// waits for a slow disk.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Refusals come with their texts, and without the request that they are for, which may have keys;
+/// what a batch has behind a line that is refused is not carried out.
+const OPTIONS: u32 = Options::EXT_ACK.union(Options::CAP_ACK).union(Options::CHAINS).bits();
+
+/// Makes sure that a gateway answers us, at `path` or in this network namespace.
+///
+/// # Errors
+/// When none runs there, or it does not answer us.
+pub fn reach(path: Option<&Path>) -> anyhow::Result<()> {
+    connect(path, 0).map(drop)
+}
+
+/// What is spoken on a connection that is not about states and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
-    pub(crate) identity: Identity,
-    pub(crate) permitted: bool,
-    pub(crate) unknown: bool,
-    pub(crate) overrun: bool,
+pub enum Spoken {
+    /// `NETLINK_GENERIC`: receive ports.
+    Generic,
+    /// `NETLINK_ROUTE`: tunnels as links.
+    Route,
+    /// `uxfrm dev`: a [`Command`](uxfrm_offload::dev::Command) as JSON in each datagram, and
+    /// answers.
+    Devices,
+    /// `uxfrm reload`: a [`Request`](crate::reload::Request) as JSON, and answers.
+    Reload,
+    /// `uxfrm upgrade`: a [`Request`](crate::upgrade::Request) as JSON, and an answer.
+    Upgrade,
 }
 
-/// A connection.
-#[derive(Debug)]
-pub(super) struct Client {
-    socket: OwnedFd,
-    permitted: bool,
-    identity: Identity,
-    /// Whether the identity is only what we think until it says one.
-    unknown: bool,
-    queue: VecDeque<Datagram>,
-    queued: usize,
-    /// Whether messages for it are being lost until the queue is empty.
-    overrun: bool,
-    broken: bool,
-    /// What it shares with us, if it asked for that.
-    mailbox: Option<(SharedPage, Desk)>,
+/// A connection to the gateway at `path` or in this network namespace, on which `NETLINK_XFRM` is
+/// spoken. It listens to `groups`, a bit each as in `nl_groups`. A path that begins with `@` is an
+/// abstract name. Without groups a gateway that does not go on for a minute is given up (`EAGAIN`);
+/// who listens to some waits for ever.
+///
+/// # Errors
+/// When none runs there, or it does not answer us.
+pub fn connect(path: Option<&Path>, groups: u32) -> anyhow::Result<OwnedFd> {
+    open(path, groups, Dialect::Xfrm, (groups == 0).then_some(ANSWER))
 }
 
-impl Client {
-    /// A new connection. Root, the user that the gateway runs as and `user` are permitted to use it.
-    pub(super) fn new(socket: OwnedFd, user: Option<u32>) -> io::Result<Self> {
-        let peer = getsockopt(&socket, PeerCredentials)?;
-        let permitted = peer.uid() == 0
-            || peer.uid() == Uid::effective().as_raw()
-            || user.is_some_and(|user| user == peer.uid());
-        let port = peer.pid().unsigned_abs();
-        Ok(Self {
-            socket,
-            permitted,
-            identity: Identity {
-                port,
-                groups: 0,
-                options: 0,
-                dialect: Dialect::Xfrm,
-                process: port,
-            },
-            unknown: true,
-            queue: VecDeque::new(),
-            queued: 0,
-            overrun: false,
-            broken: false,
-            mailbox: None,
-        })
-    }
+/// The same, on which another protocol is spoken. [`wait_for_ever`] is for who listens to a
+/// device's events.
+///
+/// # Errors
+/// As [`connect`].
+pub fn speak(path: Option<&Path>, spoken: Spoken) -> anyhow::Result<OwnedFd> {
+    let dialect = match spoken {
+        Spoken::Generic => Dialect::Generic,
+        Spoken::Route => Dialect::Route,
+        Spoken::Devices => Dialect::Devices,
+        Spoken::Reload => Dialect::Reload,
+        Spoken::Upgrade => Dialect::Upgrade,
+    };
+    open(path, 0, dialect, Some(ANSWER))
+}
 
-    /// A connection that another process of this gateway has had until now.
-    pub(super) fn restored(socket: OwnedFd, seat: Seat) -> Self {
-        let Seat { mut identity, permitted, unknown, overrun } = seat;
-        let peer = getsockopt(&socket, PeerCredentials);
-        identity.process = peer.map_or(0, |peer| peer.pid().unsigned_abs());
-        Self {
-            socket,
-            permitted,
-            identity,
-            unknown,
-            queue: VecDeque::new(),
-            queued: 0,
-            overrun,
-            broken: false,
-            mailbox: None,
+/// Has a connection wait for what comes without a limit.
+///
+/// # Errors
+/// The kernel's.
+pub fn wait_for_ever(connection: &OwnedFd) -> io::Result<()> {
+    Ok(setsockopt(connection, ReceiveTimeout, &TimeVal::seconds(0))?)
+}
+
+fn open(
+    path: Option<&Path>,
+    groups: u32,
+    dialect: Dialect,
+    patience: Option<Duration>,
+) -> anyhow::Result<OwnedFd> {
+    let asked = ask(path, groups, dialect, patience);
+    let (socket, answer) = asked.map_err(|error| {
+        let what = unanswered(path, &error);
+        anyhow::Error::new(error).context(what)
+    })?;
+    anyhow::ensure!(
+        answer.kind == Kind::Welcome,
+        "the gateway answers only root and the user that runs it"
+    );
+    Ok(socket)
+}
+
+/// What to say of a gateway that could not be asked.
+fn unanswered(path: Option<&Path>, error: &io::Error) -> String {
+    match path {
+        Some(path) if error.raw_os_error().is_none() => {
+            format!("it is no uxfrm to be trusted that answers at {}", path.display())
         }
-    }
-
-    /// What the process that goes on has to know of it. What it has not read by now is lost to it, and it will be told.
-    pub(super) fn seat(&self) -> Seat {
-        let Self { identity, permitted, unknown, overrun, queue, .. } = self;
-        let overrun = *overrun || !queue.is_empty();
-        Seat { identity: *identity, permitted: *permitted, unknown: *unknown, overrun }
-    }
-
-    pub(super) fn is_permitted(&self) -> bool {
-        self.permitted
-    }
-
-    pub(super) fn identity(&self) -> Identity {
-        self.identity
-    }
-
-    /// Whether the protocol has not been told of it.
-    pub(super) fn is_unknown(&self) -> bool {
-        self.unknown
-    }
-
-    /// Whether nothing waits for it.
-    pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty() && !self.overrun
-    }
-
-    /// Bytes that wait for it.
-    pub(super) fn queued(&self) -> usize {
-        self.queued
-    }
-
-    /// Whether its connection does not take datagrams any more.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken
-    }
-
-    /// Lets the identity that we think of stand.
-    pub(super) fn introduce(&mut self) {
-        self.unknown = false;
-    }
-
-    /// Takes what it says about itself. The answer, if it asked for one.
-    pub(super) fn greet(&mut self, greeting: Greeting, mark: u32) -> Option<Greeting> {
-        let Greeting { kind, port, groups, options, value } = greeting;
-        match kind {
-            Kind::Hello | Kind::Ask => {}
-            Kind::Share => return self.share(greeting),
-            Kind::Welcome | Kind::Refused | Kind::Overrun => return None,
+        Some(path) => format!("no uxfrm answers at {}", path.display()),
+        None if error.kind() == io::ErrorKind::WouldBlock => {
+            format!(
+                "the uxfrm of this network namespace has not answered for {} s",
+                PATIENCE.as_secs()
+            )
         }
-        let dialect = Dialect::of(value);
-        if let Some(dialect) = dialect {
-            self.identity = Identity { port, groups, options, dialect, ..self.identity };
-            self.unknown = !self.permitted;
+        None if error.kind() == io::ErrorKind::PermissionDenied => {
+            "it is no uxfrm that answers in this network namespace".to_owned()
         }
-        let (answer, value) = if !self.permitted {
-            (Kind::Refused, libc::EPERM.unsigned_abs())
-        } else if dialect.is_none() {
-            (Kind::Refused, libc::EPROTONOSUPPORT.unsigned_abs())
-        } else {
-            (Kind::Welcome, mark)
-        };
-        (kind == Kind::Ask).then_some(Greeting { kind: answer, value, ..greeting })
+        None if stat::is_there() => "the uxfrm of this network namespace has no control socket here: its configuration says where ([control] socket: -control PATH), or that there is none (enabled)"
+            .to_owned(),
+        None => "no uxfrm runs in this network namespace (start one with `uxfrm run CONFIG.toml`)"
+            .to_owned(),
     }
+}
 
-    /// Sends a datagram, or keeps it for later; where too many wait already it is lost, and the client will be told.
-    pub(super) fn send(&mut self, datagram: Datagram) {
-        if self.overrun || self.broken {
-            return;
-        }
-        if self.queue.is_empty() && (self.put(&datagram) || self.transmit(&datagram)) {
-            return;
-        }
-        if self.queued + datagram.len() > MOST_QUEUED {
-            self.overrun = true;
-            return;
-        }
-        self.queued += datagram.len();
-        self.queue.push_back(datagram);
-    }
+fn ask(
+    path: Option<&Path>,
+    groups: u32,
+    dialect: Dialect,
+    patience: Option<Duration>,
+) -> io::Result<(OwnedFd, Greeting)> {
+    let socket = dial(path)?;
+    let port = std::process::id();
+    let value = dialect as u32;
+    let question = Greeting { kind: Kind::Ask, port, groups, options: OPTIONS, value };
+    send(socket.as_raw_fd(), &question.to_bytes(), MsgFlags::MSG_NOSIGNAL)?;
+    let mut bytes = [0; LENGTH];
+    let length = recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty())?;
+    let answer = Greeting::parse(&bytes[..length])
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "it is no uxfrm that answers"))?;
+    socket.set_read_timeout(patience)?;
+    socket.set_write_timeout(patience)?;
+    Ok((socket.into(), answer))
+}
 
-    /// Sends what waits, and at its end that messages were lost, if some were.
-    pub(super) fn flush(&mut self) {
-        while let Some(datagram) = self.queue.pop_front() {
-            if !self.transmit(&datagram) {
-                self.queue.push_front(datagram);
-                return;
-            }
-            self.queued -= datagram.len();
-        }
-        // The room of a queue that was long is no longer needed.
-        self.queue.shrink_to_fit();
-        if self.overrun {
-            let silent = self.identity.options >> libc::NETLINK_NO_ENOBUFS & 1 == 1;
-            let Identity { port, groups, options, .. } = self.identity;
-            let notice = Greeting { kind: Kind::Overrun, port, groups, options, value: 0 };
-            self.overrun = !silent && !self.transmit(&notice.to_bytes());
-        }
-    }
-
-    /// Waits for its next request where it shares a page with us.
-    pub(super) fn open_mailbox(&self) {
-        if let Some((page, desk)) = &self.mailbox {
-            desk.open(page.words());
-        }
-    }
-
-    /// Looks for the next request there. Without a page it comes on the socket.
-    pub(super) fn look(&mut self, buffer: &mut [u8]) -> Heard {
-        let mailbox = self.mailbox.as_mut();
-        mailbox.map_or(Heard::Closed, |(page, desk)| desk.take(page.words(), buffer))
-    }
-
-    /// Takes back an answer that it did not collect there.
-    pub(super) fn take_back(&self, buffer: &mut [u8]) -> Option<usize> {
-        self.mailbox.as_ref().and_then(|(page, desk)| desk.take_back(page.words(), buffer))
-    }
-
-    /// Waits there no longer.
-    pub(super) fn close_mailbox(&mut self, buffer: &mut [u8]) -> Left {
-        let mailbox = self.mailbox.as_mut();
-        mailbox.map_or(Left::Nothing, |(page, desk)| desk.close(page.words(), buffer))
-    }
-
-    /// Answers what was asked on the page there. False when it has to go by the socket.
-    fn put(&mut self, datagram: &[u8]) -> bool {
-        let Some((page, desk)) = &mut self.mailbox else { return false };
-        if self.identity.groups != 0 {
-            desk.decline(page.words());
-            return false;
-        }
-        desk.answer(page.words(), datagram)
-    }
-
-    /// Shares a page with the client, which gets its descriptor with the answer; or the answer that there is none.
-    fn share(&mut self, greeting: Greeting) -> Option<Greeting> {
-        let errno = match self.try_share(greeting) {
-            Ok(page) => {
-                self.mailbox = Some((page, Desk::default()));
-                return None;
-            }
-            Err(errno) => errno,
-        };
-        Some(Greeting { kind: Kind::Refused, value: (errno as i32).unsigned_abs(), ..greeting })
-    }
-
-    fn try_share(&self, greeting: Greeting) -> nix::Result<SharedPage> {
-        if !self.permitted {
-            return Err(Errno::EPERM);
-        }
-        // The program's library may be of another version.
-        if greeting.value != LAYOUT {
-            return Err(Errno::EPROTO);
-        }
-        // What it listens to would lie where an answer is awaited.
-        if self.mailbox.is_some() || !self.is_idle() || self.identity.groups != 0 {
-            return Err(Errno::EBUSY);
-        }
-        let welcome = Greeting { kind: Kind::Welcome, ..greeting }.to_bytes();
-        let failed = |error: io::Error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw);
-        SharedPage::pass(self.socket.as_fd(), &welcome).map_err(failed)
-    }
-
-    /// Hands a datagram to the kernel. False when there is no room for it. A broken connection swallows everything.
-    fn transmit(&mut self, datagram: &[u8]) -> bool {
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(self.socket.as_raw_fd(), datagram, flags) {
-            Ok(_) => true,
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS | Errno::ENOMEM) => false,
-            Err(_) => {
-                self.broken = true;
-                true
-            }
+/// A connection to whoever listens at `path`, or who may be this network namespace's gateway: at
+/// the file that stands in for its name, or else at the name itself.
+fn dial(path: Option<&Path>) -> io::Result<UnixDatagram> {
+    match path.map(Path::as_os_str).map(OsStr::as_bytes) {
+        Some([b'@', name @ ..]) => dial_trusted(&UnixAddr::new_abstract(name)?),
+        Some(path) => dial_believed(path),
+        None => {
+            let elsewhere =
+                fallback_socket::find(NAME).map(|file| UnixAddr::new(&file)).transpose()?;
+            elsewhere
+                .and_then(|address| dial_trusted(&address).ok())
+                .map_or_else(|| dial_trusted(&UnixAddr::new_abstract(NAME)?), Ok)
         }
     }
 }
 
-impl AsFd for Client {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+fn dial_trusted(address: &UnixAddr) -> io::Result<UnixDatagram> {
+    let socket = dial_address(address)?;
+    trust(&socket)?;
+    Ok(socket)
+}
+
+/// At a path others than root may be believed, where nobody else could have put a socket.
+fn dial_believed(path: &[u8]) -> io::Result<UnixDatagram> {
+    let socket = dial_address(&UnixAddr::new(path)?)?;
+    let listener = getsockopt(&socket, PeerCredentials)?.uid();
+    let path = std::path::absolute(OsStr::from_bytes(path))?;
+    if is_believed(listener, Uid::effective().as_raw(), path.as_os_str().as_bytes(), look) {
+        return Ok(socket);
+    }
+    let who = format!(
+        "user {listener} listens there, who is neither root nor you, and others could have put a socket there as well; a gateway of \
+         another user has [control] socket in a directory that only that user and root may write to, as are all above it"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
+}
+
+fn look(directory: &[u8]) -> Option<Directory> {
+    let about = fs::metadata(OsStr::from_bytes(directory)).ok()?;
+    Some(Directory { owner: about.uid(), mode: about.mode() })
+}
+
+fn dial_address(address: &UnixAddr) -> io::Result<UnixDatagram> {
+    let socket: OwnedFd =
+        socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    // The standard library's datagram sockets set time limits on any socket.
+    let socket = UnixDatagram::from(socket);
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    connect_socket(socket.as_raw_fd(), address)?;
+    Ok(socket)
+}
+
+/// Makes sure that a gateway listens at the other end, and not somebody who only has its name.
+///
+/// # Errors
+/// `PermissionDenied`, and who has it.
+pub(crate) fn trust(socket: &impl AsFd) -> io::Result<()> {
+    let listener = getsockopt(socket, PeerCredentials)?.uid();
+    if is_the_gateways(listener, Uid::effective().as_raw()) || is_appointed(listener, look) {
+        return Ok(());
+    }
+    let who = format!(
+        "user {listener}, who is neither root nor you, has its name; a gateway of another user has {DIRECTORY}, which root gives it \
+         (RuntimeDirectory=uxfrm in its unit)"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::libc;
+
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_is_slow_is_not_said_to_be_absent() {
+        let says = |errno| unanswered(None, &io::Error::from_raw_os_error(errno));
+        assert!(says(libc::EAGAIN).contains("has not answered for 5 s"), "{}", says(libc::EAGAIN));
+        assert!(!says(libc::ECONNREFUSED).contains("has not answered"));
     }
 }

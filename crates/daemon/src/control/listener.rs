@@ -20,7 +20,7 @@ use nix::{
 
 use uxfrm_control::greeting::NAME;
 
-use crate::stand_in::{self, SocketFile};
+use crate::fallback_socket::{self, SocketFile};
 
 /// A listening socket; a file goes with it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Listener {
 #[derive(Debug)]
 pub(super) enum Accepted {
     /// A connection.
-    Client(OwnedFd),
+    Session(OwnedFd),
     /// Nobody is waiting.
     Nobody,
     /// Somebody may be waiting, but the process or the system is out of descriptors or memory.
@@ -41,8 +41,8 @@ pub(super) enum Accepted {
 }
 
 impl Listener {
-    /// Listens at `path` (mode 0600, of `user` if there is one), or at this network namespace's abstract name, or where a stranger has that,
-    /// at the file that stands in for it.
+    /// Listens at `path` (mode 0600, of `user` if there is one), or at this network namespace's
+    /// abstract name, or where a stranger has that, at the file that stands in for it.
     ///
     /// # Errors
     /// `EADDRINUSE` when another gateway does; `EPERM` when the file can't be another user's.
@@ -77,7 +77,7 @@ impl Listener {
     pub(super) fn accept(&self) -> io::Result<Accepted> {
         loop {
             let error = match self.socket.accept() {
-                Ok((client, _)) => return Ok(Accepted::Client(client.into())),
+                Ok((client, _)) => return Ok(Accepted::Session(client.into())),
                 Err(error) => error,
             };
             match error.raw_os_error().map(Errno::from_raw) {
@@ -99,7 +99,7 @@ impl AsFd for Listener {
 }
 
 fn bind_file(socket: &OwnedFd, path: &Path, user: Option<u32>) -> io::Result<SocketFile> {
-    stand_in::clear(path, SockType::SeqPacket)?;
+    fallback_socket::clear(path, SockType::SeqPacket)?;
     // What the file will have: there is no moment at which others could connect.
     fchmod(socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
@@ -115,12 +115,12 @@ fn bind_file(socket: &OwnedFd, path: &Path, user: Option<u32>) -> io::Result<Soc
 fn bind_name(socket: &OwnedFd, user: Option<u32>) -> io::Result<Option<SocketFile>> {
     match bind(socket.as_raw_fd(), &UnixAddr::new_abstract(NAME)?) {
         Ok(()) => {
-            stand_in::sweep(NAME, SockType::SeqPacket);
+            fallback_socket::sweep(NAME, SockType::SeqPacket);
             Ok(None)
         }
         Err(Errno::EADDRINUSE) => {
-            let path = stand_in::make(NAME, SockType::SeqPacket)
-                .map_err(|error| stand_in::refused(NAME, &error))?;
+            let path = fallback_socket::make(NAME, SockType::SeqPacket)
+                .map_err(|error| fallback_socket::refused(NAME, &error))?;
             bind_file(socket, &path, user).map(Some)
         }
         Err(errno) => Err(errno.into()),
@@ -131,7 +131,8 @@ fn seqpacket() -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
-/// Each client takes a descriptor. Nothing here waits by `select`, which is what the low limit is for.
+/// Each client takes a descriptor. Nothing here waits by `select`, which is what the low limit is
+/// for.
 fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));

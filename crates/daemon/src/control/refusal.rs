@@ -1,5 +1,4 @@
-//! What a client hears whose requests are not acted on, for one reason for all: `EPERM` as from the kernel, if it may not
-//! use the gateway.
+//! Answers for clients that may not use the gateway: `EPERM` to each request, as from the kernel.
 
 use nix::libc;
 
@@ -9,8 +8,8 @@ const ALIGN: usize = 4;
 
 /// The answers to a datagram's requests, each an `NLMSG_ERROR`.
 ///
-/// `net/netlink/af_netlink.c: netlink_rcv_skb`: what is no message ends the datagram; replies, which are no requests,
-/// and control messages are passed over.
+/// `net/netlink/af_netlink.c: netlink_rcv_skb`: what is no message ends the datagram; replies,
+/// which are no requests, and control messages are passed over.
 pub(super) fn refuse(datagram: &[u8], errno: i32, port: u32) -> impl Iterator<Item = Vec<u8>> {
     requests(datagram).map(move |header| error(header, -errno, port))
 }
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_is_refused_by_its_sequence() {
+    fn refusal_answers_each_request_by_sequence() {
         let datagram =
             [request(0x10, 1, 7), request(0x10, 0, 8), request(3, 1, 9), request(0x1f, 5, 10)]
                 .concat();
@@ -87,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn refusal_of_any_bytes_terminates(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(refuse(&bytes, libc::EPERM, 1).count() <= bytes.len() / HEADER);
         }
     }

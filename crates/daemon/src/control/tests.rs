@@ -10,6 +10,7 @@ use uxfrm_control::{
 use uxfrm_io::shared_page::SharedPage;
 
 use super::*;
+use crate::protocol::{DumpProgress, Identity};
 
 /// Repeats what it hears; a datagram of one byte N asks for a dump of N parts of 40,000 bytes.
 #[derive(Default)]
@@ -50,7 +51,7 @@ impl Protocol for Echo {
         }
     }
 
-    fn catch_up(&mut self) {}
+    fn finish_deferred(&mut self) {}
 
     fn prepare(&mut self) {}
 
@@ -67,13 +68,13 @@ impl Protocol for Echo {
         self.committed = self.heard;
     }
 
-    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> Rest {
-        let Some(parts @ 1..) = self.dumps.get_mut(&client) else { return Rest::Nothing };
+    fn carry_on(&mut self, client: ClientId, outbox: &mut Outbox) -> DumpProgress {
+        let Some(parts @ 1..) = self.dumps.get_mut(&client) else { return DumpProgress::Done };
         if shows(*parts) {
             outbox.send(client, vec![*parts; PART]);
         }
         *parts -= 1;
-        Rest::More
+        DumpProgress::More
     }
 }
 
@@ -89,7 +90,7 @@ const MARK: u32 = 0x7578_0001;
 fn stage() -> Stage {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
-    let control = Control::open(Some(&path), Terms { user: None, mark: MARK }).unwrap();
+    let control = Control::open(Some(&path), AccessTerms { user: None, mark: MARK }).unwrap();
     Stage { control, echo: Echo::default(), path, _directory: directory }
 }
 
@@ -111,7 +112,7 @@ fn say(client: &OwnedFd, bytes: &[u8]) -> nix::Result<usize> {
     send(client.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL)
 }
 
-fn hear(client: &OwnedFd) -> nix::Result<Vec<u8>> {
+fn receive_from(client: &OwnedFd) -> nix::Result<Vec<u8>> {
     let mut buffer = vec![0; LARGEST];
     let length = recv(client.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
     buffer.truncate(length);
@@ -123,15 +124,15 @@ fn greeting(kind: Kind, port: u32, groups: u32, options: u32) -> Greeting {
 }
 
 #[test]
-fn clients_are_known_by_what_they_said() {
+fn client_identity_is_its_greeting() {
     let mut stage = stage();
     let (greeted, silent) = (stage.client(), stage.client());
     say(&greeted, &greeting(Kind::Ask, 77, 0xc3, 1 << 11).to_bytes()).unwrap();
     say(&silent, b"hello").unwrap();
     stage.serve();
-    let answer = Greeting::parse(&hear(&greeted).unwrap()).unwrap();
+    let answer = Greeting::parse(&receive_from(&greeted).unwrap()).unwrap();
     assert_eq!((answer.kind, answer.port, answer.value), (Kind::Welcome, 77, MARK));
-    assert_eq!(hear(&silent).unwrap(), b"hello");
+    assert_eq!(receive_from(&silent).unwrap(), b"hello");
     let identities: Vec<_> = stage.echo.joined.values().copied().collect();
     let dialect = Dialect::Xfrm;
     let process = std::process::id();
@@ -143,10 +144,10 @@ fn clients_are_known_by_what_they_said() {
     assert_eq!((stage.echo.left, stage.control.count()), (2, 0));
 }
 
-/// Asks on the page whenever the gateway waits there, and else on the socket: each request has its answer, and the gateway waits there
-/// for who asks at once.
+/// Asks on the page whenever the gateway waits there, and else on the socket: each request has its
+/// answer, and the gateway waits there for who asks at once.
 #[test]
-fn who_asks_at_once_is_answered_on_the_page() {
+fn follow_up_request_is_answered_on_page() {
     let mut stage = stage();
     let client = stage.client();
     let page = share(&mut stage, &client).unwrap();
@@ -176,12 +177,13 @@ fn who_asks_at_once_is_answered_on_the_page() {
         stage.serve();
     }
     let by_page = asking.join().unwrap();
-    // Where it waits for somebody, one was asked there in the end; how often before that hangs on what else the processors have to do.
+    // Where it waits for somebody, one was asked there in the end; how often before that hangs on
+    // what else the processors have to do.
     assert!(several || by_page == 0, "{by_page} on the page");
 }
 
 #[test]
-fn a_page_is_for_one_who_may_ask_and_does_not_listen() {
+fn page_is_refused_to_listener_and_unknown_layout() {
     let mut stage = stage();
     let client = stage.client();
     say(&client, &greeting(Kind::Hello, 7, 1, 0).to_bytes()).unwrap();
@@ -240,7 +242,7 @@ fn ask(mailbox: Mailbox<'_>, client: &OwnedFd, words: &[u32]) -> bool {
 fn await_answer(client: &OwnedFd) -> Vec<u8> {
     let begun = Instant::now();
     loop {
-        match hear(client) {
+        match receive_from(client) {
             Err(Errno::EAGAIN) => assert!(begun.elapsed() < Duration::from_secs(20), "no answer"),
             answer => return answer.unwrap(),
         }
@@ -248,7 +250,7 @@ fn await_answer(client: &OwnedFd) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_says_what_it_speaks() {
+fn greeting_selects_dialect() {
     let mut stage = stage();
     let client = stage.client();
     assert_eq!(Dialect::of(Dialect::Generic as u32), Some(Dialect::Generic));
@@ -260,7 +262,7 @@ fn a_client_says_what_it_speaks() {
         let greeting = Greeting { value, ..greeting(Kind::Ask, 77, 0, 0) };
         say(&client, &greeting.to_bytes()).unwrap();
         stage.serve();
-        let heard = Greeting::parse(&hear(&client).unwrap()).unwrap();
+        let heard = Greeting::parse(&receive_from(&client).unwrap()).unwrap();
         assert_eq!((heard.kind, heard.value), (kind, answer));
     }
     let dialects: Vec<_> = stage.echo.joined.values().map(|identity| identity.dialect).collect();
@@ -268,7 +270,7 @@ fn a_client_says_what_it_speaks() {
 }
 
 #[test]
-fn a_request_is_answered_though_its_client_is_in_a_hurry() {
+fn request_of_closing_client_is_answered() {
     let mut stage = stage();
     for _ in 0..3 {
         let client = stage.client();
@@ -281,7 +283,7 @@ fn a_request_is_answered_though_its_client_is_in_a_hurry() {
 }
 
 #[test]
-fn requests_that_wait_together_are_committed_together() {
+fn waiting_requests_share_one_commit() {
     let mut stage = stage();
     let clients = [stage.client(), stage.client(), stage.client()];
     stage.serve(); // they are accepted
@@ -291,11 +293,11 @@ fn requests_that_wait_together_are_committed_together() {
     }
     stage.serve();
     assert_eq!((stage.echo.heard, stage.echo.commits - before), (30, 1));
-    assert!(clients.iter().all(|client| hear(client).unwrap() == b"request"));
+    assert!(clients.iter().all(|client| receive_from(client).unwrap() == b"request"));
 }
 
 #[test]
-fn what_waits_for_the_disk_is_gathered() {
+fn disk_bound_requests_are_gathered() {
     let many = 4 * TURN;
     let commits = |slow_disk| {
         let mut stage = stage();
@@ -306,7 +308,7 @@ fn what_waits_for_the_disk_is_gathered() {
         while stage.echo.heard < many {
             stage.serve();
         }
-        assert!((0..many).all(|_| hear(&client).unwrap() == b"request"));
+        assert!((0..many).all(|_| receive_from(&client).unwrap() == b"request"));
         stage.echo.commits
     };
     assert!(commits(false) >= 4, "a turn each");
@@ -315,7 +317,7 @@ fn what_waits_for_the_disk_is_gathered() {
 
 /// Each asks again when it has its answer. One of them does so at once, and is waited for.
 #[test]
-fn who_asks_again_at_once_holds_up_nobody() {
+fn busy_client_does_not_delay_others() {
     const REQUESTS: usize = 2000;
     let mut stage = stage();
     let clients = [stage.client(), stage.client()];
@@ -323,7 +325,7 @@ fn who_asks_again_at_once_holds_up_nobody() {
         std::thread::spawn(move || {
             for _ in 0..REQUESTS {
                 say(&client, b"request").unwrap();
-                while hear(&client).is_err() {
+                while receive_from(&client).is_err() {
                     std::hint::spin_loop();
                 }
             }
@@ -340,7 +342,7 @@ fn who_asks_again_at_once_holds_up_nobody() {
 }
 
 #[test]
-fn a_thousand_clients_at_once_are_served_and_forgotten() {
+fn thousand_clients_are_served_and_dropped() {
     let mut stage = stage();
     let clients: Vec<_> = (0..1000).map(|_| stage.client()).collect();
     for client in &clients {
@@ -349,7 +351,7 @@ fn a_thousand_clients_at_once_are_served_and_forgotten() {
     while stage.echo.heard < 1000 {
         stage.serve();
     }
-    assert!(clients.iter().all(|client| hear(client).unwrap() == b"request"));
+    assert!(clients.iter().all(|client| receive_from(client).unwrap() == b"request"));
     drop(clients);
     while stage.control.count() > 0 {
         stage.serve();
@@ -359,7 +361,7 @@ fn a_thousand_clients_at_once_are_served_and_forgotten() {
 
 /// A dump waits for its reader and loses nothing, while others are served.
 #[test]
-fn a_dump_keeps_step_with_its_reader() {
+fn dump_advances_with_its_reader() {
     let mut stage = stage();
     let (slow, other) = (stage.client(), stage.client());
     say(&slow, &[200]).unwrap();
@@ -367,7 +369,7 @@ fn a_dump_keeps_step_with_its_reader() {
     assert!(stage.echo.dumps.values().all(|left| *left > 150), "it ran ahead of its reader");
     for expected in (1..=200).rev().filter(|part| shows(*part)) {
         let part = loop {
-            match hear(&slow) {
+            match receive_from(&slow) {
                 Ok(part) => break part,
                 Err(_) => stage.serve(),
             }
@@ -375,12 +377,12 @@ fn a_dump_keeps_step_with_its_reader() {
         assert_eq!((part.len(), part[0]), (PART, expected));
         say(&other, b"still there").unwrap();
         stage.serve();
-        assert_eq!(hear(&other).unwrap(), b"still there");
+        assert_eq!(receive_from(&other).unwrap(), b"still there");
     }
 }
 
 #[test]
-fn who_never_reads_loses_messages_is_told_so_and_costs_no_more_than_its_queue() {
+fn client_not_reading_overruns_its_bounded_queue() {
     let mut stage = stage();
     let (deaf, other) = (stage.client(), stage.client());
     let request = vec![1; 4000];
@@ -391,11 +393,11 @@ fn who_never_reads_loses_messages_is_told_so_and_costs_no_more_than_its_queue() 
     assert_eq!(stage.echo.heard, 1000, "its requests are acted on, as in the kernel");
     say(&other, b"quick").unwrap();
     stage.serve();
-    assert_eq!(hear(&other).unwrap(), b"quick");
+    assert_eq!(receive_from(&other).unwrap(), b"quick");
 
     let mut answered = 0;
     loop {
-        match hear(&deaf) {
+        match receive_from(&deaf) {
             Ok(answer) if answer == request => answered += 1,
             Ok(answer) => {
                 assert_eq!(Greeting::parse(&answer).unwrap().kind, Kind::Overrun);
@@ -407,7 +409,7 @@ fn who_never_reads_loses_messages_is_told_so_and_costs_no_more_than_its_queue() 
     assert!((50..300).contains(&answered), "{answered} answers were kept");
     say(&deaf, b"again").unwrap();
     stage.serve();
-    assert_eq!(hear(&deaf).unwrap(), b"again");
+    assert_eq!(receive_from(&deaf).unwrap(), b"again");
 }
 
 #[test]
@@ -423,12 +425,12 @@ fn events_reach_clients_in_order() {
         outbox.send(id, b"second".to_vec());
     });
     for expected in [&b"here"[..], b"first", b"second"] {
-        assert_eq!(hear(&client).unwrap(), expected);
+        assert_eq!(receive_from(&client).unwrap(), expected);
     }
 }
 
 #[test]
-fn too_long_and_empty_datagrams_hurt_nobody() {
+fn oversized_and_empty_datagrams_are_ignored() {
     let mut stage = stage();
     let (long, empty) = (stage.client(), stage.client());
     setsockopt(&long, sockopt::SndBufForce, &(1 << 20)).ok();
@@ -436,57 +438,60 @@ fn too_long_and_empty_datagrams_hurt_nobody() {
     say(&long, b"next").unwrap();
     say(&empty, b"").unwrap();
     stage.serve();
-    assert_eq!(hear(&long).unwrap(), b"next", "{sent:?}");
+    assert_eq!(receive_from(&long).unwrap(), b"next", "{sent:?}");
     assert_eq!(stage.control.count(), 1);
 }
 
 /// The user beside root can't connect to what is root's alone.
 #[test]
-fn a_path_is_the_users_who_may_use_it() {
+fn socket_path_belongs_to_permitted_user() {
     use std::os::unix::fs::MetadataExt as _;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("control");
     // Only root gives files away.
     let own = nix::unistd::getuid();
     let user = if own.is_root() { 65_534 } else { own.as_raw() };
-    let _control = Control::open(Some(&path), Terms { user: Some(user), mark: MARK }).unwrap();
+    let _control =
+        Control::open(Some(&path), AccessTerms { user: Some(user), mark: MARK }).unwrap();
     let file = std::fs::metadata(&path).unwrap();
     assert_eq!((file.uid(), file.mode() & 0o777), (user, 0o600));
 }
 
 #[test]
-fn a_path_is_private_and_may_be_left_over_but_not_shared() {
+fn socket_path_is_private_and_reusable() {
     use std::os::unix::fs::PermissionsExt as _;
     let stage = stage();
     let mode = std::fs::metadata(&stage.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let terms = Terms { user: None, mark: MARK };
+    let terms = AccessTerms { user: None, mark: MARK };
     let second = Control::open(Some(&stage.path), terms).unwrap_err();
     assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
     let left = stage.path.with_extension("left");
     let dead = std::os::unix::net::UnixListener::bind(&left).unwrap();
     drop(dead);
-    // A stream's leftover is refused with another errno than a dead seqpacket's, and is not ours to remove.
+    // A stream's leftover is refused with another errno than a dead seqpacket's, and is not ours to
+    // remove.
     assert!(Control::open(Some(&left), terms).is_ok() || left.exists());
     let Stage { control, path, .. } = stage;
     drop(control);
     assert!(!path.exists());
 }
 
-/// A path that names something else by mistake: connecting to a file is refused just as connecting to a dead socket is.
+/// A path that names something else by mistake: connecting to a file is refused just as connecting
+/// to a dead socket is.
 #[test]
-fn what_is_no_socket_is_not_removed() {
+fn stale_path_that_is_no_socket_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("gateway.toml");
     std::fs::write(&path, "kept").unwrap();
-    let refused = Control::open(Some(&path), Terms { user: None, mark: MARK }).unwrap_err();
+    let refused = Control::open(Some(&path), AccessTerms { user: None, mark: MARK }).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "kept");
 }
 
 /// Those that leave without having read, and those that read in the end.
 #[test]
-fn what_waited_for_non_readers_is_given_back() {
+fn queue_memory_of_gone_client_is_freed() {
     let mut stage = stage();
     let clients: Vec<_> = (0..40).map(|_| stage.client()).collect();
     for client in &clients {

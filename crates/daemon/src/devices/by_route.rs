@@ -1,5 +1,6 @@
-//! States that name a device which is not there: the kernel takes the one by which the route between their ends leads
-//! (`net/xfrm/xfrm_device.c: xfrm_dev_state_add`). Policies must name theirs.
+//! States that name a device which is not there: the kernel takes the one by which the route
+//! between their ends leads (`net/xfrm/xfrm_device.c: xfrm_dev_state_add`). Policies must name
+//! theirs.
 
 use std::net::IpAddr;
 
@@ -25,7 +26,8 @@ impl ByRoute {
         Self { nics, mark }
     }
 
-    /// The device by which a state's route leads; `None` where it names an interface that is there, or there is no route.
+    /// The device by which a state's route leads; `None` where it names an interface that is there,
+    /// or there is no route.
     fn found(&self, state: &SaConfig) -> Option<String> {
         let offload = state.offload.as_ref()?;
         let number: u32 = offload.device.strip_prefix("if")?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The interfaces that devices and their virtual functions are.
+//! The network interfaces of offload devices and of their virtual functions.
 
 use std::os::fd::OwnedFd;
 
@@ -10,21 +10,22 @@ use uxfrm_io::{
 };
 use uxfrm_offload::Link;
 
-use crate::gateway::bring_up;
+use crate::tun::bring_up;
 
 /// Of TUNs that nobody sends into.
 const MTU: u16 = 1500;
 
-/// Indices of interfaces that are only imagined: above all that the kernel gives in a machine's life.
+/// Indices of interfaces that are only imagined: above all that the kernel gives in a machine's
+/// life.
 const IMAGINED: u32 = 1 << 30;
 
-/// What is done about interfaces that are not there.
+/// Whether interfaces that are missing are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Making {
+pub(crate) enum DeviceCreation {
     /// They are made.
     Real,
     /// Nothing, and all are taken for there: a configuration is only checked.
-    Imagined,
+    DryRun,
 }
 
 /// An interface.
@@ -36,10 +37,10 @@ pub(super) struct Interface {
     pub(super) tun: Option<Tun>,
 }
 
-impl Making {
+impl DeviceCreation {
     /// Whether an interface is there.
     pub(super) fn is_there(self, name: &str) -> bool {
-        self == Self::Imagined || index(name).is_some()
+        self == Self::DryRun || index(name).is_some()
     }
 
     /// The interface of a name.
@@ -48,7 +49,7 @@ impl Making {
     /// When it has to be made and can't.
     pub(super) fn open(self, name: &str) -> anyhow::Result<Interface> {
         let name = name.to_owned();
-        if self == Self::Imagined {
+        if self == Self::DryRun {
             let letters = name.bytes().fold(0, |sum: u32, byte| {
                 sum.wrapping_mul(31).wrapping_add(byte.into()) & (IMAGINED - 1)
             });
@@ -96,11 +97,11 @@ pub(super) fn by_number(index: u32) -> String {
     format!("if{index}")
 }
 
-/// Whether interfaces are there and up, for one look at all of them.
+/// Looks up interfaces and their state with one socket.
 #[derive(Debug)]
-pub(super) struct Look(Option<Rtnetlink>);
+pub(super) struct LinkLookup(Option<Rtnetlink>);
 
-impl Look {
+impl LinkLookup {
     /// Without the kernel's answer all are down.
     pub(super) fn new() -> Self {
         Self(Rtnetlink::open().ok())
@@ -111,7 +112,8 @@ impl Look {
         of(link.is_some_and(|link| link.is_up))
     }
 
-    /// One that was deleted and made again under its name is another interface: states name it by its number.
+    /// One that was deleted and made again under its name is another interface: states name it by
+    /// its number.
     pub(super) fn link_of(&mut self, interface: &Interface) -> Link {
         let find = |rtnetlink: &mut Rtnetlink| rtnetlink.link_of_index(interface.index).ok();
         if interface.is_imagined() {

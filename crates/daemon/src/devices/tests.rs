@@ -7,11 +7,11 @@ use super::*;
 fn devices(text: &str) -> anyhow::Result<Devices> {
     let config = crate::config::Config::parse("c.toml", text)?;
     let mut database = Database::new(Backend::Auto, 1);
-    Devices::plug(&config.device, Making::Imagined, 0, &mut database)
+    Devices::plug(&config.device, DeviceCreation::DryRun, 0, &mut database)
 }
 
 #[test]
-fn several_devices_and_their_functions_have_names() {
+fn device_and_function_names_are_listed() {
     let devices = devices(
         "[[device]]\nname = 'nic0'\nprofile = 'niantic'\nvfs = 3\n\
          [[device]]\nname = 'nic1'\nover = 'eth0'\nlink_down = 'release'",

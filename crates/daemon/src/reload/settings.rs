@@ -1,8 +1,9 @@
-//! Keys of the configuration that a reload only tells of: they are for the next start.
+//! Configuration keys that take effect at the next start only; a reload names them.
 
 use crate::config::{Config, Control, Crypto, Host, Runtime, Wire, Xfrm};
 
-/// Names of the keys that differ and that a running gateway does not follow. All of a section are named here, so that a new key is thought of.
+/// Names of the keys that differ and that a running gateway does not follow. All of a section are
+/// named here, so that a new key is thought of.
 pub(super) fn waiting(now: &Config, wanted: &Config) -> Vec<&'static str> {
     let Config { host, inline, wire, xfrm, tunnel: _, control, runtime, crypto, cache, device } =
         now;
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_wait_are_named_and_those_that_are_followed_are_not() {
+    fn reload_names_keys_that_need_restart() {
         let parse = |text| Config::parse("test", text).expect("it is right");
         let now = parse("");
         assert!(waiting(&now, &parse("[host]\nat_exit = \"open\"")).is_empty());

@@ -1,8 +1,8 @@
-//! One thing that has to be done about a state or a policy.
+//! One change of a state or a policy by a reload.
 
 use uxfrm_engine::{Change, Defaults, Error, Mark, Policy, SaConfig, SaId};
 
-use super::difference::name;
+use super::diff::name;
 
 #[derive(Debug)]
 pub(super) enum Step {

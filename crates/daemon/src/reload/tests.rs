@@ -1,4 +1,5 @@
-//! Two files, each of some lines out of a few that meet each other often: what a reload makes of one is what the other says, and clients' own stays.
+//! Two files, each of some lines out of a few that meet each other often: what a reload makes of
+//! one is what the other says, and clients' own stays.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +7,9 @@ use proptest::{collection::vec, prelude::*};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Direction, FlowKey, Moment};
 
-use super::{difference::Difference, written::Written};
-use crate::load;
+use super::diff::Difference;
+use crate::batch::apply;
+use crate::batch::provenance::FileOwned;
 
 const NOW: Moment = Moment(0);
 
@@ -60,7 +62,7 @@ fn load(database: &mut Database, lines: &[String]) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("lines");
     std::fs::write(&path, lines.join("\n") + "\n").expect("it is written");
-    load::load(database, &[path], NOW).expect("they are right");
+    apply::load(database, &[path], NOW).expect("they are right");
 }
 
 fn said(lines: &[String]) -> Database {
@@ -69,12 +71,12 @@ fn said(lines: &[String]) -> Database {
     database
 }
 
-fn reload(running: &mut Database, written: &mut Written, lines: &[String]) -> Vec<String> {
+fn reload(running: &mut Database, written: &mut FileOwned, lines: &[String]) -> Vec<String> {
     let said = said(lines);
     let difference = Difference::find(running, written, &said);
     let told = difference.lines();
     running.apply(NOW, |change| difference.carry_out(change)).expect("nothing stands in the way");
-    *written = Written::of(running, &said);
+    *written = super::diff::written(running, &said);
     told
 }
 
@@ -122,9 +124,9 @@ fn verdicts(database: &Database) -> Vec<Option<uxfrm_engine::Action>> {
 
 proptest! {
     #[test]
-    fn what_runs_becomes_what_the_file_says(before in file(), after in file()) {
+    fn reload_makes_databases_match_files(before in file(), after in file()) {
         let mut running = said(&before);
-        let mut written = Written::all(&running);
+        let mut written = FileOwned::all(&running);
         reload(&mut running, &mut written, &after);
         let wanted = said(&after);
         prop_assert_eq!(all(&running), all(&wanted));
@@ -134,13 +136,13 @@ proptest! {
     }
 
     #[test]
-    fn what_clients_put_in_stays(before in file(), after in file(), between in file()) {
+    fn reload_keeps_objects_of_clients(before in file(), after in file(), between in file()) {
         let theirs = vec![
             policy(200, 24, 0, "block"),
             state(0xfe, 9, 0),
         ];
         let mut running = said(&before);
-        let mut written = Written::all(&running);
+        let mut written = FileOwned::all(&running);
         load(&mut running, &theirs);
         reload(&mut running, &mut written, &between);
         reload(&mut running, &mut written, &after);
@@ -151,9 +153,9 @@ proptest! {
 }
 
 #[test]
-fn a_state_goes_on_unless_its_key_is_another() {
+fn reload_keeps_state_with_same_key() {
     let mut running = said(&[state(1, 1, 0)]);
-    let mut written = Written::all(&running);
+    let mut written = FileOwned::all(&running);
     let turn = |database: &Database| database.current().sad.iter().next().map(|sa| sa.turn());
     let first = turn(&running);
     let told = reload(&mut running, &mut written, &[state(1, 1, 5)]);
@@ -167,7 +169,7 @@ fn a_state_goes_on_unless_its_key_is_another() {
 /// Where a state's line says what no update changes, packets of the same key must not be accepted
 /// twice, nor an IV be sent twice.
 #[test]
-fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
+fn reload_same_key_continues_numbers() {
     let line = state(1, 1, 0);
     let changes = [
         "flag af-unspec",
@@ -181,7 +183,7 @@ fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
         let before = format!("{line} replay-window 128");
         let window = if change.contains("replay-window") { "" } else { "replay-window 128" };
         let mut running = said(&[before]);
-        let mut written = Written::all(&running);
+        let mut written = FileOwned::all(&running);
         let first = |database: &Database| database.current().sad.iter().next().cloned().unwrap();
         let old = first(&running);
         for number in 1..=100 {
@@ -204,9 +206,9 @@ fn a_state_of_the_same_key_goes_on_behind_what_it_received_and_sent() {
 }
 
 #[test]
-fn lines_have_no_keys() {
+fn reload_lines_show_no_keys() {
     let mut running = fresh();
-    let mut written = Written::all(&running);
+    let mut written = FileOwned::all(&running);
     let told = reload(&mut running, &mut written, &[state(1, 0xab, 0)]);
     assert_eq!(told, ["+ state src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x00000101"]);
 }

@@ -1,10 +1,10 @@
-//! Tunnels and receive ports that files say otherwise than when they were last read.
+//! Tunnels and receive ports that files changed since they were last read.
 
 use uxfrm_link::{Admin, TunnelLink};
 use uxfrm_netlink::Refusal;
 use uxfrm_tunnel::PortRequest;
 
-use crate::tunnels::{Carrying, Plan, fault::words};
+use crate::tunnels::{TunnelService, TunnelSpec, error::words};
 
 /// One thing to do.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) enum Step {
 }
 
 /// In the order in which they leave no gap.
-pub(super) fn find(before: &Plan, wanted: &Plan) -> Vec<Step> {
+pub(super) fn find(before: &TunnelSpec, wanted: &TunnelSpec) -> Vec<Step> {
     let named = |name: &str| before.links().iter().find(|link| link.name == name);
     let keeps = |link: &TunnelLink| wanted.links().iter().any(|other| other.name == link.name);
     let new = |port: &&PortRequest| !before.ports().contains(port);
@@ -54,7 +54,7 @@ impl Step {
 
     /// # Errors
     /// As a line.
-    pub(super) fn carry_out(self, carrying: &mut Carrying) -> Result<(), String> {
+    pub(super) fn carry_out(self, carrying: &mut TunnelService) -> Result<(), String> {
         let line = self.line();
         let done = match self {
             Self::Listen(port) => carrying.add_port(&port),

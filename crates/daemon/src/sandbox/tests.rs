@@ -10,7 +10,7 @@ fn config(directory: &Path, text: &str) -> (PathBuf, Config) {
 }
 
 #[test]
-fn what_is_named_is_reached_and_where_it_leads() {
+fn sandbox_reaches_named_paths_and_link_targets() {
     let (named, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(elsewhere.path().join("real"), "").unwrap();
     symlink(elsewhere.path().join("real"), named.path().join("xfrm.batch")).unwrap();
@@ -26,7 +26,7 @@ fn what_is_named_is_reached_and_where_it_leads() {
 }
 
 #[test]
-fn a_store_among_others_is_all_that_is_written_there() {
+fn sandbox_writes_only_store_in_shared_directory() {
     for place in SHARED {
         let store = Path::new(place).join("numbers");
         assert_eq!(around_store(&store, &[]), store);
@@ -46,7 +46,7 @@ fn a_store_among_others_is_all_that_is_written_there() {
 }
 
 #[test]
-fn what_a_gateway_is_told_is_never_where_it_writes() {
+fn sandbox_never_writes_configured_inputs() {
     let directory = tempfile::tempdir().unwrap();
     for beneath in ["", "deeper/still"] {
         let configured = directory.path().join(beneath);
@@ -63,7 +63,7 @@ fn what_a_gateway_is_told_is_never_where_it_writes() {
 }
 
 #[test]
-fn nothing_is_written_where_a_socket_lies_among_others() {
+fn sandbox_never_writes_beside_shared_socket() {
     let directory = tempfile::tempdir().unwrap();
     let (path, config) = config(directory.path(), "control.socket = '/run/x.sock'");
     let Places { write, .. } = places(&path, &config);
@@ -71,7 +71,7 @@ fn nothing_is_written_where_a_socket_lies_among_others() {
 }
 
 #[test]
-fn tables_in_the_kernel_are_for_those_who_have_them() {
+fn sandbox_opens_kernel_tables_only_if_used() {
     let directory = tempfile::tempdir().unwrap();
     let extras_of = |text: &str| {
         let (path, config) = config(directory.path(), text);
@@ -82,7 +82,7 @@ fn tables_in_the_kernel_are_for_those_who_have_them() {
 }
 
 #[test]
-fn words_without_a_refusal_stay_as_they_are() {
+fn sandbox_advice_without_refusal_is_unchanged() {
     let absent = format!("can't read x: {}", io::Error::from(Errno::ENOENT));
-    assert_eq!(advised(absent.clone()), absent);
+    assert_eq!(with_sandbox_advice(absent.clone()), absent);
 }

@@ -69,7 +69,7 @@ impl World {
             for site in 0..self.sites.len() {
                 is_done &= self.clients[site].is_idle();
                 self.requests(site, 100);
-                self.keep_time(site);
+                self.run_housekeeping(site);
                 machine::pass(Duration::from_millis(30));
             }
             is_done &= self.wire.is_empty();
@@ -85,7 +85,7 @@ impl World {
     fn expect(&mut self, from: Net, to: Net, state: Option<Name>) {
         for _ in 0..12 {
             if let Some(name) = state {
-                self.catch_up(name, from.0, to.0);
+                self.finish_deferred(name, from.0, to.0);
             }
             let before = self.ledger.total;
             self.send_one(from, to);
@@ -101,7 +101,7 @@ impl World {
     }
 
     /// Sends packets that nobody sees, up to where the other end accepts some.
-    fn catch_up(&mut self, name: Name, from: usize, to: usize) {
+    fn finish_deferred(&mut self, name: Name, from: usize, to: usize) {
         let [sender, receiver] = [from, to].map(|site| {
             let run = self.sites[site].run.as_ref();
             run.and_then(|run| run.state(name)).unwrap_or_else(|| panic!("{site} has {name:?}"))
@@ -113,7 +113,7 @@ impl World {
             }
             let some = (wanted - last).min(1 << 21);
             let _short = sender.sequence().take(u32::try_from(some).unwrap());
-            self.keep_time(from);
+            self.run_housekeeping(from);
             machine::pass(Duration::from_secs(1));
         }
     }

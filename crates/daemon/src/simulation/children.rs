@@ -1,4 +1,5 @@
-//! IKE daemons: pairs of states that they negotiate, rekey and delete, as charon does, and what they do with answers.
+//! IKE daemons: pairs of states that they negotiate, rekey and delete, as charon does, and what
+//! they do with answers.
 
 use std::net::IpAddr;
 
@@ -25,7 +26,8 @@ pub(super) enum Phase {
     Dead,
 }
 
-/// A pair of states, one each way; of ends, numbers and keys the one at a place is that of what the end there receives.
+/// A pair of states, one each way; of ends, numbers and keys the one at a place is that of what the
+/// end there receives.
 #[derive(Clone, Debug)]
 pub(super) struct Child {
     pub(super) ends: [usize; 2],
@@ -341,7 +343,8 @@ impl World {
         if let Some(run) = &self.sites[site].run
             && run.nic.as_ref().is_some_and(|nic| nic.refuses)
         {
-            // What a device does not take any more does not come back (docs/simulation.md, "Known").
+            // What a device does not take any more does not come back (docs/simulation.md,
+            // "Known").
             let there = run.names();
             self.clients[site].states.retain(|name| there.contains(name));
         }

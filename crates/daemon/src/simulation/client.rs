@@ -134,7 +134,8 @@ impl Clients {
         self.put(IKE, request, purpose);
     }
 
-    /// The next requests of all clients. A dump is one by itself: it shows nothing that comes after it began.
+    /// The next requests of all clients. A dump is one by itself: it shows nothing that comes after
+    /// it began.
     pub(super) fn take(&mut self, most: usize) -> Vec<(u32, Purpose, Vec<u8>)> {
         let before_dump = self.queue.iter().take_while(|ask| ask.purpose != Purpose::Dump).count();
         let count = most.min(self.queue.len()).min(before_dump.max(1));
@@ -173,7 +174,8 @@ impl Clients {
     }
 }
 
-/// What a state that a device is to do something for says of that (`XFRM_OFFLOAD_INBOUND`, `_PACKET`).
+/// What a state that a device is to do something for says of that (`XFRM_OFFLOAD_INBOUND`,
+/// `_PACKET`).
 pub(super) fn offload(ifindex: u32, kind: OffloadKind, is_inbound: bool) -> RawOffload {
     let packet = match kind {
         OffloadKind::Crypto => 0,

@@ -1,4 +1,5 @@
-//! What goes wrong: somebody on the wire, disks, kernels, devices, and stores that are not what they were.
+//! What goes wrong: somebody on the wire, disks, kernels, devices, and stores that are not what
+//! they were.
 
 use uxfrm_offload::Fault;
 
@@ -103,7 +104,7 @@ impl World {
         let file = self.sites[site].disk.file();
         match self.rng.below(8) {
             0..4 => self.copies.extend(file.filter(|_| self.copies.len() < 8)),
-            4 => self.leave_snapshot(site),
+            4 => self.resume_from_vm_snapshot(site),
             5 => self.spoil(site, None),
             6 => {
                 let Some(mut file) = file.filter(|file| !file.is_empty()) else { return };
@@ -121,9 +122,9 @@ impl World {
     }
 
     /// A machine is told that it goes on from a snapshot; its disk may be of that time as well.
-    fn leave_snapshot(&mut self, site: usize) {
+    fn resume_from_vm_snapshot(&mut self, site: usize) {
         let Some(run) = &mut self.sites[site].run else { return };
-        run.leave_snapshot();
+        run.resume_from_vm_snapshot();
         if run.nic.as_ref().is_some_and(|nic| nic.refuses) {
             // What a device does not take any more is gone.
             let there = run.names();

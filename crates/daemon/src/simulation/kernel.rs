@@ -1,4 +1,5 @@
-//! The kernel beneath a gateway: routes into the TUN and a packet filter, which outlive the process and refuse now and then.
+//! The kernel beneath a gateway: routes into the TUN and a packet filter, which outlive the process
+//! and refuse now and then.
 
 use std::{
     cell::RefCell,
@@ -17,9 +18,9 @@ use uxfrm_io::{
 };
 
 use crate::{
-    following::{PacketFilter, Routes},
-    guard::Guard,
-    host::LedBy,
+    firewall::Firewall,
+    reconcile::{PacketFilter, Routes},
+    routes::DivertMode,
 };
 
 const TUN: &str = "uxfrm0";
@@ -91,7 +92,7 @@ impl Kernel {
         spd: &Spd,
         own: &[IpAddr],
     ) -> (Box<dyn PacketFilter>, Box<dyn Routes>) {
-        let guard = Guard::simulated(self.clone(), TUN, MARK, spd).expect("a table");
+        let guard = Firewall::simulated(self.clone(), TUN, MARK, spd).expect("a table");
         let mut routes = FakeRoutes {
             kernel: self.clone(),
             own: own.to_vec(),
@@ -187,15 +188,15 @@ impl Routes for FakeRoutes {
         self.install()
     }
 
-    fn catch_up(&mut self) -> Result<(), rtnetlink::Error> {
+    fn finish_deferred(&mut self) -> Result<(), rtnetlink::Error> {
         Ok(())
     }
 
-    fn turn(&mut self, _: LedBy) -> Result<(), rtnetlink::Error> {
+    fn turn(&mut self, _: DivertMode) -> Result<(), rtnetlink::Error> {
         Ok(())
     }
 
-    fn plan_at_once(&mut self, _: &Spd) -> Result<(), rtnetlink::Error> {
+    fn plan_now(&mut self, _: &Spd) -> Result<(), rtnetlink::Error> {
         Ok(())
     }
 
@@ -203,11 +204,11 @@ impl Routes for FakeRoutes {
         Ok(())
     }
 
-    fn look_around(&mut self, _: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error> {
+    fn refresh_host(&mut self, _: rtnetlink::News, spd: &Spd) -> Result<(), rtnetlink::Error> {
         self.follow(spd)
     }
 
-    fn take_news(&mut self) -> Option<Host> {
+    fn take_route_news(&mut self) -> Option<Host> {
         let host = || Host {
             addresses: self.own.iter().copied().collect(),
             mtu: 1500,
@@ -228,11 +229,11 @@ impl Routes for FakeRoutes {
         false
     }
 
-    fn meet_narrow_path(&mut self, _: IpAddr) {}
+    fn note_path_mtu(&mut self, _: IpAddr) {}
 
-    fn measure_again(&mut self) {}
+    fn remeasure_path_mtu(&mut self) {}
 
-    fn check_ways_back(&mut self) {}
+    fn check_rp_filters(&mut self) {}
 
     fn close(self: Box<Self>) -> anyhow::Result<()> {
         self.kernel.0.borrow_mut().routes.clear();
@@ -279,7 +280,7 @@ fn refused() -> nftables::Error {
     nftables::Error::Refused { request: "rules".to_owned(), kernel }
 }
 
-impl PacketFilter for Guard<Kernel> {
+impl PacketFilter for Firewall<Kernel> {
     fn follow(&mut self, spd: &Spd) -> Result<(), nftables::Error> {
         Self::follow(self, spd)
     }
@@ -288,20 +289,20 @@ impl PacketFilter for Guard<Kernel> {
         Self::change(self, changes, spd)
     }
 
-    fn led_by(&self) -> LedBy {
-        Self::led_by(Some(self))
+    fn divert_mode(&self) -> DivertMode {
+        Self::divert_mode(Some(self))
     }
 
-    fn may_leave_out(&self, changes: &[PolicyChange]) -> bool {
-        Self::may_leave_out(self, changes)
+    fn may_skip_outgoing(&self, changes: &[PolicyChange]) -> bool {
+        Self::may_skip_outgoing(self, changes)
     }
 
-    fn is_lost(&self) -> bool {
-        Self::is_lost(self)
+    fn is_out_of_sync(&self) -> bool {
+        Self::is_out_of_sync(self)
     }
 
-    fn lose(&mut self) {
-        Self::lose(self);
+    fn mark_out_of_sync(&mut self) {
+        Self::mark_out_of_sync(self);
     }
 
     fn is_there(&mut self) -> Result<bool, nftables::Error> {

@@ -135,7 +135,8 @@ impl Ledger {
         assert!(!is_promised, "payload {id} of {from:?} to {to:?} comes in plain");
     }
 
-    /// What a gateway received by states with static keys may come again: its store was lost, or its states were made anew.
+    /// What a gateway received by states with static keys may come again: its store was lost, or
+    /// its states were made anew.
     pub(super) fn forget_static(&mut self, site: usize) {
         let payloads = &self.payloads;
         let is_static = |id: &u64| payloads.get(id).is_some_and(|(_, to)| to.1 == NETS - 1);

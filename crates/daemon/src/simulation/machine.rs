@@ -1,4 +1,5 @@
-//! One machine beneath a gateway: its clock, its random bits, its disk, and the memory that outlives a process.
+//! One machine beneath a gateway: its clock, its random bits, its disk, and the memory that
+//! outlives a process.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,18 +16,18 @@ use uxfrm_engine::Moment;
 use uxfrm_testkit::Rng;
 
 use crate::{
-    sequences::{
+    clock::{self, Clock},
+    reconcile::sequences::{
         disk::Disk,
-        memory::{Memory, Shelf},
+        memory::{WitnessMemory, WitnessStorage},
     },
-    time::{self, Clock},
 };
 
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
     static START: Cell<u64> = const { Cell::new(0) };
     static DICE: RefCell<Rng> = const { RefCell::new(Rng::new(0)) };
-    /// Memory that no run has.
+    /// WitnessMemory that no run has.
     static FREE: RefCell<Vec<&'static [AtomicU64]>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -48,7 +49,7 @@ pub(super) fn begin(seed: u64) {
     NOW.set(1_000_000_000);
     START.set(1_700_000_000_000_000_000);
     DICE.set(Rng::new(seed ^ 0x5eed));
-    time::set(Rc::new(FakeClock));
+    clock::set(Rc::new(FakeClock));
 }
 
 /// Time passes.
@@ -246,7 +247,8 @@ impl FakeShelf {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process is gone at once: what it stored up to now is there, and nothing that it does from now on.
+    /// The process is gone at once: what it stored up to now is there, and nothing that it does
+    /// from now on.
     pub(super) fn freeze(&self) {
         let mut files = self.files();
         let Files { placed, beside, .. } = &mut *files;
@@ -273,7 +275,7 @@ impl FakeShelf {
     }
 }
 
-impl Shelf for FakeShelf {
+impl WitnessStorage for FakeShelf {
     fn name(&self) -> String {
         "/run".to_owned()
     }
@@ -288,7 +290,7 @@ impl Shelf for FakeShelf {
         Some(Box::new(Cursor::new(bytes)))
     }
 
-    fn create(&self, _: usize) -> io::Result<Box<dyn Memory>> {
+    fn create(&self, _: usize) -> io::Result<Box<dyn WitnessMemory>> {
         let free = FREE.with_borrow_mut(Vec::pop);
         let words = free.unwrap_or_else(|| {
             let words: Vec<_> = (0..MOST).map(|_| AtomicU64::new(0)).collect();
@@ -306,7 +308,7 @@ struct FakeMemory {
     words: &'static [AtomicU64],
 }
 
-impl Memory for FakeMemory {
+impl WitnessMemory for FakeMemory {
     fn words(&self) -> &'static [AtomicU64] {
         self.words
     }

@@ -1,4 +1,5 @@
-//! A round of requests whose write fails leaves everything as it was: states, with their numbers and windows, policies, larval states, devices.
+//! A round of requests whose write fails leaves everything as it was: states, with their numbers
+//! and windows, policies, larval states, devices.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use super::{
     machine::{self, Health},
     site::{PLACES, Run, Site, outer, pick},
 };
-use crate::control::Outbox;
+use crate::protocol::Outbox;
 
 const SEEDS: u64 = 60;
 const ROUNDS: usize = 30;
@@ -193,7 +194,7 @@ impl Stand {
             let _held = sa.sequence().take(packets);
             let next = u32::try_from(sa.highest_received()).unwrap() + packets;
             let _beyond = sa.replay().check(next).and_then(|new| sa.replay().accept(new));
-            let _limited = sa.charge(packets, 100, crate::time::now());
+            let _limited = sa.charge(packets, 100, crate::clock::now());
         }
     }
 }
@@ -238,7 +239,7 @@ fn round_that_fails_leaves_everything_as_it_was() {
             assert_eq!(before.shown, after.shown, "seed {seed}, round {round}");
             machine::pass(std::time::Duration::from_millis(300));
             let outbox = &mut Outbox::default();
-            stand.site.run.as_mut().unwrap().keep_time(outbox);
+            stand.site.run.as_mut().unwrap().run_housekeeping(outbox);
             let file = stand.site.disk.file_in_place().unwrap();
             stand.run().check_reservations(&file);
         }

@@ -1,4 +1,5 @@
-//! One gateway: what the daemon is made of, without threads and descriptors, on a [machine](super::machine) and a [kernel](super::kernel) of its own.
+//! One gateway: what the daemon is made of, without threads and descriptors, on a
+//! [machine](super::machine) and a [kernel](super::kernel) of its own.
 
 mod succession;
 
@@ -26,20 +27,22 @@ use super::{
     machine::{self, FakeDisk, FakeShelf},
 };
 use crate::{
+    batch::{apply, provenance::FileOwned},
+    clock::now,
     config::{AtExit, Config},
-    control::{ClientId, Identity, Outbox, Protocol, Rest, Serving, Xfrm},
-    devices::{Devices, Making},
-    following::Following,
-    gateway,
-    held::{self, Files, portrait::Portrait},
-    keepalive::Keepalives,
-    load,
-    planner::Planner,
-    reload::{Reload, Written},
-    round::Round,
-    sequences::{Remembered, SequenceStore, condition::Condition, on_disk::OnDisk},
-    time::now,
-    tunnels::{Carrying, Plan},
+    control::XfrmServer,
+    devices::{DeviceCreation, Devices},
+    gateway::{housekeeping::Housekeeping, requests::RequestHandler},
+    ports::keepalive::Keepalives,
+    protocol::{ClientId, DumpProgress, Identity, Outbox, Protocol},
+    reconcile::{
+        Reconciler,
+        fail_closed::{self, PolicyFiles, saved_policies::SavedPolicies},
+        rebuild::PolicyRebuild,
+        sequences::{SequenceStore, WitnessPlace, condition::Condition, journal_view::JournalView},
+    },
+    reload::Reload,
+    tunnels::{TunnelService, TunnelSpec},
     upgrade::Upgrade,
 };
 
@@ -90,16 +93,16 @@ pub(super) struct Run {
     workers: Vec<Worker>,
     pub(super) nic: Option<Nic>,
     pub(super) database: Database,
-    following: Following,
-    xfrm: Xfrm,
+    reconciler: Reconciler,
+    xfrm: XfrmServer,
     devices: Devices,
-    tunnels: Carrying,
+    tunnels: TunnelService,
     reload: Reload,
     at_exit: AtExit,
     upgrade: Upgrade,
-    planner: Planner,
+    policy_rebuild: PolicyRebuild,
     keepalives: Keepalives,
-    happened: Vec<Event>,
+    device_events: Vec<Event>,
     events: Vec<Event>,
     poller: Poller,
     pool: Pool,
@@ -241,44 +244,45 @@ impl Site {
         let seed = (self.number as u64) << 32 | self.starts;
         let poller = Poller::new()?;
         let shelf = Box::new(self.shelf.clone());
-        let remembered = Remembered { shelf, waker: poller.waker() };
+        let remembered = WitnessPlace { shelf, waker: poller.waker() };
         let disk = Box::new(self.disk.open());
         let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
         let condition = store.condition();
         let mut database = Database::new(Backend::Portable, seed);
         database.attend_with(store.keeper());
-        let mut devices = Devices::plug(&[], Making::Imagined, 0, &mut database)?;
+        let mut devices = Devices::plug(&[], DeviceCreation::DryRun, 0, &mut database)?;
         let nic = self.offload.map(|_| Nic::new(&mut devices, self.starts));
-        let loaded = load::load(&mut database, std::slice::from_ref(&self.batch), now());
+        let loaded = apply::load(&mut database, std::slice::from_ref(&self.batch), now());
         loaded.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
         let config = Config::parse("simulation", "")?;
-        let plan = Plan::read(&config)?;
-        let reload = Reload::new(&self.batch, config, Written::all(&database), plan);
-        let portrait = self.policies.as_deref().map(|text| Portrait::parse(text).expect("whole"));
+        let plan = TunnelSpec::read(&config)?;
+        let reload = Reload::new(&self.batch, config, FileOwned::all(&database), plan);
+        let portrait =
+            self.policies.as_deref().map(|text| SavedPolicies::parse(text).expect("whole"));
         if let Some(portrait) = portrait {
-            held::hold(&mut database, &portrait, Files::Decide);
+            fail_closed::hold(&mut database, &portrait, PolicyFiles::Decide);
         }
-        gateway::reserve(&mut database, &mut store)?;
+        crate::reconcile::databases::reserve(&mut database, &mut store)?;
         let snapshot = database.snapshot();
         let workers = self.workers_of(seed, &database)?;
         let (guard, mut routes) = self.kernel.start(&snapshot.spd, &self.own());
-        routes.take_news().into_iter().for_each(|host| database.set_host(host));
+        routes.take_route_news().into_iter().for_each(|host| database.set_host(host));
         database.publish();
-        let following = Following::new(store, Some(guard), None, None, routes, &snapshot.spd);
+        let reconciler = Reconciler::new(store, Some(guard), None, None, routes, &snapshot.spd);
         self.run = Some(Run {
             workers,
             nic,
             database,
-            following,
-            xfrm: Xfrm::seeded(seed, ACQUIRE_EXPIRES, 8),
+            reconciler,
+            xfrm: XfrmServer::seeded(seed, ACQUIRE_EXPIRES, 8),
             devices,
-            tunnels: Carrying::default(),
+            tunnels: TunnelService::default(),
             reload,
             at_exit: AtExit::Block,
             upgrade: Upgrade::default(),
-            planner: Planner::new(poller.waker()),
+            policy_rebuild: PolicyRebuild::new(poller.waker()),
             keepalives: Keepalives::new(0),
-            happened: Vec::new(),
+            device_events: Vec::new(),
             events: Vec::new(),
             poller,
             pool: Pool::new(),
@@ -293,7 +297,7 @@ impl Site {
     /// Writes down what the policies protect now.
     pub(super) fn write_policies_down(&mut self) {
         let Some(run) = &self.run else { return };
-        let portrait = Portrait::of(&run.database.snapshot().spd, run.reload.written());
+        let portrait = SavedPolicies::of(&run.database.snapshot().spd, run.reload.written());
         self.policies = Some(portrait.to_text());
     }
 
@@ -321,12 +325,15 @@ impl Site {
         let snapshot = run.database.snapshot();
         let name = |sa: &Sa| (sa.id().destination, sa.id().spi.0);
         let heads = snapshot.sad.iter().map(|sa| (name(sa), sa.highest_received())).collect();
-        let Run { workers, mut database, following, .. } = run;
+        let Run { workers, mut database, reconciler, .. } = run;
         drop(workers);
         let is_exact = match end {
-            End::Orderly => gateway::close_store(&mut database, following.leave_routes()).is_ok(),
+            End::Orderly => {
+                crate::reconcile::databases::close_store(&mut database, reconciler.leave_routes())
+                    .is_ok()
+            }
             // One that has just taken over another's place has none before its first commit.
-            End::Fault | End::Killed => following.has_witness(),
+            End::Fault | End::Killed => reconciler.has_witness(),
             End::PowerLoss => {
                 self.shelf.reboot();
                 self.kernel.reboot();
@@ -338,18 +345,18 @@ impl Site {
 }
 
 impl Run {
-    fn serving(&mut self) -> Serving<'_> {
+    fn serving(&mut self) -> RequestHandler<'_> {
         let until = Moment(u64::MAX);
-        let Self { xfrm, database, following, tunnels, devices, happened, .. } = self;
+        let Self { xfrm, database, reconciler, tunnels, devices, device_events, .. } = self;
         let (reload, at_exit, poller) = (&mut self.reload, &mut self.at_exit, &self.poller);
         let upgrade = &mut self.upgrade;
-        Serving {
+        RequestHandler {
             xfrm,
             database,
-            following,
+            reconciler,
             tunnels,
             devices,
-            happened,
+            device_events,
             reload,
             at_exit,
             upgrade,
@@ -377,9 +384,9 @@ impl Run {
         }
         self.serving().commit(outbox);
         deliver(outbox, &mut answers);
-        self.serving().catch_up();
+        self.serving().finish_deferred();
         for (client, _) in requests {
-            while self.serving().carry_on(ClientId(*client), outbox) == Rest::More {
+            while self.serving().carry_on(ClientId(*client), outbox) == DumpProgress::More {
                 deliver(outbox, &mut answers);
             }
             deliver(outbox, &mut answers);
@@ -396,7 +403,7 @@ impl Run {
 
     /// Numbers that may be used are on the disk.
     pub(super) fn check_reservations(&self, file: &[u8]) {
-        let kept = OnDisk::read(file);
+        let kept = JournalView::read(file);
         for sa in self.database.snapshot().sad.iter() {
             let (sent, received) = kept.of(sa);
             let (may_send, may_receive) = (sa.sequence().reserved(), sa.reserved_to_receive());
@@ -417,18 +424,19 @@ impl Run {
     }
 
     /// The kernel tells that the machine goes on from a snapshot.
-    pub(super) fn leave_snapshot(&mut self) {
-        self.following.leave_snapshot(&mut self.database);
+    pub(super) fn resume_from_vm_snapshot(&mut self) {
+        self.reconciler.resume_from_vm_snapshot(&mut self.database);
     }
 
     /// What the control thread does between two waits; what clients hear of it.
-    pub(super) fn keep_time(&mut self, outbox: &mut Outbox) -> Vec<(u32, Vec<u8>)> {
-        let events = self.events.drain(..).chain(self.happened.drain(..)).collect();
-        let Self { database, following, xfrm, keepalives, planner, devices, .. } = self;
-        let mut round = Round { database, following, xfrm, keepalives, planner, devices };
-        let news = round.keep_time(events);
-        round.tell(&news, outbox);
-        let _waiting = round.settle();
+    pub(super) fn run_housekeeping(&mut self, outbox: &mut Outbox) -> Vec<(u32, Vec<u8>)> {
+        let events = self.events.drain(..).chain(self.device_events.drain(..)).collect();
+        let Self { database, reconciler, xfrm, keepalives, policy_rebuild, devices, .. } = self;
+        let mut housekeeping =
+            Housekeeping { database, reconciler, xfrm, keepalives, policy_rebuild, devices };
+        let news = housekeeping.run_housekeeping(events);
+        housekeeping.tell(&news, outbox);
+        let _waiting = housekeeping.settle();
         let mut answers = Vec::new();
         deliver(outbox, &mut answers);
         answers

@@ -1,4 +1,5 @@
-//! Gateways, their programs, and a wire between them; what happens there step by step, as a seed's dice fall.
+//! Gateways, their programs, and a wire between them; what happens there step by step, as a seed's
+//! dice fall.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +22,7 @@ use super::{
     trace::Trace,
     wire::Wire,
 };
-use crate::{control::Outbox, sequences::condition::Condition};
+use crate::{protocol::Outbox, reconcile::sequences::condition::Condition};
 
 /// The network of static keys, and the reqid of its policies.
 pub(super) const STATIC: u8 = NETS - 1;
@@ -36,7 +37,8 @@ pub(super) struct Known {
     is_on: bool,
     /// Whether its store is not what its last run wrote.
     pub(super) is_spoiled: bool,
-    /// What states had received at the end of the last run, where the next one has to know it exactly.
+    /// What states had received at the end of the last run, where the next one has to know it
+    /// exactly.
     heads: BTreeMap<Name, u64>,
     /// What the gateway had promised when it last wrote its policies down.
     written: BTreeSet<PolicyName>,
@@ -131,7 +133,7 @@ impl World {
             48..64 => self.some_requests(),
             64..73 => {
                 let site = self.some_site();
-                self.keep_time(site);
+                self.run_housekeeping(site);
             }
             73..78 => self.time_passes(),
             78..87 => self.somebody_wants_something(),
@@ -214,7 +216,8 @@ impl World {
         self.ledger.promised.insert(site, promised);
     }
 
-    /// The IKE daemon deletes some policies of states that it has lost, before it asks for them again.
+    /// The IKE daemon deletes some policies of states that it has lost, before it asks for them
+    /// again.
     fn clean_up(&mut self, site: usize) {
         for name in self.known[site].written.clone() {
             if name.1.1 != STATIC && self.rng.below(2) == 0 {
@@ -281,7 +284,7 @@ impl World {
 
     /// Another process takes a gateway's place while packets come and go, or fails to.
     fn upgrade(&mut self, site: usize) {
-        self.keep_time(site);
+        self.run_housekeeping(site);
         if self.sites[site].run.is_none() {
             return;
         }
@@ -370,9 +373,9 @@ impl World {
     }
 
     /// The control thread's turn.
-    pub(super) fn keep_time(&mut self, site: usize) {
+    pub(super) fn run_housekeeping(&mut self, site: usize) {
         let Some(run) = &mut self.sites[site].run else { return };
-        let news = run.keep_time(&mut self.outbox);
+        let news = run.run_housekeeping(&mut self.outbox);
         if self.rng.below(2) == 0 {
             self.write_policies_down(site);
         }
@@ -596,7 +599,8 @@ pub(super) fn plain((site, net): Net, (peer, far): Net, payload: &[u8]) -> Packe
     packets::udp(&from, &to, payload)
 }
 
-/// States with keys that never change, between the first two gateways and the next two; keys may be used by several.
+/// States with keys that never change, between the first two gateways and the next two; keys may be
+/// used by several.
 fn statics(rng: &mut Rng, sites: usize) -> Vec<(Name, usize, [u8; 20])> {
     let shared = rng.below(3) == 0;
     let mut key = [0; 20];

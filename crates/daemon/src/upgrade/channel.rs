@@ -1,5 +1,5 @@
-//! What a gateway and its supervisor say to each other: a byte, and a text that the supervisor does not
-//! read but passes on.
+//! What a gateway and its supervisor say to each other: a byte, and a text that the supervisor does
+//! not read but passes on.
 
 use std::{
     ffi::OsStr,
@@ -28,7 +28,8 @@ pub(super) enum Report {
     Abandon,
     /// This process has all that it needs to be the gateway.
     TookOver,
-    /// This process may write this file, or beneath this directory: no program of these is to be started.
+    /// This process may write this file, or beneath this directory: no program of these is to be
+    /// started.
     Writes(PathBuf),
 }
 
@@ -61,7 +62,8 @@ const FAILED: u8 = b'F';
 const ENDED: u8 = b'E';
 const GO_ON: u8 = b'G';
 
-/// A supervisor stays as its gateways change: one of a newer release asks first whether it is understood.
+/// A supervisor stays as its gateways change: one of a newer release asks first whether it is
+/// understood.
 const DIALECT: &[u8] = b"2";
 /// The gateway's messages have one piece each. So many are heard before somebody else is.
 pub(super) const TURN: usize = 16;
@@ -134,7 +136,8 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// The supervisor that started this process, which is at its standard input, and whom to take over from, if anybody.
+    /// The supervisor that started this process, which is at its standard input, and whom to take
+    /// over from, if anybody.
     ///
     /// # Errors
     /// When no supervisor is there.
@@ -172,7 +175,8 @@ impl Supervisor {
         places.iter().try_for_each(|place| Report::Writes(place.clone()).send(&self.link))
     }
 
-    /// Asks to be the gateway. When this returns there is no other process of it that could carry a packet.
+    /// Asks to be the gateway. When this returns there is no other process of it that could carry a
+    /// packet.
     ///
     /// # Errors
     /// When the supervisor is gone: this process is to end.
@@ -184,8 +188,9 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the successor has ended, which the supervisor sees to when it takes longer than this. Where the successor becomes the
-    /// gateway this never returns: the supervisor ends this process.
+    /// Waits until the successor has ended, which the supervisor sees to when it takes longer than
+    /// this. Where the successor becomes the gateway this never returns: the supervisor ends this
+    /// process.
     ///
     /// # Errors
     /// When the supervisor is gone.
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_predecessor_waits_for_its_successor_s_end_however_long_that_takes() {
+    fn await_end_waits_until_successor_ended() {
         let (predecessor, supervisor) = connected();
         let waiting = std::thread::spawn(move || predecessor.await_end(Duration::ZERO));
         assert_eq!(Report::receive(&supervisor).unwrap(), Some(Report::Abandon));
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_supervisor_nobody_is_the_gateway() {
+    fn take_over_without_supervisor_fails() {
         let (predecessor, supervisor) = connected();
         drop(supervisor);
         assert!(predecessor.await_end(Duration::from_secs(60)).is_err());
@@ -253,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_goes_on_when_it_is_told_to_and_not_else() {
+    fn take_over_continues_only_on_go_on() {
         for (order, goes_on) in [(Order::GoOn, true), (Order::Ended, false), (Order::Begin, false)]
         {
             let (successor, supervisor) = connected();
@@ -264,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_of_another_dialect_is_not_understood() {
+    fn order_in_unknown_format_is_an_error() {
         let (link, supervisor) = Link::pair().unwrap();
         let (passed, _end) = Link::pair().unwrap();
         supervisor.send(&worded(TAKE, b"another"), &[passed.as_fd()]).unwrap();

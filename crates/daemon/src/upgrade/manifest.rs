@@ -1,5 +1,5 @@
-//! What passes from one process of a gateway to the next, as JSON: fields may come, and what one release does
-//! not know another may leave out.
+//! What passes from one process of a gateway to the next, as JSON: fields may come, and what one
+//! release does not know another may leave out.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -8,11 +8,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uxfrm_control::greeting::Dialect;
 use uxfrm_io::link::{Link, Parcel};
 
-use super::{carried::Carried, waiting::PassedWaiting};
-use crate::{
-    control::{Identity, Seat},
-    devices, tunnels,
-};
+use super::{queued_packets::QueuedPackets, sa_progress::SaProgress};
+use crate::{control::SavedSession, devices, protocol::Identity, tunnels};
 
 /// The words that both ends know. Another number means that a restart is needed.
 pub(super) const VERSION: u32 = 2;
@@ -73,16 +70,17 @@ pub(super) struct Manifest {
     /// What the descriptors are that come with it, in their order.
     pub(super) descriptors: Vec<String>,
     /// Clients by their places.
-    pub(super) clients: Vec<Option<PassedSeat>>,
+    pub(super) clients: Vec<Option<SessionHandover>>,
     /// Who asked for the upgrade.
     pub(super) asked_by: u32,
     /// States in the order of their messages.
-    pub(super) states: Vec<Carried>,
+    pub(super) states: Vec<SaProgress>,
     /// States that files made, by their places among them.
     pub(super) states_of_files: Vec<usize>,
     /// The same of policies.
     pub(super) policies_of_files: Vec<usize>,
-    /// What files say becomes of packets without a policy: in, forwarded and out, whether it is blocked.
+    /// What files say becomes of packets without a policy: in, forwarded and out, whether it is
+    /// blocked.
     pub(super) blocks_of_files: [bool; 3],
     /// Packets dropped so far, by reason.
     pub(super) drops: BTreeMap<String, u64>,
@@ -90,23 +88,23 @@ pub(super) struct Manifest {
     pub(super) workers: usize,
     /// The highest rate at which a state receives, in numbers a second.
     pub(super) fastest: u64,
-    /// Destinations that lanes have ways to past the host's stack.
+    /// Destinations that workers have ways to past the host's stack.
     #[serde(default)]
     pub(super) destinations: Vec<IpAddr>,
     /// The TUN, the routing table and the mark: routes and guard stay as they are.
     pub(super) place: Place,
     /// Tunnels and receive ports, where there ever were any.
     #[serde(default)]
-    pub(super) tunnels: Option<tunnels::Passed>,
+    pub(super) tunnels: Option<tunnels::TunnelsHandover>,
     /// Those that files say.
     #[serde(default)]
-    pub(super) tunnels_of_files: Option<tunnels::PassedPlan>,
+    pub(super) tunnels_of_files: Option<tunnels::SpecHandover>,
     /// Offload devices, where there ever were any.
     #[serde(default)]
-    pub(super) devices: Option<devices::Passed>,
+    pub(super) devices: Option<devices::DevicesHandover>,
 }
 
-/// What of the configuration the kernel's tables hang on.
+/// The configuration that the kernel's tables depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) tun: String,
@@ -129,21 +127,22 @@ pub(super) enum Verdict {
 /// 4: how far the states are that have carried packets since.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Finals {
-    pub(super) states: Vec<(usize, Carried)>,
-    /// When the lanes began to rest.
+    pub(super) states: Vec<(usize, SaProgress)>,
+    /// When the workers began to rest.
     pub(super) rested: u64,
     #[serde(default)]
-    pub(super) tunnels: tunnels::Finals,
+    pub(super) tunnels: tunnels::TunnelFinals,
     #[serde(default)]
-    pub(super) devices: devices::Finals,
-    /// Packets that wait for states. Their bytes are a message behind this one, where there are any.
+    pub(super) devices: devices::DeviceFinals,
+    /// Packets that wait for states. Their bytes are a message behind this one, where there are
+    /// any.
     #[serde(default)]
-    pub(super) waiting: PassedWaiting,
+    pub(super) waiting: QueuedPackets,
 }
 
 /// A client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PassedSeat {
+pub(super) struct SessionHandover {
     port: u32,
     groups: u32,
     options: u32,
@@ -153,17 +152,18 @@ pub(super) struct PassedSeat {
     overrun: bool,
 }
 
-impl From<Seat> for PassedSeat {
-    fn from(seat: Seat) -> Self {
-        let Seat { identity, permitted, unknown, overrun } = seat;
+impl From<SavedSession> for SessionHandover {
+    fn from(seat: SavedSession) -> Self {
+        let SavedSession { identity, permitted, unknown, overrun } = seat;
         let Identity { port, groups, options, dialect, process: _ } = identity;
         Self { port, groups, options, dialect: dialect as u32, permitted, unknown, overrun }
     }
 }
 
-impl From<PassedSeat> for Seat {
-    fn from(passed: PassedSeat) -> Self {
-        let PassedSeat { port, groups, options, dialect, permitted, unknown, overrun } = passed;
+impl From<SessionHandover> for SavedSession {
+    fn from(passed: SessionHandover) -> Self {
+        let SessionHandover { port, groups, options, dialect, permitted, unknown, overrun } =
+            passed;
         let dialect = Dialect::of(dialect).unwrap_or_default();
         // The connection itself tells whose it is.
         let identity = Identity { port, groups, options, dialect, process: 0 };
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_take_what_there_is_is_refused() {
+    fn hello_without_needed_feature_is_refused() {
         let first = r#"{"version":2,"release":"0.1.0","refused":null}"#;
         assert_eq!(refusal(first, &[]), None, "the first releases take states, policies, clients");
         for what in [TUNNELS, DEVICES] {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn another_format_is_refused_with_words() {
+    fn hello_of_other_version_is_refused() {
         let text = r#"{"version":1,"release":"9.0.0","refused":null,"takes":["tunnels"]}"#;
         let why = "release 9.0.0 does not take over from this one: restart it instead";
         assert_eq!(refusal(text, &[]), Some(why.to_owned()));

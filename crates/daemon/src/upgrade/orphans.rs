@@ -1,5 +1,6 @@
-//! Gateways whose supervisors were killed: the kernel kills them as well (`PR_SET_PDEATHSIG`), and a moment later all
-//! that they had is free. Whoever starts a gateway right behind `kill -9` waits for that moment.
+//! Gateways whose supervisors were killed: the kernel kills them as well (`PR_SET_PDEATHSIG`), and
+//! a moment later all that they had is free. Whoever starts a gateway right behind `kill -9` waits
+//! for that moment.
 
 use std::{
     fs,
@@ -11,23 +12,25 @@ use nix::unistd::Uid;
 /// What a gateway's process is called (`/proc/PID/comm`): its supervisor keeps the program's name.
 pub(crate) const GATEWAY: &std::ffi::CStr = c"uxfrm-gateway";
 const SUPERVISOR: &str = "uxfrm";
-/// The last of its threads in this state has given back all that the process had, and waits to be reaped, which not every process 1 does.
+/// The last of its threads in this state has given back all that the process had, and waits to be
+/// reaped, which not every process 1 does.
 const ZOMBIE: &str = "Z";
 
-/// One that is killed is gone within milliseconds, and where very much memory is to be given back, within a second.
+/// One that is killed is gone within milliseconds, and where very much memory is to be given back,
+/// within a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until no process of a killed gateway is left.
-pub(super) fn wait_for_their_end() {
+pub(super) fn wait_for_exit() {
     let begun = Instant::now();
     while are_there() && begun.elapsed() < PATIENCE {
         std::thread::sleep(PAUSE);
     }
 }
 
-/// The process of the gateway that `uxfrm run` supervises as a process of this number, once it is there: what the gateway uses
-/// of the machine is told by that.
+/// The process of the gateway that `uxfrm run` supervises as a process of this number, once it is
+/// there: what the gateway uses of the machine is told by that.
 #[must_use]
 pub fn gateway_of(supervisor: u32) -> Option<u32> {
     gateways().find(|(_, parent)| *parent == supervisor).map(|(process, _)| process)
@@ -83,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_have_brackets_and_spaces() {
+    fn proc_stat_with_odd_name_is_parsed() {
         assert_eq!(parse("12 (uxfrm-gateway) S 11 12 0"), Some(("uxfrm-gateway", "S", 11)));
         assert_eq!(parse("12 (a) b) Z 1 12 0"), Some(("a) b", "Z", 1)));
         assert_eq!(parse("12"), None);
     }
 
     #[test]
-    fn a_process_is_its_effective_user_s() {
+    fn proc_status_yields_effective_user() {
         assert_eq!(user("Name:\tuxfrm-gateway\nUid:\t0\t65534\t0\t0\nGid:\t0"), Some(65534));
         assert_eq!(user("Name:\tuxfrm-gateway\n"), None);
         assert!(is_ours(std::process::id()));

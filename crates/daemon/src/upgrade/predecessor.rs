@@ -1,5 +1,5 @@
-//! The process that hands over. It goes on as it was whatever happens to the other before that is the gateway, which the supervisor
-//! decides: then it ends this process.
+//! The process that hands over. It runs on unchanged whatever happens to the successor, until the
+//! supervisor decides for the successor and ends this process.
 
 use std::{
     net::IpAddr,
@@ -21,31 +21,33 @@ use zeroize::Zeroizing;
 
 use super::{
     Answer, Request, Supervisor,
-    carried::{Carried, SoftLimit},
     channel::Order,
     manifest::{
-        self, DEVICES, Finals, Hello, Manifest, PassedSeat, Place, TUNNELS, VERSION, Verdict,
+        self, DEVICES, Finals, Hello, Manifest, Place, SessionHandover, TUNNELS, VERSION, Verdict,
         WAITING,
     },
-    waiting::PassedWaiting,
+    queued_packets::QueuedPackets,
+    sa_progress::{SaProgress, SoftLimit},
 };
 use crate::{
+    batch::provenance::FileOwned,
+    clock::now,
     config::Config,
-    control::{ClientId, Control},
+    control::Control,
     descriptor_store::{Copies, DescriptorStore},
     devices::{self, Devices},
-    reload::Written,
-    time::now,
-    tunnels::{self, Carrying, Plan},
+    protocol::ClientId,
+    tunnels::{self, TunnelService, TunnelSpec},
 };
 
 /// A successor that has not asked for anything by then is given up.
 const FIRST_WORD: Duration = Duration::from_secs(60);
-/// Between two steps of the hand-over while the lanes run. The control socket rests meanwhile, and nothing is reserved, which was done for longer
-/// (`sequences/adopt.rs`).
+/// Between two steps of the hand-over while the workers run. The control socket rests meanwhile,
+/// and nothing is reserved, which was done for longer (`sequences/adopt.rs`).
 const STEP: Duration = Duration::from_secs(10);
-/// While the lanes rest nothing passes: a successor has so long to be the gateway, and so much longer for each state.
-const REST: Duration = Duration::from_secs(2);
+/// While the workers rest: for a successor that hangs. A slow machine takes its time, and one that
+/// has ended closes the link.
+const REST: Duration = Duration::from_secs(30);
 const REST_OF_A_STATE: Duration = Duration::from_micros(50);
 
 /// What a process said that has ended is there already.
@@ -58,7 +60,8 @@ const PARCEL: usize = 16 * 1024;
 pub(crate) enum Obstacle {
     /// Nobody could start another process.
     NoSupervisor,
-    /// A policy that blocks in place of one that a device had, which messages do not tell from others.
+    /// A policy that blocks in place of one that a device had, which messages do not tell from
+    /// others.
     StandIn,
 }
 
@@ -77,11 +80,11 @@ impl Obstacle {
 #[derive(Debug, Default)]
 pub(crate) struct Upgrade {
     supervisor: Option<Supervisor>,
-    under_way: Option<UnderWay>,
+    under_way: Option<OngoingUpgrade>,
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct OngoingUpgrade {
     client: ClientId,
     /// To the successor, once it was started.
     link: Option<Link>,
@@ -90,29 +93,29 @@ struct UnderWay {
     failed: Option<String>,
 }
 
-/// What a gateway has to hand over.
-pub(crate) struct Handing<'a> {
+/// The parts of a gateway that are handed over.
+pub(crate) struct HandoverSource<'a> {
     pub(crate) config: &'a Config,
     pub(crate) database: &'a mut Database,
     pub(crate) server: &'a Server,
     pub(crate) control: &'a Control,
     pub(crate) descriptors: &'a mut DescriptorStore,
-    pub(crate) written: &'a Written,
-    pub(crate) tunnels: &'a mut Carrying,
+    pub(crate) written: &'a FileOwned,
+    pub(crate) tunnels: &'a mut TunnelService,
     pub(crate) devices: &'a mut Devices,
     /// What files say of them.
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a TunnelSpec,
     pub(crate) drops: DropCounts,
     /// The highest rate at which a state receives, in numbers a second.
     pub(crate) fastest: u64,
-    /// Those that lanes ask for.
+    /// Those that workers ask for.
     pub(crate) destinations: Vec<IpAddr>,
-    pub(crate) lanes: &'a mut Vec<Running>,
-    /// Who tells lanes their ways, and has devices gather frames.
-    pub(crate) guidance: &'a mut Option<Running>,
+    pub(crate) workers: &'a mut Vec<Running>,
+    /// Who tells workers their ways, and has devices gather frames.
+    pub(crate) resolver: &'a mut Option<Running>,
     pub(crate) events: &'a Receiver<Event>,
     /// Events that are to be told.
-    pub(crate) happened: &'a mut Vec<Event>,
+    pub(crate) device_events: &'a mut Vec<Event>,
 }
 
 impl Upgrade {
@@ -129,7 +132,8 @@ impl Upgrade {
         self.under_way.as_ref()?.link.as_ref()
     }
 
-    /// A client asks for an upgrade, which is answered when it is done. An answer at once says why there is none.
+    /// A client asks for an upgrade, which is answered when it is done. An answer at once says why
+    /// there is none.
     pub(crate) fn ask(
         &mut self,
         client: ClientId,
@@ -157,12 +161,12 @@ impl Upgrade {
         ensure!(binary.is_absolute(), "{} is no absolute path", binary.display());
         supervisor.start(&binary)?;
         tracing::info!(binary = %binary.display(), "another process is to take over");
-        self.under_way = Some(UnderWay::begun_by(client));
+        self.under_way = Some(OngoingUpgrade::begun_by(client));
         Ok(())
     }
 
-    /// Takes in what the supervisor says: where the link to the successor is to be waited at, if anywhere now.
-    /// Who asked, and why there is no successor.
+    /// Takes in what the supervisor says: where the link to the successor is to be waited at, if
+    /// anywhere now. Who asked, and why there is no successor.
     pub(crate) fn hear_supervisor(&mut self) -> anyhow::Result<Option<(ClientId, Answer)>> {
         let Some(supervisor) = &self.supervisor else { return Ok(None) };
         match supervisor.next()?.context("the supervisor has ended")? {
@@ -184,7 +188,8 @@ impl Upgrade {
 
     /// Gives up a successor that says nothing.
     pub(crate) fn look(&mut self) {
-        let late = |under_way: &UnderWay| under_way.failed.is_none() && now() >= under_way.until;
+        let late =
+            |under_way: &OngoingUpgrade| under_way.failed.is_none() && now() >= under_way.until;
         if self.under_way.as_ref().is_some_and(late) {
             self.give_up(format!(
                 "the other process has said nothing for {} s",
@@ -204,22 +209,23 @@ impl Upgrade {
 
     /// There is no successor any more: whom to tell, and why.
     fn end(&mut self, why: String) -> Option<(ClientId, Answer)> {
-        let UnderWay { client, failed, .. } = self.under_way.take()?;
+        let OngoingUpgrade { client, failed, .. } = self.under_way.take()?;
         let why = failed.unwrap_or(why);
         tracing::error!(why, "no upgrade: the gateway runs on");
         Some((client, Answer::Failed(why)))
     }
 
-    /// Hands over to the successor, which has said its first word. When this returns it has come to nothing: the lanes run as before,
-    /// and where the successor has ended there is somebody to be told why.
+    /// Hands over to the successor, which has said its first word. When this returns it has come to
+    /// nothing: the workers run as before, and where the successor has ended there is somebody to
+    /// be told why.
     ///
     /// # Errors
-    /// When lanes that came to rest can't go on.
+    /// When workers that came to rest can't go on.
     pub(crate) fn hand_over(
         &mut self,
-        mut handing: Handing<'_>,
+        mut handing: HandoverSource<'_>,
     ) -> anyhow::Result<Option<(ClientId, Answer)>> {
-        let Some(UnderWay { client, link: Some(link), .. }) = &self.under_way else {
+        let Some(OngoingUpgrade { client, link: Some(link), .. }) = &self.under_way else {
             return Ok(None);
         };
         let prepared = match prepare(*client, link, &mut handing) {
@@ -229,21 +235,21 @@ impl Upgrade {
                 return Ok(None);
             }
         };
-        let guidance = handing.guidance.take().map(Running::halt).transpose()?.flatten();
+        let resolver = handing.resolver.take().map(Running::halt).transpose()?.flatten();
         let rested = now();
-        let mut halted = halt(handing.lanes)?;
+        let mut paused = halt(handing.workers)?;
         link.be_patient_for(REST)?;
-        let told = rest_beside(&mut handing, &mut halted)
-            .inspect(|()| halted.iter_mut().for_each(Halted::lay_down))
-            .and_then(|()| finish(link, &mut handing, &prepared, &halted, rested));
+        let told = pause_carriers(&mut handing, &mut paused)
+            .inspect(|()| paused.iter_mut().for_each(Halted::lay_down))
+            .and_then(|()| finish(link, &mut handing, &prepared, &paused, rested));
         let supervisor = self.supervisor.as_ref().context(Obstacle::NoSupervisor.text())?;
         // One that was not told all is not waited for.
         let states = u32::try_from(prepared.states.len()).unwrap_or(u32::MAX);
         let patience = told.as_ref().map_or(Duration::ZERO, |()| REST + REST_OF_A_STATE * states);
         supervisor.await_end(patience).context("the supervisor has ended")?;
         handing.devices.resume()?;
-        *handing.lanes = halted.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
-        *handing.guidance = guidance.map(Halted::resume).transpose()?;
+        *handing.workers = paused.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
+        *handing.resolver = resolver.map(Halted::resume).transpose()?;
         handing.tunnels.resume()?;
         let why = told.err().map_or_else(
             || "the other process did not take over".to_owned(),
@@ -253,7 +259,7 @@ impl Upgrade {
     }
 }
 
-impl UnderWay {
+impl OngoingUpgrade {
     fn begun_by(client: ClientId) -> Self {
         Self { client, link: None, until: now().plus(FIRST_WORD), failed: None }
     }
@@ -300,13 +306,18 @@ type States = [(Arc<Sa>, Datagram)];
 /// States as the successor was told of them.
 struct Prepared {
     states: Vec<(Arc<Sa>, Datagram)>,
-    carried: Vec<Carried>,
+    carried: Vec<SaProgress>,
     /// Whether it takes packets that wait for states.
     takes_waiting: bool,
 }
 
-/// Tells the successor all that it can be told while the lanes run. When this returns it is ready.
-fn prepare(client: ClientId, link: &Link, handing: &mut Handing<'_>) -> anyhow::Result<Prepared> {
+/// Tells the successor all that it can be told while the workers run. When this returns it is
+/// ready.
+fn prepare(
+    client: ClientId,
+    link: &Link,
+    handing: &mut HandoverSource<'_>,
+) -> anyhow::Result<Prepared> {
     link.be_patient_for(STEP)?;
     let hello: Hello = manifest::receive(link)?;
     handing.descriptors.keep("control", handing.control.listener())?;
@@ -316,7 +327,7 @@ fn prepare(client: ClientId, link: &Link, handing: &mut Handing<'_>) -> anyhow::
     hello.suits(there.into_iter().filter_map(|(is_there, what)| is_there.then_some(what)))?;
     let states = handing.server.portray_states(handing.database);
     let carried = carry(&states);
-    let told = tell_all(client, link, handing, beside, (&states, &carried));
+    let told = answer_all(client, link, handing, beside, (&states, &carried));
     // One that has refused has ended perhaps before it was told all.
     match manifest::receive(link) {
         Ok(Verdict::Ready) => {
@@ -327,29 +338,30 @@ fn prepare(client: ClientId, link: &Link, handing: &mut Handing<'_>) -> anyhow::
     }
 }
 
-/// What carries packets beside the lanes, with copies of its descriptors.
+/// What carries packets beside the workers, with copies of its descriptors.
 struct Beside {
-    tunnels: Option<(tunnels::Passed, Copies)>,
-    devices: Option<(devices::Passed, Copies)>,
+    tunnels: Option<(tunnels::TunnelsHandover, Copies)>,
+    devices: Option<(devices::DevicesHandover, Copies)>,
 }
 
-/// What is beside the lanes rests as they do. What was on its way between lanes and devices has left, or is with the host.
-fn rest_beside(handing: &mut Handing<'_>, halted: &mut [Halted]) -> anyhow::Result<()> {
+/// What is beside the workers rests as they do. What was on its way between workers and devices has
+/// left, or is with the host.
+fn pause_carriers(handing: &mut HandoverSource<'_>, paused: &mut [Halted]) -> anyhow::Result<()> {
     handing.tunnels.rest()?;
     handing.devices.rest()?;
-    devices::drain(handing.devices, halted);
+    devices::drain(handing.devices, paused);
     Ok(())
 }
 
-/// What is, while the lanes run on: descriptors, clients, states and policies.
-fn tell_all(
+/// What is, while the workers run on: descriptors, clients, states and policies.
+fn answer_all(
     client: ClientId,
     link: &Link,
-    handing: &Handing<'_>,
+    handing: &HandoverSource<'_>,
     Beside { tunnels, devices }: Beside,
-    (states, carried): (&States, &[Carried]),
+    (states, carried): (&States, &[SaProgress]),
 ) -> anyhow::Result<()> {
-    let Handing { config, database, server, control, descriptors, written, .. } = handing;
+    let HandoverSource { config, database, server, control, descriptors, written, .. } = handing;
     let ((tunnels, of_tunnels), (devices, of_devices)) = (tunnels.unzip(), devices.unzip());
     let copies: Vec<_> = [of_tunnels, of_devices].into_iter().flatten().flatten().collect();
     let seats: Vec<_> = control.seats().collect();
@@ -363,7 +375,7 @@ fn tell_all(
     let whole = Manifest {
         version: VERSION,
         descriptors: names,
-        clients: seats.iter().map(|seat| Some(PassedSeat::from(seat.as_ref()?.1))).collect(),
+        clients: seats.iter().map(|seat| Some(SessionHandover::from(seat.as_ref()?.1))).collect(),
         asked_by: client.0,
         states: carried.to_vec(),
         states_of_files: places(states.iter().map(|(sa, _)| written.has_state(sa))),
@@ -383,19 +395,19 @@ fn tell_all(
     send_messages(link, states.iter().map(|(_, datagram)| datagram).chain(&others))
 }
 
-/// Tells how far states are now that the lanes rest. The successor's are about to run.
+/// Tells how far states are now that the workers rest. The successor's are about to run.
 fn finish(
     link: &Link,
-    handing: &mut Handing<'_>,
+    handing: &mut HandoverSource<'_>,
     Prepared { states, carried, takes_waiting }: &Prepared,
-    halted: &[Halted],
+    paused: &[Halted],
     rested: Moment,
 ) -> anyhow::Result<()> {
     handing.database.update_all_counts();
-    handing.happened.extend(handing.events.try_iter());
-    let states = finals(states, carried, handing.happened);
+    handing.device_events.extend(handing.events.try_iter());
+    let states = finals(states, carried, handing.device_events);
     let (waiting, bytes) = match takes_waiting {
-        true => PassedWaiting::of(halted),
+        true => QueuedPackets::of(paused),
         false => Default::default(),
     };
     let (tunnels, devices) = (handing.tunnels.finals(), handing.devices.finals());
@@ -407,25 +419,26 @@ fn finish(
 }
 
 /// How far states are that carry packets.
-pub(super) fn carry(states: &States) -> Vec<Carried> {
-    states.iter().map(|(sa, _)| Carried::of(sa, SoftLimit::Settled)).collect()
+pub(super) fn carry(states: &States) -> Vec<SaProgress> {
+    states.iter().map(|(sa, _)| SaProgress::of(sa, SoftLimit::Settled)).collect()
 }
 
-/// How far those are, by their places, that have carried packets since. Of what happened nobody has heard yet.
+/// How far those are, by their places, that have carried packets since. Of what happened nobody has
+/// heard yet.
 pub(super) fn finals(
     states: &States,
-    carried: &[Carried],
-    happened: &[Event],
-) -> Vec<(usize, Carried)> {
+    carried: &[SaProgress],
+    device_events: &[Event],
+) -> Vec<(usize, SaProgress)> {
     // A soft limit that was passed is this process's to tell, if it runs on.
     let untold = |sa: &Sa| {
         let is_of = |event: &Event| matches!(event, Event::SaSoftLimit(id) if *id == sa.id());
-        happened.iter().any(is_of)
+        device_events.iter().any(is_of)
     };
     let both = states.iter().zip(carried).enumerate();
     let finals = both.filter_map(|(place, ((sa, _), then))| {
         let limit = if untold(sa) { SoftLimit::Untold } else { SoftLimit::Settled };
-        let now = Carried::of(sa, limit);
+        let now = SaProgress::of(sa, limit);
         (now != *then).then_some((place, now))
     });
     finals.collect()
@@ -476,10 +489,10 @@ pub(super) fn client_name(place: usize) -> String {
     format!("client {place}")
 }
 
-/// Lets all lanes finish their batches; their packets wait in the kernel's queues from now on.
-fn halt(lanes: &mut Vec<Running>) -> anyhow::Result<Vec<Halted>> {
-    let halted = lanes.drain(..).map(Running::halt).collect::<Result<Vec<_>, _>>()?;
-    Ok(halted.into_iter().flatten().collect())
+/// Lets all workers finish their batches; their packets wait in the kernel's queues from now on.
+fn halt(workers: &mut Vec<Running>) -> anyhow::Result<Vec<Halted>> {
+    let paused = workers.drain(..).map(Running::halt).collect::<Result<Vec<_>, _>>()?;
+    Ok(paused.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
@@ -497,7 +510,24 @@ mod tests {
     }
 
     #[test]
-    fn why_a_successor_ended_is_told_where_it_said_so() {
+    fn link_while_workers_rest_waits_for_slow_successor_and_not_for_ended_one() {
+        let (here, there) = Link::pair().unwrap();
+        here.be_patient_for(REST).unwrap();
+        let slow = std::thread::spawn(move || {
+            // Longer than once was enough.
+            std::thread::sleep(Duration::from_millis(2500));
+            there.receive().unwrap().unwrap().bytes.len()
+        });
+        // More than the socket has room for, so that it waits.
+        let finals = vec![0; 4 << 20];
+        here.send(&finals, &[]).unwrap();
+        assert_eq!(slow.join().unwrap(), finals.len());
+        // Its end went with the thread.
+        assert!(here.send(&finals, &[]).is_err());
+    }
+
+    #[test]
+    fn last_word_of_ended_successor_is_reported() {
         let hello = |refused: Option<&str>| serde_json::json!({ "version": VERSION, "release": "1.0", "refused": refused });
         let why = told(Some(&hello(Some("config.toml: no such key"))));
         assert_eq!(

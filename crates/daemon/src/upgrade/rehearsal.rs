@@ -1,5 +1,5 @@
-//! Both halves of an upgrade without processes, descriptors and links, for the simulation: what passes is
-//! what passes, as bytes.
+//! Both halves of an upgrade without processes, descriptors and links, for the simulation: what
+//! passes is what passes, as bytes.
 
 use std::sync::Arc;
 
@@ -7,17 +7,19 @@ use uxfrm_engine::{Database, Defaults, Event, Sa, WaitingPacket};
 use uxfrm_netlink::{Datagram, Server};
 
 use super::{
-    carried::Carried,
     predecessor::{carry, finals, places, policies},
+    queued_packets::QueuedPackets,
+    sa_progress::SaProgress,
     successor::{self, adopt, go_on_from, restore},
-    waiting::PassedWaiting,
 };
-use crate::{control::Xfrm, reload::Written, sequences::SequenceStore};
+use crate::{
+    batch::provenance::FileOwned, control::XfrmServer, reconcile::sequences::SequenceStore,
+};
 
 /// What the predecessor has told, and knows that it has.
 pub(crate) struct Told {
     states: Vec<(Arc<Sa>, Datagram)>,
-    carried: Vec<Carried>,
+    carried: Vec<SaProgress>,
     /// Messages as they pass, and the JSON beside them.
     messages: Vec<Vec<u8>>,
     json: Vec<u8>,
@@ -43,7 +45,7 @@ impl Told {
     pub(crate) fn tell(
         server: &Server,
         database: &Database,
-        written: &Written,
+        written: &FileOwned,
         fastest: u64,
     ) -> Self {
         let states = server.portray_states(database);
@@ -63,11 +65,11 @@ impl Told {
     /// 3, as the successor hears it.
     pub(crate) fn restore(
         &self,
-        xfrm: &mut Xfrm,
+        xfrm: &mut XfrmServer,
         database: &mut Database,
         store: &mut SequenceStore,
     ) -> anyhow::Result<Restored> {
-        let carried: Vec<Carried> = serde_json::from_slice(&self.json)?;
+        let carried: Vec<SaProgress> = serde_json::from_slice(&self.json)?;
         let (mut states, mut left) = (Vec::new(), carried.iter());
         for message in &self.messages {
             states.extend(restore(message, &mut left, xfrm, database)?);
@@ -81,12 +83,12 @@ impl Told {
     pub(crate) fn finals(
         &self,
         database: &mut Database,
-        happened: &[Event],
+        device_events: &[Event],
         waiting: impl Iterator<Item = (usize, WaitingPacket)>,
     ) -> Finals {
         database.update_all_counts();
-        let states = finals(&self.states, &self.carried, happened);
-        let (waiting, bytes) = PassedWaiting::of_each(waiting);
+        let states = finals(&self.states, &self.carried, device_events);
+        let (waiting, bytes) = QueuedPackets::of_each(waiting);
         let [states, waiting] = [serde_json::to_vec(&states), serde_json::to_vec(&waiting)];
         Finals { states: states.unwrap(), waiting: waiting.unwrap(), bytes }
     }
@@ -94,7 +96,7 @@ impl Told {
 
 impl Restored {
     /// What of it files made.
-    pub(crate) fn written(&self, told: &Told, database: &Database) -> Written {
+    pub(crate) fn written(&self, told: &Told, database: &Database) -> FileOwned {
         let (states, policies, defaults) = &told.of_files;
         successor::written(&self.states, (states, policies, *defaults), database)
     }
@@ -107,7 +109,7 @@ impl Restored {
     ) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
         go_on_from(&self.states, serde_json::from_slice(&finals.states)?, database)?;
         database.share_numbers();
-        let waiting: PassedWaiting = serde_json::from_slice(&finals.waiting)?;
+        let waiting: QueuedPackets = serde_json::from_slice(&finals.waiting)?;
         Ok(waiting.with(&finals.bytes))
     }
 }

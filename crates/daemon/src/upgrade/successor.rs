@@ -9,20 +9,21 @@ use uxfrm_netlink::{Messages, Restored};
 
 use super::{
     Answer, RELEASE,
-    carried::Carried,
     manifest::{self, Finals, Hello, Manifest, TAKES, VERSION, Verdict, receive_with_descriptors},
     predecessor::{client_name, place, policies},
-    waiting::PassedWaiting,
+    queued_packets::QueuedPackets,
+    sa_progress::SaProgress,
 };
 use crate::{
+    batch::provenance::FileOwned,
+    clock::now,
     config::Config,
-    control::{ClientId, Control, Seat, Terms, Xfrm},
+    control::{AccessTerms, Control, SavedSession, XfrmServer},
     descriptor_store::DescriptorStore,
     devices::{self, Devices},
-    reload::Written,
-    sequences::SequenceStore,
-    time::now,
-    tunnels::{Carrying, Plan},
+    protocol::ClientId,
+    reconcile::sequences::SequenceStore,
+    tunnels::{TunnelService, TunnelSpec},
 };
 
 /// How long the predecessor may take for a step.
@@ -84,7 +85,7 @@ impl Successor {
     /// What this release does not take of them.
     pub(crate) fn restore(
         &mut self,
-        xfrm: &mut Xfrm,
+        xfrm: &mut XfrmServer,
         database: &mut Database,
         devices: &Devices,
     ) -> anyhow::Result<()> {
@@ -110,20 +111,20 @@ impl Successor {
     }
 
     /// What of it files made.
-    pub(crate) fn written(&self, database: &Database) -> Written {
+    pub(crate) fn written(&self, database: &Database) -> FileOwned {
         let [inbound, forward, outbound] = self.manifest.blocks_of_files.map(action);
         let defaults = Defaults { inbound, forward, outbound };
         let (states, policies) = (&self.manifest.states_of_files, &self.manifest.policies_of_files);
         written(&self.states, (states, policies, defaults), database)
     }
 
-    /// Destinations to which lanes are to know the ways before packets come.
+    /// Destinations to which workers are to know the ways before packets come.
     pub(crate) fn destinations(&self) -> Vec<IpAddr> {
         self.manifest.destinations.clone()
     }
 
-    /// The devices, whose threads rest, for the states and policies that come next. Those of the configuration are among them: at the predecessor others
-    /// wait for a restart.
+    /// The devices, whose threads rest, for the states and policies that come next. Those of the
+    /// configuration are among them: at the predecessor others wait for a restart.
     ///
     /// # Errors
     /// What this release does not take of them; the kernel's.
@@ -133,28 +134,35 @@ impl Successor {
         config: &Config,
         database: &mut Database,
     ) -> anyhow::Result<Devices> {
-        let nothing = devices::Passed::default();
+        let nothing = devices::DevicesHandover::default();
         let passed = self.manifest.devices.as_ref().unwrap_or(&nothing);
         let configured = (&config.device[..], config.wire.mark.get());
         Devices::of_passed(passed, descriptors, configured, database)
     }
 
-    /// The tunnels and receive ports, whose thread is at the predecessor until it [rests](Self::take_over).
+    /// The tunnels and receive ports, whose thread is at the predecessor until it
+    /// [rests](Self::take_over).
     ///
     /// # Errors
     /// What this release does not take of them; the kernel's.
-    pub(crate) fn tunnels(&self, descriptors: &mut DescriptorStore) -> anyhow::Result<Carrying> {
+    pub(crate) fn tunnels(
+        &self,
+        descriptors: &mut DescriptorStore,
+    ) -> anyhow::Result<TunnelService> {
         let passed = self.manifest.tunnels.as_ref();
-        let tunnels = passed.map(|passed| Carrying::of_passed(passed, descriptors));
+        let tunnels = passed.map(|passed| TunnelService::of_passed(passed, descriptors));
         tunnels.transpose().map(Option::unwrap_or_default)
     }
 
     /// What files said of them when they were last read; of the first releases, what they say now.
     ///
     /// # Errors
-    /// As [`Plan::read`].
-    pub(crate) fn plan(&self, config: &Config) -> anyhow::Result<Plan> {
-        self.manifest.tunnels_of_files.as_ref().map_or_else(|| Plan::read(config), Plan::of_passed)
+    /// As [`TunnelSpec::read`].
+    pub(crate) fn plan(&self, config: &Config) -> anyhow::Result<TunnelSpec> {
+        self.manifest
+            .tunnels_of_files
+            .as_ref()
+            .map_or_else(|| TunnelSpec::read(config), TunnelSpec::of_passed)
     }
 
     /// What the predecessor dropped.
@@ -171,25 +179,25 @@ impl Successor {
     pub(crate) fn control(
         &mut self,
         descriptors: &mut DescriptorStore,
-        terms: Terms,
+        terms: AccessTerms,
     ) -> anyhow::Result<Option<Control>> {
         let Some(listener) = descriptors.take("control") else { return Ok(None) };
         let seats = std::mem::take(&mut self.manifest.clients).into_iter().enumerate();
         let mut socket = |place| descriptors.take(&client_name(place));
         let clients =
-            seats.map(|(place, seat)| Some((socket(place)?, Seat::from(seat?)))).collect();
+            seats.map(|(place, seat)| Some((socket(place)?, SavedSession::from(seat?)))).collect();
         Ok(Some(Control::of_sockets(listener, clients, terms)?))
     }
 
-    /// All is built: the predecessor's lanes come to rest, and all goes on where it was then. When this returns there is no predecessor, and
-    /// the lanes are to start at once.
+    /// All is built: the predecessor's workers come to rest, and all goes on where it was then.
+    /// When this returns there is no predecessor, and the workers are to start at once.
     ///
     /// # Errors
     /// The predecessor goes on, once this process has ended.
     pub(crate) fn take_over(
         self,
         database: &mut Database,
-        (tunnels, devices): (&Carrying, &mut Devices),
+        (tunnels, devices): (&TunnelService, &mut Devices),
         in_charge: impl FnOnce() -> std::io::Result<()>,
     ) -> anyhow::Result<TakenOver> {
         manifest::send(&self.link, &Verdict::Ready)?;
@@ -211,7 +219,7 @@ impl Successor {
         })
     }
 
-    fn waiting(&self, passed: &PassedWaiting) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
+    fn waiting(&self, passed: &QueuedPackets) -> anyhow::Result<Vec<(usize, Vec<WaitingPacket>)>> {
         if passed.is_empty() {
             return Ok(Vec::new());
         }
@@ -220,14 +228,14 @@ impl Successor {
     }
 }
 
-/// What is left to do with, as the lanes start.
+/// What is left to do when the workers start.
 #[derive(Debug)]
 pub(crate) struct TakenOver {
     /// Who asked.
     pub(crate) client: ClientId,
     /// Since when packets wait in the kernel's queues.
     pub(crate) rested: Moment,
-    /// Packets that wait for states, by the numbers of their lanes.
+    /// Packets that wait for states, by the numbers of their workers.
     pub(crate) waiting: Vec<(usize, Vec<WaitingPacket>)>,
     /// How many more there were than pass.
     pub(crate) left: u64,
@@ -238,15 +246,15 @@ pub(super) fn written(
     all: &[Arc<Sa>],
     (states, ages, defaults): (&[usize], &[usize], Defaults),
     database: &Database,
-) -> Written {
+) -> FileOwned {
     let states = states.iter().filter_map(|place| all.get(*place)).map(|sa| sa.turn());
     let policies: Vec<_> = policies(database).map(|entry| entry.place().age()).collect();
     let ages = ages.iter().filter_map(|place| policies.get(*place).copied());
-    Written::restored(states, ages, defaults)
+    FileOwned::restored(states, ages, defaults)
 }
 
 impl Answer {
-    /// This process carries packets, which have waited since lanes came to rest.
+    /// This process carries packets, which have waited since workers came to rest.
     pub(crate) fn done(rested: Moment) -> Self {
         let gap = now().since(rested).as_micros();
         Self::Done {
@@ -260,8 +268,8 @@ impl Answer {
 /// Puts in what a message says of a state or anything else; the state.
 pub(super) fn restore(
     message: &[u8],
-    carried: &mut std::slice::Iter<'_, Carried>,
-    xfrm: &mut Xfrm,
+    carried: &mut std::slice::Iter<'_, SaProgress>,
+    xfrm: &mut XfrmServer,
     database: &mut Database,
 ) -> anyhow::Result<Option<Arc<Sa>>> {
     let restored = xfrm.restore(message, database).map_err(|refusal| {
@@ -277,7 +285,7 @@ pub(super) fn restore(
 /// Has a store go on with what the journal says of states.
 pub(super) fn adopt(
     states: &[Arc<Sa>],
-    carried: &[Carried],
+    carried: &[SaProgress],
     fastest: u64,
     store: &mut SequenceStore,
     database: &mut Database,
@@ -293,7 +301,7 @@ pub(super) fn adopt(
 /// States that have carried packets since they were told of go on from where they are now.
 pub(super) fn go_on_from(
     states: &[Arc<Sa>],
-    finals: Vec<(usize, Carried)>,
+    finals: Vec<(usize, SaProgress)>,
     database: &mut Database,
 ) -> anyhow::Result<()> {
     for (place, carried) in finals {
@@ -340,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_of_another_format_is_refused_with_words() {
+    fn manifest_of_other_version_is_refused() {
         let place = serde_json::json!({
             "tun": "uxfrm0", "table": 1, "mark": 1, "sequences": null, "is_controlled": true,
         });

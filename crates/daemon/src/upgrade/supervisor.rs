@@ -1,8 +1,10 @@
-//! The process that `uxfrm run` is: it starts the gateway, and its successor when there is to be one, and ends with it. It reads
-//! nothing that others write, and has no filter: what it starts begins with none. What a gateway says may be an attacker's word.
+//! The process that `uxfrm run` is: it starts the gateway, and its successor when there is to be
+//! one, and ends with it. It reads nothing that others write, and has no filter: what it starts
+//! begins with none. What a gateway says may be an attacker's word.
 //!
-//! It alone decides which process is the gateway: once a successor asks to be, the one before is killed, and once a successor is
-//! killed, it is the gateway no more, whatever it has said ([`Supervision::hear`]).
+//! It alone decides which process is the gateway: once a successor asks to be, the one before is
+//! killed, and once a successor is killed, it is the gateway no more, whatever it has said
+//! ([`Supervision::hear`]).
 
 use std::{
     io::{self, Read as _},
@@ -31,7 +33,7 @@ use uxfrm_io::{dump, link::Link};
 use super::{
     channel::{Order, Report, TURN},
     orphans,
-    trust::Untrusted,
+    trust::DeclaredPaths,
 };
 
 /// What is to run.
@@ -82,13 +84,14 @@ struct Supervision {
     leaving: Vec<Gateway>,
     /// SIGHUP came while there was a successor: whoever is the gateway then is to hear of it.
     hung_up: bool,
-    untrusted: Untrusted,
+    untrusted: DeclaredPaths,
     reads_stdin: bool,
     /// When the gateway is killed that was told to end.
     ends_by: Option<Instant>,
 }
 
-/// Runs the gateway until it ends, as which this process ends. SIGTERM, SIGINT and SIGHUP are the gateway's.
+/// Runs the gateway until it ends, as which this process ends. SIGTERM, SIGINT and SIGHUP are the
+/// gateway's.
 ///
 /// # Errors
 /// When it can't be started.
@@ -98,7 +101,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect();
     set.thread_set_mask().context("can't set the signal mask")?;
     let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    orphans::wait_for_their_end();
+    orphans::wait_for_exit();
     let current = start(Path::new(OWN_PROGRAM), &launch, &Order::Begin)
         .context("the gateway's process can't be started")?;
     let reads_stdin = launch.until_stdin_ends;
@@ -109,7 +112,7 @@ pub fn supervise(launch: Launch) -> anyhow::Result<ExitCode> {
         successor: None,
         leaving: Vec::new(),
         hung_up: false,
-        untrusted: Untrusted::default(),
+        untrusted: DeclaredPaths::default(),
         reads_stdin,
         ends_by: None,
     };
@@ -137,8 +140,8 @@ fn start(program: &Path, launch: &Launch, order: &Order) -> io::Result<Gateway> 
     let own = std::process::id().to_string();
     let process = Command::new(program)
         .arg0("uxfrm")
-        // First an option that nothing else knows: an interpreter would take a word for a file of that name here, which a gateway that was
-        // broken into may have written.
+        // First an option that nothing else knows: an interpreter would take a word for a file of
+        // that name here, which a gateway that was broken into may have written.
         .args(["--under-supervisor", &own, "run", "--"])
         .arg(&launch.config)
         .stdin(Stdio::from(theirs.into_descriptor()))
@@ -189,8 +192,9 @@ impl Supervision {
         }
     }
 
-    /// The successor asks to be the gateway, and is from now on, unless it has been given up. The one before rests and waits to hear
-    /// that its successor has ended, which it never does: it is killed, and has nothing to do for that.
+    /// The successor asks to be the gateway, and is from now on, unless it has been given up. The
+    /// one before rests and waits to hear that its successor has ended, which it never does: it is
+    /// killed, and has nothing to do for that.
     fn decide(&mut self) {
         let Some(successor) = self.successor.take_if(|successor| !successor.given_up) else {
             return;

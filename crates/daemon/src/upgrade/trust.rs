@@ -1,4 +1,5 @@
-//! Which programs a supervisor starts. A gateway names them, and one that was broken into may name any and have written some.
+//! Which programs a supervisor starts. A gateway names them, and one that was broken into may name
+//! any and have written some.
 
 use std::{
     fs::{self, File, Metadata},
@@ -16,15 +17,16 @@ use nix::{fcntl::OFlag, unistd::Uid};
 /// could have written, and none is started.
 const MOST: usize = 64;
 
-/// What gateways have said that they may write, before they read anything. One that is broken into later can only add to it.
+/// The paths that gateways declared as writable before they read anything. A gateway that is
+/// broken into later can only add to them.
 #[derive(Debug, Default)]
-pub(super) struct Untrusted {
+pub(super) struct DeclaredPaths {
     places: Vec<PathBuf>,
     /// Some were named that there is no room for.
     is_incomplete: bool,
 }
 
-impl Untrusted {
+impl DeclaredPaths {
     pub(super) fn add(&mut self, place: PathBuf) {
         if self.places.contains(&place) {
             return;
@@ -36,8 +38,8 @@ impl Untrusted {
         }
     }
 
-    /// Opens a program that nobody but root, or who runs this, may have written or put there, and no gateway either: it would run with
-    /// none of a gateway's filters.
+    /// Opens a program that nobody but root, or who runs this, may have written or put there, and
+    /// no gateway either: it would run with none of a gateway's filters.
     ///
     /// # Errors
     /// What is wrong with it, and what would be right.
@@ -60,7 +62,8 @@ impl Untrusted {
             "{shown} may be written by others than its owner (mode {:o}): chmod go-w",
             found.mode() & 0o7777
         );
-        // The name of what was opened, wherever links led: `/proc/self/fd` itself leads to memory that has none.
+        // The name of what was opened, wherever links led: `/proc/self/fd` itself leads to memory
+        // that has none.
         let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let there = fs::metadata(&name).is_ok_and(|there| is_same(&there, &found));
         ensure!(there, "{shown} is no file of a directory");

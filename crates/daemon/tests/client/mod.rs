@@ -1,4 +1,5 @@
-//! The body of the fuzz target `client`: what comes by the control socket and is no `NETLINK_XFRM`, and what its clients are answered.
+//! The body of the fuzz target `client`: what comes by the control socket and is no `NETLINK_XFRM`,
+//! and what its clients are answered.
 
 mod devices;
 mod page;
@@ -11,11 +12,13 @@ pub(crate) use seeds::seeds;
 use uxfrm_control::greeting::{Dialect, Greeting};
 use uxfrm_daemon::reload;
 
-/// The first byte tells what the others are: a greeting, what happens on a shared page, datagrams for the family `fou`, a request about a link,
-/// commands and answers of `uxfrm dev`, a device's profile, or what `uxfrm reload` says and hears.
+/// The first byte tells what the others are: a greeting, what happens on a shared page, datagrams
+/// for the family `fou`, a request about a link, commands and answers of `uxfrm dev`, a device's
+/// profile, or what `uxfrm reload` says and hears.
 ///
 /// # Panics
-/// When a decoder does, believes what cannot be, or what it read is not the same once written and read again.
+/// When a decoder does, believes what cannot be, or what it read is not the same once written and
+/// read again.
 pub(crate) fn client(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
     match kind % 8 {

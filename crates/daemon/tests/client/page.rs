@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use uxfrm_control::mailbox::{Desk, Found, Heard, Left, Mailbox, Page, ROOM, WORDS};
 
-/// Bytes as steps of both ends, three each: which, and a number for it. Lengths stay within the room that the other end has, and while nobody
-/// writes over anything, a request and an answer arrive as they were sent.
+/// Bytes as steps of both ends, three each: which, and a number for it. Lengths stay within the
+/// room that the other end has, and while nobody writes over anything, a request and an answer
+/// arrive as they were sent.
 pub(super) fn page(bytes: &[u8]) {
     let mut ends = Ends::new();
     for step in bytes.chunks_exact(3).take(512) {

@@ -10,7 +10,8 @@ use uxfrm_tunnel::{Port, PortIdentity, Ports, Tunnel, Tunnels};
 
 const CLIENT: ClientId = ClientId { connection: 1, port: 4711 };
 
-/// Bytes as one datagram of a client of generic netlink. Every request that asks for it is answered, with whole messages.
+/// Bytes as one datagram of a client of generic netlink. Every request that asks for it is
+/// answered, with whole messages.
 pub(super) fn ports(bytes: &[u8]) {
     let mut ports = Ports::default();
     let asked = Messages::of(bytes).filter(|message| message.header.flags & 5 == 5).count();
@@ -84,8 +85,8 @@ fn show(port: &PortAttributes) {
     }
 }
 
-/// Bytes as a request about a link behind its length in two bytes, and as what the kernel says of a device. What of it is a tunnel is told as it
-/// was asked for.
+/// Bytes as a request about a link behind its length in two bytes, and as what the kernel says of a
+/// device. What of it is a tunnel is told as it was asked for.
 pub(super) fn link(bytes: &[u8]) {
     let Some((length, bytes)) = bytes.split_first_chunk() else { return };
     let (request, device) = bytes.split_at(bytes.len().min(u16::from_le_bytes(*length).into()));

@@ -1,4 +1,5 @@
-//! What the fuzzers of `fuzz/` run on this crate: any text as a batch file, as one command's words, as a configuration.
+//! What the fuzzers of `fuzz/` run on this crate: any text as a batch file, as one command's words,
+//! as a configuration.
 
 use uxfrm_daemon::batch::{self, Command, Located};
 use uxfrm_daemon::config::Config;
@@ -6,7 +7,8 @@ use uxfrm_daemon::config::Config;
 /// Bytes as a batch file.
 ///
 /// # Panics
-/// When reading does, or an error names a line that is not there, or the same line is read in two ways.
+/// When reading does, or an error names a line that is not there, or the same line is read in two
+/// ways.
 #[allow(dead_code, reason = "each fuzz target uses one of the two")]
 pub(crate) fn batch(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
@@ -40,12 +42,12 @@ pub(crate) fn batch(bytes: &[u8]) {
 /// When reading does, or an error names a place that is not there.
 #[allow(dead_code, reason = "each fuzz target uses one of the two")]
 pub(crate) fn config(bytes: &[u8]) {
-    use uxfrm_daemon::config::{Error, Mistake};
+    use uxfrm_daemon::config::{Diagnostic, Error};
     let Ok(text) = str::from_utf8(bytes) else { return };
     if let Err(Error::Text(mistakes)) = Config::parse("fuzz", text) {
         let lines: Vec<&str> = text.split('\n').collect();
         assert!(!mistakes.is_empty());
-        for Mistake { line, column, .. } in mistakes {
+        for Diagnostic { line, column, .. } in mistakes {
             let named = lines.get(line - 1).expect("the line is there");
             assert!((1..=named.chars().count() + 1).contains(&column), "{line}:{column}");
         }

@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn a_policy_is_read_as_it_was_written((line, policy) in policies()) {
+    fn policy_printed_and_parsed_is_unchanged((line, policy) in policies()) {
         let Command::PolicyAdd(read) = one(&line) else { panic!() };
         prop_assert_eq!(*read, policy);
     }

@@ -1,7 +1,9 @@
-//! The check tables of `xfrm_dev_state_add`, `xfrm_dev_policy_add` and the drivers ixgbe, mlx5 and netdevsim, a row each: the line of `ip xfrm` that
-//! asks, as bytes through the netlink server; errno and extended ACK that come back, or where the state is then.
+//! The check tables of `xfrm_dev_state_add`, `xfrm_dev_policy_add` and the drivers ixgbe, mlx5 and
+//! netdevsim, a row each: the line of `ip xfrm` that asks, as bytes through the netlink server;
+//! errno and extended ACK that come back, or where the state is then.
 //!
-//! Names of rows are what the kernel looks at. `lo` stands for the device: a name that every namespace has, and the kernel's number for it.
+//! Names of rows are what the kernel looks at. `lo` stands for the device: a name that every
+//! namespace has, and the kernel's number for it.
 
 use uxfrm_engine::Offload;
 use uxfrm_netlink::{ClientId, Groups, Messages, Options, Outbox, Server, Settings, client::Reply};
@@ -50,7 +52,8 @@ impl Stand {
         };
         let config = crate::config::Config::parse("c.toml", &text).unwrap();
         let mut database = Database::new(Backend::Auto, 1);
-        let devices = Devices::plug(&config.device, Making::Real, 0, &mut database).unwrap();
+        let devices =
+            Devices::plug(&config.device, DeviceCreation::Real, 0, &mut database).unwrap();
         let settings = Settings { cpus: 1, epoch: 0, seed: 1, acquire_expires: 30 };
         let mut server = Server::new(settings);
         server.join(CLIENT, Groups::empty(), Options::EXT_ACK | Options::CAP_ACK);
@@ -256,9 +259,9 @@ fn what_ixgbe_looks_at_for_virtual_functions() {
     let config = crate::config::Config::parse("c.toml", text).unwrap();
     let mut stand = Stand::new("niantic");
     // A function that is called `lo` instead of the device: no other name is there for everybody.
-    stand.devices = Devices::plug(&[], Making::Imagined, 0, &mut stand.database).unwrap();
+    stand.devices = Devices::plug(&[], DeviceCreation::DryRun, 0, &mut stand.database).unwrap();
     let addition = Addition { name: "nic0".into(), functions: 1, ..config.device[0].addition() };
-    stand.devices.install(addition, Making::Imagined).unwrap();
+    stand.devices.install(addition, DeviceCreation::DryRun).unwrap();
     let (nic, function) = stand.devices.nics.nic("nic0v0").unwrap();
     let mut spi = 0;
     for (trust, refused) in [(Trust::Untrusted, Some((EACCES, WEAK))), (Trust::Trusted, None)] {
@@ -452,7 +455,8 @@ fn what_is_looked_at_of_policies() {
     assert_eq!(lock(&busy.nic()).policies(), 1);
 }
 
-/// `XFRMA_OFFLOAD_DEV`: `struct xfrm_user_offload { int ifindex; __u8 flags; }`, with 3 bytes of padding; asked and answered byte for byte.
+/// `XFRMA_OFFLOAD_DEV`: `struct xfrm_user_offload { int ifindex; __u8 flags; }`, with 3 bytes of
+/// padding; asked and answered byte for byte.
 #[test]
 fn the_attribute_is_the_kernels_both_ways() {
     const IN: u8 = 2;

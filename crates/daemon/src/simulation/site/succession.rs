@@ -1,4 +1,5 @@
-//! An upgrade: another process of the gateway is built beside the one that runs, and takes its place, or does not.
+//! An upgrade: another process of the gateway is built beside the one that runs, and takes its
+//! place, or does not.
 
 use anyhow::Context as _;
 use uxfrm_crypto::Backend;
@@ -12,16 +13,18 @@ use super::{
     ACQUIRE_EXPIRES, Left, Name, Nic, Run, Site, machine,
 };
 use crate::{
+    clock::now,
     config::{AtExit, Config},
-    control::Xfrm,
-    devices::{Devices, Making},
-    following::Following,
-    keepalive::Keepalives,
-    planner::Planner,
+    control::XfrmServer,
+    devices::{DeviceCreation, Devices},
+    ports::keepalive::Keepalives,
+    reconcile::{
+        Reconciler,
+        rebuild::PolicyRebuild,
+        sequences::{SequenceStore, WitnessPlace, condition::Condition},
+    },
     reload::Reload,
-    sequences::{Remembered, SequenceStore, condition::Condition},
-    time::now,
-    tunnels::{Carrying, Plan},
+    tunnels::{TunnelService, TunnelSpec},
     upgrade::{
         Upgrade,
         rehearsal::{Restored, Told},
@@ -36,7 +39,7 @@ pub(in super::super) struct Building {
     database: Database,
     devices: Devices,
     nic: Option<Nic>,
-    xfrm: Xfrm,
+    xfrm: XfrmServer,
     poller: Poller,
     condition: Condition,
     seed: u64,
@@ -56,22 +59,22 @@ impl Site {
     pub(in super::super) fn begin_upgrade(&mut self) -> anyhow::Result<Building> {
         let before = self.run.as_mut().context("it does not run")?;
         // Who can't reserve more goes on with what there is.
-        let _reserved = before.following.reserve_for_long();
+        let _reserved = before.reconciler.reserve_for_long();
         let (server, written) = (before.xfrm.server(), before.reload.written());
-        let told = Told::tell(server, &before.database, written, before.following.fastest());
+        let told = Told::tell(server, &before.database, written, before.reconciler.fastest());
         self.starts += 1;
         let seed = (self.number as u64) << 32 | self.starts;
         let poller = Poller::new()?;
         let shelf = Box::new(self.shelf.clone());
-        let remembered = Remembered { shelf, waker: poller.waker() };
+        let remembered = WitnessPlace { shelf, waker: poller.waker() };
         let disk = Box::new(self.disk.clone());
         let mut store = SequenceStore::on(disk, Some(remembered), machine::draw)?;
         let condition = store.condition();
         let mut database = Database::new(Backend::Portable, seed);
         database.attend_with(store.keeper());
-        let mut devices = Devices::plug(&[], Making::Imagined, 0, &mut database)?;
+        let mut devices = Devices::plug(&[], DeviceCreation::DryRun, 0, &mut database)?;
         let nic = self.offload.map(|_| Nic::new(&mut devices, self.starts));
-        let mut xfrm = Xfrm::seeded(seed, ACQUIRE_EXPIRES, 8);
+        let mut xfrm = XfrmServer::seeded(seed, ACQUIRE_EXPIRES, 8);
         let restored = told.restore(&mut xfrm, &mut database, &mut store)?;
         database.share_numbers();
         database.publish();
@@ -92,7 +95,7 @@ impl Site {
     /// The successor does not come up.
     pub(in super::super) fn call_off(&mut self) {
         if let Some(run) = &mut self.run {
-            run.following.doubt();
+            run.reconciler.mark_unverified();
         }
     }
 
@@ -104,18 +107,19 @@ impl Site {
         let waiting = before.workers.iter().enumerate().flat_map(|(number, worker)| {
             worker.portray_waiting().into_iter().map(move |packet| (number, packet))
         });
-        let happened: Vec<_> = before.events.drain(..).chain(before.happened.drain(..)).collect();
-        let finals = told.finals(&mut before.database, &happened, waiting);
+        let device_events: Vec<_> =
+            before.events.drain(..).chain(before.device_events.drain(..)).collect();
+        let finals = told.finals(&mut before.database, &device_events, waiting);
         let waiting = restored.go_on_from(&finals, &mut database)?;
         let workers = self.workers_of(building.seed, &database)?;
         drop(before);
         let snapshot = database.snapshot();
         let (guard, mut routes) = self.kernel.start(&snapshot.spd, &self.own());
-        routes.take_news().into_iter().for_each(|host| database.set_host(host));
+        routes.take_route_news().into_iter().for_each(|host| database.set_host(host));
         database.publish();
         let written = restored.written(&told, &database);
         let config = Config::parse("simulation", "")?;
-        let plan = Plan::read(&config)?;
+        let plan = TunnelSpec::read(&config)?;
         let name = |sa: &Sa| -> Name { (sa.id().destination, sa.id().spi.0) };
         let heads = snapshot.sad.iter().map(|sa| (name(sa), sa.highest_received())).collect();
         let mut run = Run {
@@ -123,15 +127,15 @@ impl Site {
             nic,
             reload: Reload::new(&self.batch, config, written, plan),
             database,
-            following: Following::new(store, Some(guard), None, None, routes, &snapshot.spd),
+            reconciler: Reconciler::new(store, Some(guard), None, None, routes, &snapshot.spd),
             xfrm: building.xfrm,
             devices,
-            tunnels: Carrying::default(),
+            tunnels: TunnelService::default(),
             at_exit: AtExit::Block,
             upgrade: Upgrade::default(),
-            planner: Planner::new(building.poller.waker()),
+            policy_rebuild: PolicyRebuild::new(building.poller.waker()),
             keepalives: Keepalives::new(0),
-            happened: Vec::new(),
+            device_events: Vec::new(),
             events: Vec::new(),
             poller: building.poller,
             pool: Pool::new(),
@@ -140,7 +144,7 @@ impl Site {
             given: [0; 2],
             taken: [0; 2],
         };
-        run.following.replace_witness();
+        run.reconciler.replace_witness();
         for (client, groups) in [(IKE, GROUPS), (SCRIPT, 0)] {
             run.join(client, groups);
         }

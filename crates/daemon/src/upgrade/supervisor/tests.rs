@@ -1,4 +1,5 @@
-//! A supervisor with processes that only sleep: who is the gateway, whatever they say and whenever they end.
+//! A supervisor with processes that only sleep: who is the gateway, whatever they say and whenever
+//! they end.
 
 use nix::sys::signal::SigSet;
 
@@ -30,7 +31,7 @@ fn upgrading() -> (Supervision, Link, Link) {
         successor: Some(Successor { gateway, given_up: false }),
         leaving: Vec::new(),
         hung_up: false,
-        untrusted: Untrusted::default(),
+        untrusted: DeclaredPaths::default(),
         reads_stdin: false,
         ends_by: None,
     };
@@ -53,7 +54,7 @@ impl Drop for Gateway {
 }
 
 #[test]
-fn a_successor_that_asks_is_told_to_go_on_when_the_one_before_is_killed() {
+fn successor_continues_after_predecessor_is_killed() {
     let (mut all, predecessor, successor) = upgrading();
     let asking = all.successor.as_ref().unwrap().gateway.process.id();
     Report::TookOver.send(&successor).unwrap();
@@ -66,7 +67,7 @@ fn a_successor_that_asks_is_told_to_go_on_when_the_one_before_is_killed() {
 }
 
 #[test]
-fn a_successor_that_was_given_up_asks_in_vain() {
+fn abandoned_successor_is_not_let_in() {
     let (mut all, predecessor, successor) = upgrading();
     let gateway = all.current.process.id();
     Report::Abandon.send(&predecessor).unwrap();
@@ -80,7 +81,7 @@ fn a_successor_that_was_given_up_asks_in_vain() {
 }
 
 #[test]
-fn a_successor_that_ended_before_it_was_heard_was_no_gateway() {
+fn successor_ended_before_heard_is_ignored() {
     let (mut all, predecessor, successor) = upgrading();
     let gateway = all.current.process.id();
     Report::TookOver.send(&successor).unwrap();
@@ -92,7 +93,7 @@ fn a_successor_that_ended_before_it_was_heard_was_no_gateway() {
 }
 
 #[test]
-fn a_predecessor_that_ends_leaves_a_successor_that_has_asked() {
+fn successor_outlives_ending_predecessor() {
     let (mut all, _predecessor, successor) = upgrading();
     let asking = all.successor.as_ref().unwrap().gateway.process.id();
     all.current.process.kill().unwrap();
@@ -103,7 +104,7 @@ fn a_predecessor_that_ends_leaves_a_successor_that_has_asked() {
 }
 
 #[test]
-fn sighup_while_a_successor_is_there_reaches_who_is_the_gateway_then() {
+fn sighup_during_upgrade_reaches_resulting_gateway() {
     let (mut all, _predecessor, successor) = upgrading();
     all.pass_on(Signal::SIGHUP as i32);
     Report::TookOver.send(&successor).unwrap();
@@ -112,7 +113,7 @@ fn sighup_while_a_successor_is_there_reaches_who_is_the_gateway_then() {
 }
 
 #[test]
-fn places_that_either_names_are_trusted_no_more() {
+fn paths_declared_by_either_process_are_untrusted() {
     let (mut all, predecessor, successor) = upgrading();
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     Report::Writes(one.path().to_owned()).send(&predecessor).unwrap();
@@ -127,7 +128,7 @@ fn places_that_either_names_are_trusted_no_more() {
 }
 
 #[test]
-fn a_gateway_that_does_not_end_is_killed_when_its_time_has_come() {
+fn gateway_that_hangs_at_end_is_killed() {
     let (mut all, _predecessor, _successor) = upgrading();
     send(&all.current, Signal::SIGSTOP);
     all.pass_on(Signal::SIGTERM as i32);
@@ -142,7 +143,7 @@ fn a_gateway_that_does_not_end_is_killed_when_its_time_has_come() {
 }
 
 #[test]
-fn a_gateway_tells_the_service_manager_what_it_has_to_and_nothing_else() {
+fn gateway_notifications_are_filtered() {
     let said = "READY=1\nRELOADING=1\nMONOTONIC_USEC=12345\nSTOPPING=1";
     assert_eq!(allowed(said.as_bytes()), said);
     let broken_in = b"MAINPID=4242\nFDSTOREREMOVE=1\nFDNAME=x\nNOTIFYACCESS=all";
@@ -158,7 +159,7 @@ fn a_gateway_tells_the_service_manager_what_it_has_to_and_nothing_else() {
 }
 
 #[test]
-fn whoever_names_too_many_places_starts_nothing_any_more() {
+fn gateway_declaring_too_many_paths_starts_nothing() {
     let (mut all, predecessor, _successor) = upgrading();
     for number in 0..100 {
         Report::Writes(PathBuf::from(number.to_string())).send(&predecessor).unwrap();

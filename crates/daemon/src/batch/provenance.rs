@@ -1,0 +1,65 @@
+//! Which states and policies came from files. All others, as an IKE daemon's, are left alone by a
+//! reload.
+
+use std::sync::Arc;
+
+use uxfrm_engine::{Database, Defaults, PolicyEntry, Sa};
+
+/// States by insertion number and policies by age, which are never reused.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileOwned {
+    states: Numbers,
+    policies: Numbers,
+    defaults: Defaults,
+}
+
+/// In order: a million take no more than eight megabytes.
+#[derive(Clone, Debug, Default)]
+struct Numbers(Arc<[u64]>);
+
+impl FromIterator<u64> for Numbers {
+    fn from_iter<I: IntoIterator<Item = u64>>(numbers: I) -> Self {
+        let mut numbers: Vec<u64> = numbers.into_iter().collect();
+        numbers.sort_unstable();
+        Self(numbers.into())
+    }
+}
+
+impl Numbers {
+    fn has(&self, number: u64) -> bool {
+        self.0.binary_search(&number).is_ok()
+    }
+}
+
+impl FileOwned {
+    /// All of databases that only files have changed.
+    pub(crate) fn all(database: &Database) -> Self {
+        let now = database.current();
+        Self {
+            states: now.sad.iter().map(|sa| sa.turn()).collect(),
+            policies: now.spd.iter().map(|entry| entry.place().age()).collect(),
+            defaults: now.spd.defaults(),
+        }
+    }
+
+    /// What another process knew, of databases that were made from its own.
+    pub(crate) fn restored(
+        states: impl Iterator<Item = u64>,
+        policies: impl Iterator<Item = u64>,
+        defaults: Defaults,
+    ) -> Self {
+        Self { states: states.collect(), policies: policies.collect(), defaults }
+    }
+
+    pub(crate) fn has_state(&self, sa: &Sa) -> bool {
+        self.states.has(sa.turn())
+    }
+
+    pub(crate) fn has_policy(&self, entry: &PolicyEntry) -> bool {
+        self.policies.has(entry.place().age())
+    }
+
+    pub(crate) const fn defaults(&self) -> Defaults {
+        self.defaults
+    }
+}

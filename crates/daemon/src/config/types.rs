@@ -1,0 +1,203 @@
+//! Values that have a range: checked when read, right ever after.
+
+use std::{fmt, num::NonZeroUsize, time::Duration};
+
+use serde::Deserialize;
+
+use super::limits::MOST_FUNCTIONS;
+
+/// Name of an interface: 1 to 15 characters without `/`, `%` and blanks, and neither `.` nor `..`
+/// (`net/core/dev.c: dev_valid_name`), nor `all` or `default`, which have settings of their own
+/// (`net/ipv4/devinet.c: devinet_sysctl_register`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct TunName(String);
+
+impl TunName {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for TunName {
+    fn default() -> Self {
+        Self("uxfrm0".to_owned())
+    }
+}
+
+impl TryFrom<String> for TunName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let fits = (1..16).contains(&name.len())
+            && !matches!(name.as_str(), "." | ".." | "all" | "default")
+            && name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'));
+        if fits {
+            Ok(Self(name))
+        } else {
+            Err(format!(
+                "{name:?} can't be an interface's name: 1 to 15 characters without / and blanks, and none that the kernel uses itself"
+            ))
+        }
+    }
+}
+
+impl fmt::Display for TunName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// For how many microseconds a device gathers frames: all of its traffic waits for so long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Gather(u32);
+
+impl Gather {
+    const MOST: u32 = 10_000;
+
+    /// The time.
+    #[must_use]
+    pub fn span(self) -> Duration {
+        Duration::from_micros(self.0.into())
+    }
+}
+
+impl TryFrom<i64> for Gather {
+    type Error = String;
+
+    fn try_from(microseconds: i64) -> Result<Self, String> {
+        u32::try_from(microseconds).ok().filter(|span| *span <= Self::MOST).map(Self).ok_or_else(
+            || {
+                format!(
+                    "frames are gathered for {microseconds} microseconds; it can be 0 to {}",
+                    Self::MOST
+                )
+            },
+        )
+    }
+}
+
+/// An MTU in bytes, 576 (RFC 791's least) to 65535.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Mtu(u16);
+
+impl Mtu {
+    /// Bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u16 {
+        self.0
+    }
+}
+
+impl Default for Mtu {
+    fn default() -> Self {
+        Self(1500)
+    }
+}
+
+impl TryFrom<i64> for Mtu {
+    type Error = String;
+
+    fn try_from(bytes: i64) -> Result<Self, String> {
+        u16::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes >= 576)
+            .map(Self)
+            .ok_or_else(|| format!("an MTU of {bytes} bytes; it has to be from 576 to 65535"))
+    }
+}
+
+/// A routing table of uxfrm's own: not 0 and none of the system's (253 `default`, 254 `main`, 255
+/// `local`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Table(u32);
+
+impl Table {
+    /// The kernel's number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self(30000)
+    }
+}
+
+impl TryFrom<i64> for Table {
+    type Error = String;
+
+    fn try_from(number: i64) -> Result<Self, String> {
+        const RIGHT: &str = "any from 1 to 4294967295 but 253 to 255 will do";
+        match u32::try_from(number) {
+            Ok(0 | 253..=255) => Err(format!("routing table {number} is the system's; {RIGHT}")),
+            Ok(number) => Ok(Self(number)),
+            Err(_) => Err(format!("there is no routing table {number}; {RIGHT}")),
+        }
+    }
+}
+
+/// How many workers, 1 to 256: each has a queue of the TUN, and the kernel gives it no more
+/// (`drivers/net/tun.c: MAX_TAP_QUEUES`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Workers(NonZeroUsize);
+
+impl Workers {
+    /// The number.
+    #[must_use]
+    pub const fn count(self) -> NonZeroUsize {
+        self.0
+    }
+}
+
+impl Default for Workers {
+    fn default() -> Self {
+        Self(NonZeroUsize::MIN)
+    }
+}
+
+impl TryFrom<i64> for Workers {
+    type Error = String;
+
+    fn try_from(count: i64) -> Result<Self, String> {
+        usize::try_from(count)
+            .ok()
+            .and_then(NonZeroUsize::new)
+            .filter(|count| count.get() <= 256)
+            .map(Self)
+            .ok_or_else(|| format!("{count} workers; there have to be 1 to 256"))
+    }
+}
+
+/// How many virtual functions a device has, 0 to 64.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub struct Functions(u16);
+
+impl Functions {
+    /// The number.
+    #[must_use]
+    pub const fn count(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for Functions {
+    type Error = String;
+
+    fn try_from(count: i64) -> Result<Self, String> {
+        u16::try_from(count)
+            .ok()
+            .filter(|count| *count <= MOST_FUNCTIONS)
+            .map(Self)
+            .ok_or_else(|| format!("{count} virtual functions; there can be 0 to {MOST_FUNCTIONS}"))
+    }
+}

@@ -1,0 +1,134 @@
+//! A policy that stands amid others that do otherwise: which of those stand on either side of it.
+//!
+//! A run knows what its policies want, not which they are: it is the database that knows, as it is
+//! after some changes that the run has not seen.
+
+use std::collections::BTreeMap;
+
+use uxfrm_engine::{Place, PolicyChange, PolicyEntry, PolicyKind, Spd};
+
+use super::{
+    chain_kind::ChainKind,
+    rules,
+    run::{Alternative, RunBounds},
+};
+
+/// The policies of one direction and kind as they were before some changes.
+#[derive(Debug)]
+pub(super) struct PoliciesBefore<'a> {
+    of: (ChainKind, PolicyKind),
+    /// Who stood where something has changed.
+    stood: BTreeMap<Place, Option<&'a PolicyEntry>>,
+}
+
+/// A place, and the run that it parts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SplitPoint {
+    pub(super) run: RunBounds,
+    /// The run before, which has the place where it ends, also where the other begins there.
+    pub(super) other: Option<RunBounds>,
+    pub(super) place: Place,
+}
+
+/// The two parts of a split run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RunParts {
+    /// How many of its policies stand up to there.
+    before: usize,
+    /// How many behind it.
+    behind: usize,
+    /// The last of the former.
+    pub(super) last: Option<Place>,
+    /// The first of the latter.
+    pub(super) first: Option<Place>,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunSide {
+    PoliciesBefore,
+    Behind,
+}
+
+fn is_of(entry: &PolicyEntry, (part, kind): (ChainKind, PolicyKind)) -> bool {
+    (entry.direction(), entry.kind()) == (part.direction(), kind)
+}
+
+impl SplitPoint {
+    /// Whether a policy that stands there is of the run.
+    fn hold(&self, place: Place) -> bool {
+        self.run.hold(place) && !self.other.is_some_and(|other| other.hold(place))
+    }
+}
+
+impl RunParts {
+    /// Which part is smaller, and where one of its policies stands: the last of those before, or
+    /// the first of those behind.
+    pub(super) const fn smaller(&self, last: Place, first: Place) -> (RunSide, Place) {
+        if self.before < self.behind {
+            (RunSide::PoliciesBefore, last)
+        } else {
+            (RunSide::Behind, first)
+        }
+    }
+}
+
+impl<'a> PoliciesBefore<'a> {
+    /// PoliciesBefore these changes.
+    pub(super) fn of(changes: &'a [PolicyChange], of: (ChainKind, PolicyKind)) -> Self {
+        let mut stood = BTreeMap::new();
+        for change in changes {
+            let (entry, was) = match change {
+                PolicyChange::Added(entry) => (entry, None),
+                PolicyChange::Removed(entry) => (entry, Some(&**entry)),
+            };
+            if is_of(entry, of) {
+                stood.entry(entry.place()).or_insert(was);
+            }
+        }
+        Self { of, stood }
+    }
+
+    /// How a place parts a run; `spd` is what the changes led to.
+    pub(super) fn parts(&self, spd: &Spd, around: SplitPoint) -> RunParts {
+        let mut parts = RunParts::default();
+        for (place, _entry) in self.policies(spd, around) {
+            if place <= around.place {
+                parts.before += 1;
+                parts.last = parts.last.max(Some(place));
+            } else {
+                parts.behind += 1;
+                parts.first = Some(parts.first.map_or(place, |first| first.min(place)));
+            }
+        }
+        parts
+    }
+
+    /// What the policies of a run on one side of a place ask, and where they stand.
+    pub(super) fn side<'s>(
+        &'s self,
+        spd: &'s Spd,
+        around: SplitPoint,
+        side: RunSide,
+    ) -> impl Iterator<Item = (Place, Vec<Alternative>)> + 's {
+        let is_meant = move |place: Place| match side {
+            RunSide::PoliciesBefore => place <= around.place,
+            RunSide::Behind => place > around.place,
+        };
+        let meant = self.policies(spd, around).filter(move |(place, _entry)| is_meant(*place));
+        meant.map(|(place, entry)| (place, rules::of_policy(self.of.0, &entry.policy()).1))
+    }
+
+    fn policies<'s>(
+        &'s self,
+        spd: &'s Spd,
+        around: SplitPoint,
+    ) -> impl Iterator<Item = (Place, &'s PolicyEntry)> + 's {
+        let is_of = |entry: &&PolicyEntry| is_of(entry, self.of);
+        let is_as_it_was = |entry: &&PolicyEntry| !self.stood.contains_key(&entry.place());
+        let stayed = spd.iter().map(|entry| &**entry).filter(is_of).filter(is_as_it_was);
+        let gone = self.stood.values().copied().flatten();
+        let all = stayed.chain(gone).map(|entry| (entry.place(), entry));
+        all.filter(move |(place, _entry)| around.hold(*place))
+    }
+}

@@ -1,0 +1,239 @@
+//! What a gateway waits for, and what it does about it.
+
+use std::{os::fd::AsFd as _, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use sd_notify::NotifyState;
+use uxfrm_engine::DropCounts;
+use uxfrm_io::{
+    dump, heap,
+    nftables::Watch,
+    signal::{Request, Signals},
+    uevents::Uevents,
+};
+use uxfrm_runtime::Running;
+
+use super::{Gateway, requests::RequestHandler};
+use crate::{
+    clock::now,
+    control::{
+        Control,
+        stats_socket::{self, StatSocket, Statistics},
+    },
+    gateway::housekeeping::{AcquireProgress, Housekeeping},
+    protocol::Outbox,
+    reload::{self},
+};
+
+/// What the gateway waits for.
+const SIGNALS: u8 = 0;
+const STAT: u8 = 1;
+const CONTROL: u8 = 2;
+const NETWORK: u8 = 3;
+const PATHS: u8 = 4;
+pub(super) const SUPERVISOR: u8 = 5;
+pub(super) const SUCCESSOR: u8 = 6;
+const SNAPSHOT: u8 = 7;
+const FILTER: u8 = 8;
+
+/// The longest that nobody looks after time limits and events.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Gives free memory back to the system.
+fn release_free() {
+    if let Err(error) = dump::unlocked(heap::release_free) {
+        tracing::warn!(%error, "keys may be written to swap: memory can't be locked again");
+    }
+}
+
+impl Gateway {
+    /// Says that it is ready, and looks after everything until told to end.
+    pub(super) fn run_until_stopped(
+        mut self,
+        signals: &Signals,
+        stat: &StatSocket,
+        mut control: Option<Control>,
+    ) -> anyhow::Result<()> {
+        self.announce_ready();
+        let ended = self.serve(signals, stat, control.as_mut());
+        self.notify(&[NotifyState::Stopping]);
+        match ended {
+            Ok(()) => self.stop(),
+            Err(error) => Err(self.abort(error)),
+        }
+    }
+
+    /// Tells the service manager, if there is one.
+    pub(super) fn notify(&self, states: &[NotifyState<'_>]) {
+        match self.upgrade.supervisor() {
+            Some(supervisor) => supervisor.notify(states),
+            None => drop(sd_notify::notify(states)),
+        }
+    }
+
+    pub(super) fn announce_ready(&self) {
+        self.notify(&[NotifyState::Ready]);
+        use std::io::Write as _;
+        // Whoever started us and closed our standard error does not want to know.
+        let _closed = writeln!(std::io::stderr(), "uxfrm: ready");
+    }
+
+    /// Looks after signals, counters, events and time limits until told to stop or a worker ends.
+    pub(super) fn serve(
+        &mut self,
+        signals: &Signals,
+        stat: &StatSocket,
+        mut control: Option<&mut Control>,
+    ) -> anyhow::Result<()> {
+        self.poller.add(signals.as_fd(), SIGNALS)?;
+        if let Some(supervisor) = self.upgrade.supervisor() {
+            self.poller.add(supervisor.as_fd(), SUPERVISOR)?;
+        }
+        self.poller.add(stat.as_fd(), STAT)?;
+        self.poller.add(self.network.as_fd(), NETWORK)?;
+        self.paths.descriptors().try_for_each(|paths| self.poller.add(paths, PATHS))?;
+        if let Some(control) = &control {
+            self.poller.add(control.as_fd(), CONTROL)?;
+        }
+        if let Some(uevents) = &self.uevents {
+            self.poller.add(uevents.as_fd(), SNAPSHOT)?;
+        }
+        if let Some(filter) = &self.filter {
+            self.poller.add(filter.as_fd(), FILTER)?;
+        }
+        loop {
+            let patience = self.patience();
+            let ready = self.poller.wait(Some(patience))?;
+            if ready.has(STAT) {
+                let tunnels = self.tunnels.counts();
+                stat.answer(|| Statistics {
+                    counts: self.counts(),
+                    tunnels: tunnels.clone(),
+                    caches: stats_socket::caches(&self.caches),
+                    notices: self.reconciler.notices(&self.database),
+                });
+            }
+            if ready.has(NETWORK) {
+                self.reconciler.refresh_host(&self.network, &mut self.database);
+            }
+            if ready.has(FILTER) && self.filter.as_mut().is_some_and(Watch::take_gone) {
+                self.reconciler.restore_firewall(&self.database.snapshot().spd);
+            }
+            // First: what is asked for next may have states send.
+            if ready.has(SNAPSHOT)
+                && self.uevents.as_ref().is_some_and(Uevents::take_new_generation)
+            {
+                self.reconciler.resume_from_vm_snapshot(&mut self.database);
+            }
+            if ready.has(PATHS) {
+                self.reconciler.read_path_errors(&self.paths, &self.database);
+            }
+            if let Some(control) = control.as_mut().filter(|_| ready.has(CONTROL)) {
+                let mut serving = self.serving();
+                control.serve(&mut serving).context("the control socket is broken")?;
+            }
+            while ready.has(SIGNALS)
+                && let Some(request) = signals.next()?
+            {
+                match request {
+                    Request::Stop => return Ok(()),
+                    Request::Reload => self.reload(control.as_deref_mut()),
+                }
+            }
+            if let Some(control) = control.as_deref_mut() {
+                self.continue_upgrade(&ready, control)?;
+            }
+            self.run_housekeeping(control.as_deref_mut());
+            self.tunnels.maintain();
+            let lane_ends = self.workers.iter().chain(&self.resolver).any(Running::has_ended);
+            let ends = lane_ends || self.tunnels.has_ended() || self.devices.has_ended();
+            anyhow::ensure!(!ends, "a worker ended by itself");
+        }
+    }
+
+    /// SIGHUP, as from `systemctl reload`.
+    pub(super) fn reload(&mut self, control: Option<&mut Control>) {
+        if let Ok(since) = NotifyState::monotonic_usec_now() {
+            self.notify(&[NotifyState::Reloading, since]);
+        }
+        let mut serving = self.serving();
+        let mut reload = |outbox: &mut Outbox| serving.reload(reload::Request::Apply, outbox);
+        let outcome = match control {
+            Some(control) => control.publish(reload),
+            None => reload(&mut Outbox::default()),
+        };
+        outcome.log();
+        self.notify(&[NotifyState::Ready]);
+    }
+
+    /// What requests work on.
+    pub(super) fn serving(&mut self) -> RequestHandler<'_> {
+        let until = now().plus(self.patience());
+        let Self { xfrm, database, reconciler, tunnels, devices, device_events, poller, .. } = self;
+        let (reload, at_exit) = (&mut self.reload, &mut self.at_exit);
+        let upgrade = &mut self.upgrade;
+        RequestHandler {
+            xfrm,
+            database,
+            reconciler,
+            tunnels,
+            devices,
+            device_events,
+            reload,
+            at_exit,
+            upgrade,
+            poller,
+            until,
+        }
+    }
+
+    /// Lets events and time limits take effect, and tells who listens.
+    pub(super) fn run_housekeeping(&mut self, mut control: Option<&mut Control>) {
+        let Self {
+            database,
+            reconciler,
+            xfrm,
+            keepalives,
+            policy_rebuild,
+            devices,
+            device_events,
+            ..
+        } = self;
+        let events = self.events.try_iter().chain(device_events.drain(..)).collect();
+        let mut housekeeping =
+            Housekeeping { database, reconciler, xfrm, keepalives, policy_rebuild, devices };
+        let news = housekeeping.run_housekeeping(events);
+        let unread = control.as_deref_mut().is_some_and(Control::take_freed);
+        if housekeeping.database.take_freed() || unread {
+            release_free();
+        }
+        if let Some(control) = control {
+            control.publish(|outbox| housekeeping.tell(&news, outbox));
+        }
+        if housekeeping.settle() == AcquireProgress::Answered {
+            self.workers.iter().for_each(Running::nudge);
+        }
+        self.policy_saver.maintain(&self.database, self.reload.written());
+    }
+
+    /// All drops: the workers', devices', and the kernel's on behalf of the guard.
+    pub(super) fn counts(&mut self) -> DropCounts {
+        let mut counts = self.counts_but_devices();
+        self.devices.add_to(&mut counts);
+        counts
+    }
+
+    /// The same without what devices dropped themselves.
+    pub(super) fn counts_but_devices(&mut self) -> DropCounts {
+        let mut counts =
+            DropCounts::sum(self.drops.iter().chain(self.devices.drops()).map(Arc::as_ref));
+        self.reconciler.add_to(&mut counts);
+        counts
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        let of_limits = self.database.poll_timeout().map(|(deadline, _)| deadline);
+        let next = of_limits.into_iter().chain(self.xfrm.poll_timeout()).min();
+        next.map_or(TICK, |next| next.since(now()).min(TICK))
+    }
+}

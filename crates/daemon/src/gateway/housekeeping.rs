@@ -1,0 +1,107 @@
+//! The control thread's periodic work beside requests: data path events and time limits take
+//! effect, kernel tables follow the databases, and key managers are notified.
+
+use std::sync::Arc;
+
+use uxfrm_engine::{Database, Event, PolicyEntry, Snapshot};
+
+use crate::{
+    clock::now,
+    control::XfrmServer,
+    devices::Devices,
+    ports::keepalive::Keepalives,
+    protocol::Outbox,
+    reconcile::{Reconciler, rebuild::PolicyRebuild},
+};
+
+/// The parts of a gateway that housekeeping works on.
+pub(crate) struct Housekeeping<'a> {
+    pub(crate) database: &'a mut Database,
+    pub(crate) reconciler: &'a mut Reconciler,
+    pub(crate) xfrm: &'a mut XfrmServer,
+    pub(crate) keepalives: &'a mut Keepalives,
+    pub(crate) policy_rebuild: &'a mut PolicyRebuild,
+    pub(crate) devices: &'a mut Devices,
+}
+
+/// Events that listeners are still to be told.
+pub(crate) struct PendingNotices {
+    events: Vec<Event>,
+    /// The databases before it.
+    before: Arc<Snapshot>,
+}
+
+/// Whether packets that wait for states may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AcquireProgress {
+    /// They may.
+    Answered,
+    /// Nothing came.
+    Pending,
+}
+
+impl Housekeeping<'_> {
+    /// Lets events and time limits take effect.
+    pub(crate) fn run_housekeeping(&mut self, mut events: Vec<Event>) -> PendingNotices {
+        let Self { database, reconciler, keepalives, policy_rebuild, devices, .. } = self;
+        let before = database.snapshot();
+        events.retain(|event| match event {
+            Event::NarrowPath(to) => {
+                reconciler.note_path_mtu(*to);
+                false
+            }
+            Event::SaSoftLimit(_)
+            | Event::SaHardLimit(_)
+            | Event::PolicySoftLimit(..)
+            | Event::PolicyHardLimit(..)
+            | Event::Acquire { .. }
+            | Event::Mapping { .. } => true,
+        });
+        events.iter().for_each(|event| database.observe(event));
+        database.handle_timeout(now(), &mut events);
+        devices.maintain(database, &mut events);
+        policy_rebuild.maintain(database);
+        keepalives.send(database.take_keepalives());
+        reconciler.apply_pending(database);
+        // Nobody waits for an answer: rounds of requests end with a commit of their own.
+        let _undone = reconciler.commit(database);
+        reconciler.review(database);
+        events.iter().for_each(log);
+        PendingNotices { events, before }
+    }
+
+    /// Tells who listens.
+    pub(crate) fn tell(&mut self, news: &PendingNotices, outbox: &mut Outbox) {
+        let Self { database, xfrm, devices, .. } = self;
+        xfrm.announce(&news.events, &news.before, database, outbox);
+        xfrm.tell_counters(database, outbox);
+        devices.tell(outbox);
+    }
+
+    /// Tells workers what became of acquires. The last step.
+    pub(crate) fn settle(&mut self) -> AcquireProgress {
+        let requested = Arc::clone(&self.database.snapshot().acquires);
+        self.xfrm.settle(self.database);
+        let answered = !Arc::ptr_eq(&requested, &self.database.snapshot().acquires);
+        let came = self.reconciler.take_route_news();
+        if came || answered { AcquireProgress::Answered } else { AcquireProgress::Pending }
+    }
+}
+
+/// Notes what happened. Of a peer behind a NAT that moved each packet may tell, for as long as no
+/// key manager says where it is now.
+fn log(event: &Event) {
+    match event {
+        Event::Mapping { .. } => tracing::debug!(?event, "mapping"),
+        Event::NarrowPath(_) => tracing::debug!(?event, "narrow path"),
+        Event::SaSoftLimit(_) | Event::SaHardLimit(_) => tracing::info!(?event, "expiry"),
+        Event::PolicySoftLimit(entry) => expiry("soft", entry),
+        Event::PolicyHardLimit(entry) => expiry("hard", entry),
+        Event::Acquire { .. } => tracing::info!(?event, "acquire"),
+    }
+}
+
+fn expiry(limit: &str, entry: &PolicyEntry) {
+    let (index, direction) = (entry.index(), entry.direction());
+    tracing::info!(limit, ?index, ?direction, "expiry of a policy");
+}

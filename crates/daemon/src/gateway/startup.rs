@@ -1,0 +1,291 @@
+//! Brings a gateway up, in order.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        mpsc::{self},
+    },
+};
+
+use anyhow::Context as _;
+use nix::net::if_::if_nametoindex;
+use uxfrm_engine::{Database, Host};
+use uxfrm_io::{
+    path_errors::PathErrors,
+    poll::{Poller, Waker},
+    rtnetlink::Rtnetlink,
+    tun::{Place, Queues, Tun, TunOptions},
+    uevents::Uevents,
+};
+use uxfrm_runtime::Events;
+
+use super::{
+    Gateway,
+    shutdown::{KEPT_OUT, STAYS},
+};
+use crate::reconcile::databases::state_directory;
+use crate::tun::bring_up;
+use crate::{
+    config::{Config, TunName},
+    control::{AccessTerms, Control, XfrmServer},
+    descriptor_store::DescriptorStore,
+    devices::{self, Devices},
+    firewall::{Firewall, host_bypass::HostBypass},
+    inline,
+    ports::{
+        af_xdp::AfXdpDevice, keepalive::Keepalives, next_hops::RequestedDestinations, workers,
+    },
+    reconcile::{
+        AnyFilter, Reconciler,
+        fail_closed::{self, PolicyFiles, saver::PolicySaver},
+        rebuild::PolicyRebuild,
+        sequences::SequenceStore,
+    },
+    reload::Reload,
+    routes::{DivertMode, HostRoutes, PreviousGateway},
+    tun::gso_limit,
+    tunnels::TunnelService,
+    upgrade::Upgrade,
+};
+
+/// The store of sequence numbers, for this gateway alone.
+pub(super) fn open_store(
+    config: &Config,
+    waker: Waker,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<SequenceStore> {
+    let path = state_directory(config)?;
+    let store = SequenceStore::open(path, waker, descriptors)
+        .with_context(|| format!("can't have used sequence numbers in {}", path.display()))?;
+    store.report();
+    Ok(store)
+}
+
+/// Opens the control socket, if there is to be one; requests wait there until the gateway is up.
+pub(super) fn control(config: &Config) -> anyhow::Result<Option<Control>> {
+    if !config.control.enabled {
+        return Ok(None);
+    }
+    let terms = AccessTerms { user: config.control.user, mark: config.wire.mark.get() };
+    let path = config.control.socket.as_deref();
+    Control::open(path, terms).map(Some).with_context(|| match path {
+        Some(path) => format!("can't open the control socket {}", path.display()),
+        None => "can't open the control socket of this network namespace".to_owned(),
+    })
+}
+
+/// The devices of inline mode, and what keeps the host's stack away from what passes between them.
+pub(super) fn inline_devices(
+    config: &Config,
+    own: &[IpAddr],
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Option<(Arc<inline::InlineDevices>, HostBypass)>> {
+    let Some(inline) = &config.inline else { return Ok(None) };
+    let inline_devices = Arc::new(inline::InlineDevices::find(config, inline, own, descriptors)?);
+    inline_devices.warn_about_forwarding();
+    let host_bypass =
+        HostBypass::put_up(&inline_devices, workers::numbers(config), own, descriptors)?;
+    Ok(Some((inline_devices, host_bypass)))
+}
+
+/// The device past the kernel's network stack, if there is to be one.
+pub(super) fn af_xdp(
+    config: &Config,
+    own: &[IpAddr],
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<Option<AfXdpDevice>> {
+    let find = |name: &TunName| AfXdpDevice::find(config, name.as_str(), own, descriptors);
+    config.wire.af_xdp.as_ref().map(find).transpose()
+}
+
+/// What the workers must know of the host, which is told how much it may hand over by the TUN of
+/// this index at a time.
+pub(super) fn surroundings(
+    routes: &HostRoutes,
+    index: u32,
+    destinations: Vec<IpAddr>,
+) -> anyhow::Result<workers::HostContext> {
+    let Host { addresses: own, mtu, .. } = routes.host();
+    gso_limit::fit(&mut Rtnetlink::open()?, index, mtu.into());
+    Ok(workers::HostContext { mtu: mtu.into(), own, destinations })
+}
+
+/// What a gateway is made of before it has the TUN, workers and kernel tables.
+pub(super) struct GatewayParts {
+    pub(super) poller: Poller,
+    /// Workers see what is in it.
+    pub(super) database: Database,
+    pub(super) store: SequenceStore,
+    pub(super) devices: Devices,
+    pub(super) reload: Reload,
+    pub(super) descriptors: DescriptorStore,
+    pub(super) xfrm: XfrmServer,
+    /// Destinations that the gateway before has ways to, past the host's stack.
+    pub(super) destinations: Vec<IpAddr>,
+}
+
+/// A gateway whose workers are open and not started.
+pub(super) struct PreparedGateway {
+    pub(super) gateway: Gateway,
+    pub(super) workers: workers::PreparedWorkers,
+}
+
+impl PreparedGateway {
+    pub(super) fn start(self, config: &Config) -> anyhow::Result<Gateway> {
+        let Self { mut gateway, workers } = self;
+        let stays = if config.inline.is_some() { KEPT_OUT } else { STAYS };
+        gateway.devices.resume().context(stays)?;
+        let workers::RunningWorkers { workers, drops, caches, resolver, requested } =
+            workers.start(config).context(stays)?;
+        (gateway.workers, gateway.resolver, gateway.requested) = (workers, resolver, requested);
+        gateway.drops.extend(drops);
+        gateway.caches.extend(caches);
+        Ok(gateway)
+    }
+}
+
+/// The netlink server, without clients.
+pub(super) fn xfrm(config: &Config) -> anyhow::Result<XfrmServer> {
+    XfrmServer::new(config.control.acquire_expires.get()).context("no random numbers")
+}
+
+pub(super) fn listen_for_snapshots() -> Option<Uevents> {
+    let opened = Uevents::open();
+    let told = opened.inspect_err(|error| {
+        tracing::debug!(%error, "the kernel's word that a virtual machine was restored is not heard");
+    });
+    told.ok()
+}
+
+/// The TUN, up, and its index.
+pub(super) fn open_tun(
+    config: &Config,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<(Tun, u32)> {
+    let are_several = config.runtime.workers.count().get() > 1;
+    let queues = if are_several { Queues::Several } else { Queues::Single };
+    let name = &config.host.tun;
+    let is_there = if_nametoindex(name.as_str()).is_ok();
+    let why = if is_there {
+        ", as there is an interface of that name, no TUN or in use"
+    } else {
+        " (needs CAP_NET_ADMIN and /dev/net/tun)"
+    };
+    let options = TunOptions { queues, ..TunOptions::new(name.as_str()) };
+    let tun = match descriptors.take(&workers::tun_queue(0)) {
+        Some(queue) => Tun::of_queue(queue, &options, Place::First),
+        None => Tun::open(&options),
+    };
+    let tun = tun.with_context(|| format!("can't open the TUN {name}{why}"))?;
+    let index = bring_up(&tun, config.host.mtu.bytes())?;
+    Ok((tun, index))
+}
+
+/// What the last run's policies protected stays refused.
+pub(super) fn take_up(config: &Config, database: &mut Database) -> anyhow::Result<()> {
+    let at_start = config.host.at_start;
+    fail_closed::take_up(database, state_directory(config)?, at_start, PolicyFiles::Decide);
+    let policies = fail_closed::refuses(database);
+    if policies > 0 {
+        tracing::warn!(
+            policies,
+            "what programs' policies protected in the last run is refused until policies of the same selectors come; `uxfrm stat` says \
+             which, `uxfrm release` lets go of them"
+        );
+    }
+    Ok(())
+}
+
+impl Gateway {
+    pub(super) fn open(
+        config: &Config,
+        parts: GatewayParts,
+        before: PreviousGateway,
+    ) -> anyhow::Result<PreparedGateway> {
+        let GatewayParts { poller, mut database, store, mut devices, reload, .. } = parts;
+        let GatewayParts { mut descriptors, xfrm, destinations, .. } = parts;
+        let (tun, index) = open_tun(config, &mut descriptors)?;
+        let (table, mark) = (config.wire.table.number(), config.wire.mark.get());
+        let mut routes = HostRoutes::open(index, table, mark, before)?;
+        let (inline_devices, host_bypass) =
+            inline_devices(config, routes.own(), &mut descriptors)?.unzip();
+        let snapshot = database.snapshot();
+        let (sender, events) = mpsc::channel();
+        let sender = Events::new(sender, poller.waker());
+        let policy_rebuild = PolicyRebuild::new(poller.waker());
+        let policy_saver = PolicySaver::new(state_directory(config)?, poller.waker());
+        let network = routes.watch()?;
+        let around = surroundings(&routes, index, destinations)?;
+        let af_xdp = af_xdp(config, routes.own(), &mut descriptors)?;
+        let bay = devices.bay();
+        let stored = &mut descriptors;
+        let workers = match &inline_devices {
+            None => {
+                let beside = workers::WorkerAttachments { bay, af_xdp: af_xdp.as_ref() };
+                workers::open_all(config, tun, &database, &around, &sender, beside, stored)?
+            }
+            Some(inline_devices) => {
+                let beside = inline::InlineAttachments { devices: inline_devices, bay };
+                inline::open(config, beside, tun, &database, &around, &sender, stored)
+                    .context(KEPT_OUT)?
+            }
+        };
+        let mode =
+            inline_devices.as_ref().map_or(devices::WireMode::Host, |_| devices::WireMode::Inline);
+        let (events_of_devices, tun) = (sender.clone(), config.host.tun.to_string());
+        devices.open(devices::DeviceContext { mark, mode, events: events_of_devices, tun })?;
+        // The last of what may fail while nothing of the host's has changed.
+        let paths = PathErrors::open().context("no socket for ICMP errors (needs CAP_NET_RAW)")?;
+        let guard = Firewall::open(config, &snapshot.spd, &mut descriptors)?;
+        let divert_mode = Firewall::divert_mode(guard.as_ref());
+        if divert_mode == DivertMode::Destinations {
+            let tun = &config.host.tun;
+            tracing::warn!(
+                "packets are led into {tun} by their destinations alone, as they can't be marked: what no policy protects there passes \
+                 uxfrm as well, and a socket without an address gets the one that a policy names"
+            );
+        }
+        routes.lead(divert_mode)?;
+        routes.follow(&snapshot.spd).context(STAYS)?;
+        routes.sweep().context("can't let go of what an earlier run left").context(STAYS)?;
+        if host_bypass.is_none() {
+            HostBypass::sweep();
+        }
+        database.set_host(routes.host());
+        database.publish();
+        let filter = guard.as_ref().and_then(Firewall::watch);
+        let guard = guard.map(|guard| Box::new(guard) as AnyFilter);
+        let routes = Box::new(routes);
+        let reconciler = Reconciler::new(store, guard, host_bypass, af_xdp, routes, &snapshot.spd);
+        let keepalives = Keepalives::new(config.wire.mark.get());
+        let tunnels = TunnelService::default();
+        let gateway = Self {
+            database,
+            reconciler,
+            workers: Vec::new(),
+            resolver: None,
+            requested: RequestedDestinations::default(),
+            tunnels,
+            drops: Vec::new(),
+            caches: Vec::new(),
+            events,
+            poller,
+            network,
+            paths,
+            filter,
+            uevents: listen_for_snapshots(),
+            keepalives,
+            policy_rebuild,
+            policy_saver,
+            xfrm,
+            devices,
+            device_events: Vec::new(),
+            at_exit: config.host.at_exit,
+            reload,
+            upgrade: Upgrade::default(),
+            descriptors,
+        };
+        Ok(PreparedGateway { gateway, workers })
+    }
+}

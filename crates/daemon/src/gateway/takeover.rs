@@ -1,0 +1,206 @@
+//! One process of a gateway takes another's place: its start, and the other's end.
+
+use std::{os::fd::AsFd as _, path::Path, sync::Arc};
+
+use anyhow::Context as _;
+use uxfrm_engine::{DropReason, Drops};
+use uxfrm_io::{
+    link::Link,
+    poll::{Poller, Ready},
+    signal::Signals,
+};
+
+use super::{
+    Gateway,
+    event_loop::{SUCCESSOR, SUPERVISOR},
+    startup::{GatewayParts, PreparedGateway, open_store, xfrm},
+};
+use crate::reconcile::databases::empty;
+use crate::{
+    config::Config,
+    control::{
+        AccessTerms, Control,
+        stats_socket::{self, StatSocket},
+    },
+    descriptor_store::DescriptorStore,
+    ports::workers,
+    protocol::{ClientId, Outbox},
+    reload::Reload,
+    routes::PreviousGateway,
+    sandbox,
+    upgrade::{self, HandoverSource, Successor, Supervisor, TakenOver, Upgrade},
+};
+
+/// Takes the place of the process at the other end of a link, which goes on as it was if that
+/// fails.
+pub(super) fn take_over(
+    path: &Path,
+    signals: &Signals,
+    supervisor: Supervisor,
+    before: Link,
+) -> anyhow::Result<()> {
+    let config = Config::load(path).inspect_err(|why| Successor::decline(&before, why))?;
+    sandbox::begin(&config);
+    supervisor.declare_written(&sandbox::written(path, &config))?;
+    let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
+    let built = build_successor(path, &config, &mut successor, &mut descriptors);
+    let (opening, stat, mut control) = match built {
+        Ok(built) => built,
+        Err(error) => {
+            successor.refuse(&error);
+            return Err(error);
+        }
+    };
+    let PreparedGateway { mut gateway, mut workers } = opening;
+    let programs = workers.programs.clone();
+    let in_charge = || {
+        workers.take_up()?;
+        supervisor.take_over()
+    };
+    let Gateway { database, tunnels, devices, .. } = &mut gateway;
+    let taken = successor.take_over(database, (tunnels, devices), in_charge)?;
+    let TakenOver { client, rested, waiting, left } = taken;
+    gateway.reconciler.replace_witness();
+    if let Some(control) = &mut control {
+        control.take_seats(&mut gateway.serving())?;
+    }
+    if !waiting.is_empty() {
+        // They wait only while workers know of acquires.
+        gateway.xfrm.settle(&mut gateway.database);
+        workers.wait_with(waiting);
+    }
+    let mut gateway = PreparedGateway { gateway, workers }.start(&config)?;
+    gateway.tunnels.resume()?;
+    let answer = upgrade::Answer::done(rested);
+    stat.take_listener_over()?;
+    gateway.note_dropped(DropReason::OutWaitFull, left);
+    gateway.upgrade = Upgrade::under(Some(supervisor));
+    tracing::info!(?answer, "this process has taken over");
+    if let Some(control) = &mut control {
+        control.publish(|outbox| tell(outbox, client, &answer));
+    }
+    // The kernel takes its time, while packets pass already.
+    workers::put_in_place(&programs);
+    let _confined = sandbox::close(path, &config);
+    gateway.run_until_stopped(signals, &stat, control)
+}
+
+/// All that a successor needs, beside the process whose place it takes: nobody notices yet.
+fn build_successor(
+    path: &Path,
+    config: &Config,
+    successor: &mut Successor,
+    descriptors: &mut DescriptorStore,
+) -> anyhow::Result<(PreparedGateway, StatSocket, Option<Control>)> {
+    let poller = Poller::new()?;
+    let stat = descriptors.take(stats_socket::DESCRIPTOR).context("no socket of the counters")?;
+    let stat = StatSocket::of_socket(stat)?;
+    let mut store = open_store(config, poller.waker(), descriptors)?;
+    let mut database = empty(config, Some(&store))?;
+    let devices = successor.devices(descriptors, config, &mut database)?;
+    let mut xfrm = xfrm(config)?;
+    successor.restore(&mut xfrm, &mut database, &devices)?;
+    successor.adopt(&mut store, &mut database);
+    database.share_numbers();
+    database.publish();
+    let terms = AccessTerms { user: config.control.user, mark: config.wire.mark.get() };
+    let control = successor.control(descriptors, terms)?;
+    let written = successor.written(&database);
+    let reload = Reload::new(path, config.clone(), written, successor.plan(config)?);
+    let tunnels = successor.tunnels(descriptors)?;
+    let mut descriptors = std::mem::take(descriptors);
+    descriptors.keep(stats_socket::DESCRIPTOR, stat.as_fd())?;
+    let destinations = successor.destinations();
+    let parts =
+        GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
+    let mut opening = Gateway::open(config, parts, PreviousGateway::Runs)?;
+    opening.gateway.drops.push(successor.drops());
+    opening.gateway.tunnels = tunnels;
+    Ok((opening, stat, control))
+}
+
+fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::Answer) {
+    // It has no maps, the only thing that may not be had as JSON.
+    outbox.send(client, serde_json::to_vec(answer).unwrap_or_default());
+}
+
+impl Gateway {
+    fn note_dropped(&mut self, reason: DropReason, packets: u64) {
+        let drops = Drops::default();
+        drops.add(reason, packets);
+        self.drops.push(Arc::new(drops));
+    }
+
+    /// Goes on with an upgrade that is under way.
+    pub(super) fn continue_upgrade(
+        &mut self,
+        ready: &Ready,
+        control: &mut Control,
+    ) -> anyhow::Result<()> {
+        let is_led = self.upgrade.link().is_some();
+        let mut told = if ready.has(SUPERVISOR) { self.upgrade.hear_supervisor()? } else { None };
+        if let Some(link) = self.upgrade.link().filter(|_| !is_led) {
+            self.poller.add(link.as_fd(), SUCCESSOR)?;
+        }
+        if ready.has(SUCCESSOR) && self.upgrade.link().is_some() {
+            told = self.hand_over(control)?.or(told);
+        }
+        self.upgrade.look();
+        if let Some((client, answer)) = told {
+            control.publish(|outbox| tell(outbox, client, &answer));
+        }
+        Ok(())
+    }
+
+    /// The successor has asked: everything but the workers rests. When this returns the successor
+    /// has not taken over.
+    fn hand_over(
+        &mut self,
+        control: &mut Control,
+    ) -> anyhow::Result<Option<(ClientId, upgrade::Answer)>> {
+        control.settle(&mut self.serving());
+        self.run_housekeeping(Some(control));
+        self.policy_saver.rest();
+        if let Err(error) = self.reconciler.reserve_for_long() {
+            tracing::warn!(%error, "no more sequence numbers are reserved for the time of an upgrade");
+        }
+        // Devices hear of it now, as nobody tells them more meanwhile.
+        self.database.share_numbers();
+        // Devices' own pass with them.
+        let (drops, fastest) = (self.counts_but_devices(), self.reconciler.fastest());
+        let destinations = self.requested.all();
+        let Self {
+            upgrade,
+            database,
+            xfrm,
+            descriptors,
+            reload,
+            workers,
+            events,
+            device_events,
+            ..
+        } = self;
+        let resolver = &mut self.resolver;
+        let (tunnels, devices) = (&mut self.tunnels, &mut self.devices);
+        let told = upgrade.hand_over(HandoverSource {
+            config: reload.config(),
+            database,
+            server: xfrm.server(),
+            control,
+            descriptors,
+            written: reload.written(),
+            tunnels,
+            devices,
+            plan: reload.plan(),
+            drops,
+            fastest,
+            destinations,
+            workers,
+            resolver,
+            events,
+            device_events,
+        });
+        self.reconciler.mark_unverified();
+        told
+    }
+}
