@@ -1,6 +1,6 @@
 //! `--only key=value,…`.
 
-mod asked;
+mod offered;
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use anyhow::Context;
 
 use crate::report::Case;
-use asked::{Asked, Extent};
+use offered::{Asked, Extent};
 
 /// Keys and values a row's case must have; a key named twice may have either value. Copies share a memory of the cases that they were asked about.
 #[derive(Debug, Clone, Default)]

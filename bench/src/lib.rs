@@ -5,27 +5,20 @@
 //! machine hits all competitors alike.
 #![forbid(unsafe_code)]
 
-mod bars;
+mod barrier;
+pub mod cases;
 mod clock;
-pub mod control;
-pub mod crypto;
-pub mod esp;
 mod filter;
-pub mod fou;
-pub mod inline;
-pub mod lookup;
-mod meeting;
-pub mod offload;
 pub mod pair;
 mod report;
 mod ring;
-pub mod states;
-pub mod tunnel;
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+
+use cases::{control, crypto, esp, fou, inline, lookup, offload, states, tunnel};
 
 pub use clock::TscClock;
 pub use filter::Filter;

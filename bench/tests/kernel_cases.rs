@@ -1,7 +1,7 @@
 //! The kernel's own cases of policy look-up (`tools/testing/selftests/net/xfrm_policy.sh`), anew: policies that overlap, exact and
 //! inexact ones side by side, and every order of adding. What is asked is which policy decides.
 
-use uxfrm_bench::lookup::{Random, policy};
+use uxfrm_bench::cases::lookup::{Random, policy};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Action, Database, Direction, Family, FlowKey, Lookup, Moment, Policy, PolicyKey, PolicyKind,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_bench::lookup::{Profile, Random, packet_for, stray};
+use uxfrm_bench::cases::lookup::{Profile, Random, packet_for, stray};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     CacheMode, CacheSettings, Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment,

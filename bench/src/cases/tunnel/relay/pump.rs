@@ -1,0 +1,207 @@
+//! A relay's loop: what the TUN gives goes to the wire in pieces, and what comes together from the wire goes to the TUN.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use uxfrm_io::poll::{Poller, Waker};
+use uxfrm_io::rtnetlink::Rtnetlink;
+use uxfrm_io::{Port, Raw, RawOptions, Tun, TunOptions, Udp, UdpOptions};
+use uxfrm_packet::ipv4::{self, DONT_FRAGMENT, Ipv4Header};
+use uxfrm_packet::{Batch, PacketBuf, Pool, Protocol, SizeClass, UdpPath, Version};
+use zerocopy::IntoBytes as _;
+
+use super::Carriage;
+use super::joiner::Joiner;
+use super::parcel;
+use crate::cases::tunnel::lead;
+use crate::pair::{ESP_IN_UDP, Site};
+
+/// The TUN's name at either end.
+const TUN: &str = "relay0";
+
+/// Packets that wait in the TUN, as in a gateway's.
+const QUEUE: u32 = 4000;
+
+/// Packets that a super-packet is cut into at the most, as in a gateway's: then it leaves as one message.
+const SEGMENTS: u32 = 44;
+
+const HOST: u8 = 0;
+const WIRE: u8 = 1;
+
+/// One end's descriptors and buffers.
+#[derive(Debug)]
+pub(super) struct Pump {
+    poller: Poller,
+    tun: Tun,
+    wire: Box<dyn Port>,
+    outside: Outside,
+    stride: u16,
+    number: u32,
+    joiner: Joiner,
+    pool: Pool,
+    taken: Batch,
+    made: Batch,
+    tally: Tally,
+}
+
+/// What goes around each piece.
+#[derive(Debug)]
+enum Outside {
+    /// Headers that the kernel writes.
+    Udp(UdpPath),
+    /// A header of our own, of which the kernel fills in length and checksum.
+    Ip(Ipv4Header),
+}
+
+/// What did not arrive.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    given_up: u64,
+    uncut: u64,
+    refused_by_wire: u64,
+    refused_by_tun: u64,
+}
+
+impl Pump {
+    /// Opens both sides in the namespace of the calling thread, which leads to `there` through them from now on.
+    pub(super) fn open(carriage: Carriage, (here, there): (&Site, &Site)) -> anyhow::Result<Self> {
+        let tun = Tun::open(&TunOptions::new(TUN)).context("cannot open a TUN")?;
+        let (wire, outside) = open_wire(carriage, (here, there))?;
+        let poller = Poller::new()?;
+        for (port, token) in [(&tun as &dyn Port, HOST), (&*wire, WIRE)] {
+            poller.add(port.descriptor().context("a port without descriptor")?, token)?;
+        }
+        let mut kernel = Rtnetlink::open()?;
+        let link = kernel.link(tun.name())?;
+        kernel.set_queue_length(link.index, QUEUE)?;
+        kernel.set_segments(link.index, SEGMENTS)?;
+        lead::through(tun.name(), carriage.tun_mtu(), (here, there))?;
+        Ok(Self {
+            poller,
+            tun,
+            wire,
+            outside,
+            stride: carriage.piece(),
+            number: 0,
+            joiner: Joiner::new(carriage.piece()),
+            pool: Pool::new(),
+            taken: Batch::new(),
+            made: Batch::new(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// Ends the loop.
+    pub(super) fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+
+    /// Relays until it is woken; what did not arrive.
+    ///
+    /// # Errors
+    /// When a port is broken.
+    pub(super) fn run(mut self) -> anyhow::Result<Tally> {
+        loop {
+            let ready = self.poller.wait(None).context("cannot poll")?;
+            if ready.woken {
+                return Ok(Tally { given_up: self.joiner.given_up(), ..self.tally });
+            }
+            if ready.has(HOST) {
+                self.send()?;
+            }
+            if ready.has(WIRE) {
+                self.receive()?;
+            }
+        }
+    }
+
+    fn send(&mut self) -> anyhow::Result<()> {
+        self.tun.receive(&mut self.pool, &mut self.taken).context("the TUN is broken")?;
+        for mut packet in self.taken.drain() {
+            self.number = self.number.wrapping_add(1);
+            if parcel::cut(&mut packet, self.number, self.stride).is_some() {
+                self.outside.put_around(packet, self.stride, &mut self.pool, &mut self.made);
+            } else {
+                self.tally.uncut += 1;
+                self.pool.give(packet);
+            }
+        }
+        let done = self.wire.transmit(&mut self.made, &mut self.pool);
+        self.tally.refused_by_wire += done.refused.packets();
+        Ok(())
+    }
+
+    fn receive(&mut self) -> anyhow::Result<()> {
+        self.wire.receive(&mut self.pool, &mut self.taken).context("the wire is broken")?;
+        for mut message in self.taken.drain() {
+            self.outside.take_off(&mut message);
+            self.joiner.take(message, &mut self.pool, &mut self.made);
+        }
+        let done = self.tun.transmit(&mut self.made, &mut self.pool);
+        self.tally.refused_by_tun += done.refused.packets();
+        Ok(())
+    }
+}
+
+fn open_wire(
+    carriage: Carriage,
+    (here, there): (&Site, &Site),
+) -> anyhow::Result<(Box<dyn Port>, Outside)> {
+    let [local, remote] = [here, there].map(|site| SocketAddr::new(site.wire.into(), ESP_IN_UDP));
+    Ok(match carriage {
+        Carriage::Udp => {
+            let udp = Udp::open(&UdpOptions::new(local)).context("cannot open a UDP socket")?;
+            (Box::new(udp), Outside::Udp(UdpPath { local, remote, tos: 0, dont_fragment: true }))
+        }
+        Carriage::Esp => {
+            let options = RawOptions { local: Some(local.ip()), ..RawOptions::new(Version::V4) };
+            let raw = Raw::open(&options).context("cannot open raw sockets")?;
+            let mut header = Ipv4Header::new(here.wire, there.wire, Protocol::ESP, 0);
+            header.flags_fragment = DONT_FRAGMENT.into();
+            (Box::new(raw), Outside::Ip(header))
+        }
+    })
+}
+
+impl Outside {
+    /// Makes packets for the wire of a parcel's pieces. Raw sockets send each by itself, and want it with its header: it is copied.
+    fn put_around(&self, mut pieces: PacketBuf, stride: u16, pool: &mut Pool, into: &mut Batch) {
+        match self {
+            Self::Udp(path) => {
+                pieces.udp = Some(*path);
+                into.push(pieces);
+            }
+            Self::Ip(header) => {
+                for piece in pieces.bytes().chunks(stride.into()) {
+                    let mut packet = pool.take(SizeClass::Packet);
+                    for part in [header.as_bytes(), piece] {
+                        // A buffer of this class has room for 2,048 bytes, and the wire's MTU is less.
+                        packet.append(part.len()).expect("room for 2048").copy_from_slice(part);
+                    }
+                    into.push(packet);
+                }
+                pool.give(pieces);
+            }
+        }
+    }
+
+    /// Takes off what the kernel leaves before a piece.
+    fn take_off(&self, message: &mut PacketBuf) {
+        match self {
+            Self::Udp(_) => {}
+            Self::Ip(_) => message.pull(ipv4::HEADER_LEN),
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { given_up, uncut, refused_by_wire, refused_by_tun } = self;
+        write!(
+            f,
+            "gave up {given_up} incomplete packets, could not cut {uncut}, \
+             and had {refused_by_wire} refused by the wire and {refused_by_tun} by the TUN"
+        )
+    }
+}
