@@ -16,7 +16,7 @@ mod ring;
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 use cases::{control, crypto, esp, fou, inline, lookup, offload, states, tunnel};
 
@@ -85,6 +85,17 @@ impl Options {
     /// Whether the page is to be curves and nothing else.
     fn wants_curves_alone(&self) -> bool {
         self.html.as_ref().and_then(|path| path.extension()).is_some_and(|end| end == "svg")
+    }
+
+    /// Call this once all cases were offered to the filter, before anything is measured.
+    ///
+    /// # Errors
+    /// A value of `--only` that selects no case while others do, and the values there are.
+    pub(crate) fn ensure_all_values_select(&self) -> anyhow::Result<()> {
+        let unselected = self.only.explain_unselected();
+        let more = if self.quick { "; without --quick there may be more" } else { "" };
+        ensure!(unselected.is_empty(), "--only: {}{more}", unselected.join("; "));
+        Ok(())
     }
 
     /// Finds out before anything is measured whether there are places for the files.
@@ -171,7 +182,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
     let known = BENCHES.iter().find(|(bench, _)| *bench == name).map_or(&[][..], |(_, keys)| keys);
     debug_assert!(report.rows.iter().all(|row| row.case.keys().all(|key| known.contains(&key))));
     if report.rows.is_empty() {
-        let why = options.only.refusal();
+        let why = options.only.explain_empty();
         if options.quick {
             bail!(
                 "--only leaves no case of bench {name} --quick: {why}; without --quick there may be more"
@@ -192,7 +203,8 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         let page = if options.wants_curves_alone() { report.svg()? } else { report.html() };
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(())
+    // Benches whose cases are all known before they run have refused such a value already.
+    options.ensure_all_values_select()
 }
 
 #[cfg(test)]
@@ -267,6 +279,30 @@ mod tests {
         ] {
             let said = says(name, only);
             assert!(said.contains(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn only_value_that_selects_nothing_is_refused_before_measuring() {
+        for (name, only, why) in [
+            ("esp", "sas=1,sas=1024", "none has sas=1024 (sas is one of 1, 64, 256, 4096)"),
+            ("esp", "sas=64,sas=1,bytes=256", "sas=64 selects no case: with bytes=256, sas is 1"),
+            ("crypto", "bytes=64,bytes=65", "none has bytes=65 (bytes is one of 64, 256,"),
+            ("lookup", "policies=1,policies=7", "none has policies=7 (policies is one of 1, 10,"),
+            ("states", "states=1,states=7", "none has states=7 (states is one of 1, 10, 100,"),
+            ("control", "count=100,count=7", "none has count=7 (count is one of 100, 1000,"),
+            ("workers", "bytes=64,bytes=7", "none has bytes=7 (bytes is one of 64, 1400)"),
+            ("offload", "bytes=64,bytes=7", "none has bytes=7 (bytes is one of tso, 64, 512"),
+            ("fou", "encap=fou,encap=vxlan", "none has encap=vxlan (encap is one of fou"),
+            ("inline", "bytes=64,bytes=7", "none has bytes=7 (bytes is one of 64, 1400)"),
+            ("tunnel", "path=clear,path=ipip", "none has path=ipip (path is one of boringtun"),
+        ] {
+            let mut out = Vec::new();
+            let options =
+                Options { only: only.parse().unwrap(), quick: true, ..Options::default() };
+            let said = run(name, &options, &mut out).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("--only: {why}")), "{said}");
+            assert!(out.is_empty(), "{name} has measured something");
         }
     }
 

@@ -29,10 +29,10 @@ const LISTENERS: [(u32, &str); 2] = [(0, "none"), (1, "one")];
 const TURNS: [u32; 2] = [1, 64];
 
 /// Makes the request with a number.
-type Make = fn(u32) -> Vec<u8>;
+type MakeRequest = fn(u32) -> Vec<u8>;
 
 /// In the order in which each round sends them: what one adds, a later one finds.
-const REQUESTS: [(&str, Make); 8] = [
+const REQUESTS: [(&str, MakeRequest); 8] = [
     ("newpolicy", |nth| policy(0x13, nth)),
     ("updpolicy", |nth| policy(0x19, nth)),
     ("newsa", new_sa),
@@ -50,24 +50,36 @@ const REQUESTS: [(&str, Make); 8] = [
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
-    let counts = COUNTS.into_iter().filter(|count| !options.quick || *count < 100_000);
-    for count in counts {
+    let wanted = wanted_settings(options);
+    let dumps = dump::wanted(options);
+    let files = batch::wanted(options);
+    options.ensure_all_values_select()?;
+    for (case, settings) in wanted {
+        measure(&case, settings, options, &clock, &mut rows)?;
+    }
+    rows.extend(dump::run(dumps)?);
+    rows.extend(batch::run(&files, options)?);
+    Ok(Report { bench: "control", machine: Machine::here(clock.hz()), rows })
+}
+
+/// The numbers of requests, of listeners and of requests a turn that the options leave, with what
+/// the cases of each have in common.
+fn wanted_settings(options: &Options) -> Vec<(Case, (u32, u32, u32))> {
+    let mut wanted = Vec::new();
+    for count in COUNTS.into_iter().filter(|count| !options.quick || *count < 100_000) {
         for (listeners, word) in LISTENERS {
             for turn in TURNS {
                 let case = Case::new().with("count", count).with("listeners", word);
                 let case = case.with("turn", turn);
-                let of = |(name, _): &(&str, _)| {
-                    options.only.admits(&case.clone().with("request", *name))
-                };
-                if REQUESTS.iter().any(of) {
-                    measure(&case, (count, listeners, turn), options, &clock, &mut rows)?;
+                let cases = REQUESTS.map(|(name, _)| case.clone().with("request", name));
+                // Each is offered to the filter, admitted or not.
+                if cases.iter().filter(|case| options.only.admits(case)).count() > 0 {
+                    wanted.push((case, (count, listeners, turn)));
                 }
             }
         }
     }
-    rows.extend(dump::run(options)?);
-    rows.extend(batch::run(options)?);
-    Ok(Report { bench: "control", machine: Machine::here(clock.hz()), rows })
+    wanted
 }
 
 fn measure(
@@ -81,11 +93,11 @@ fn measure(
     let mut samples = vec![Sample::default(); REQUESTS.len()];
     let requests = REQUESTS.map(|(_, make)| (0..count).map(make).collect::<Vec<_>>());
     for _ in 0..rounds {
-        let mut gateway = Gateway::new(listeners, turn);
+        let mut server = InProcessServer::new(listeners, turn);
         for (sample, requests) in samples.iter_mut().zip(&requests) {
             let from = TscClock::now();
             for request in requests {
-                gateway.ask(request)?;
+                server.request(request)?;
             }
             sample.push(TscClock::per_packet(from, requests.len()));
         }
@@ -100,7 +112,7 @@ fn measure(
 }
 
 /// A server, its databases, and a clock that nothing hangs on.
-struct Gateway {
+struct InProcessServer {
     server: Server,
     database: Database,
     out: Outbox,
@@ -109,7 +121,7 @@ struct Gateway {
     turn: u32,
 }
 
-impl Gateway {
+impl InProcessServer {
     fn new(listeners: u32, turn: u32) -> Self {
         let settings = Settings { epoch: 0, seed: 1, acquire_expires: 30, cpus: 2 };
         let mut server = Server::new(settings);
@@ -129,7 +141,7 @@ impl Gateway {
         }
     }
 
-    fn ask(&mut self, request: &[u8]) -> anyhow::Result<()> {
+    fn request(&mut self, request: &[u8]) -> anyhow::Result<()> {
         let now = Moment(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX));
         self.connection = self.connection.wrapping_add(1).max(16);
         let client = ClientId { connection: self.connection, port: 4711 };
@@ -237,12 +249,12 @@ mod tests {
 
     #[test]
     fn every_request_is_carried_out() {
-        let mut gateway = Gateway::new(1, 1);
+        let mut server = InProcessServer::new(1, 1);
         for (_, make) in REQUESTS {
-            (0..20).for_each(|nth| gateway.ask(&make(nth)).unwrap());
+            (0..20).for_each(|nth| server.request(&make(nth)).unwrap());
         }
-        let snapshot = gateway.database.snapshot();
+        let snapshot = server.database.snapshot();
         assert!(snapshot.sad.is_empty() && snapshot.spd.is_empty(), "what was added is deleted");
-        assert!(gateway.ask(&message(0x11, &sa_id(1))).is_err(), "a refusal is no figure");
+        assert!(server.request(&message(0x11, &sa_id(1))).is_err(), "a refusal is no figure");
     }
 }

@@ -23,6 +23,7 @@ const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let (rounds, passes) = if options.quick { (2, 1) } else { (21, 10) };
     let mut trials = trials(options)?;
+    options.ensure_all_values_select()?;
     let mut crypter = Crypter::new()?;
     let clock = TscClock::calibrate();
     for _ in 0..rounds {

@@ -32,7 +32,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let (rounds, steps) = if options.quick { (2, 2) } else { (15, ROUND / crate::ring::ROOM) };
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
-    for scene in plan::scenes(options)? {
+    let scenes = plan::scenes(options)?;
+    options.ensure_all_values_select()?;
+    for scene in scenes {
         for way in [Way::Out, Way::In] {
             let cases = scene.cases(options).into_iter().filter(|case| case.way == way);
             let trial = if options.stages { Trial::by_stages } else { Trial::new };

@@ -58,6 +58,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let time = Duration::from_secs_f64(seconds);
     let clock = TscClock::calibrate();
     let mut found: Vec<Found> = plan::trials(&options.only).into_iter().map(Found::new).collect();
+    options.ensure_all_values_select()?;
     if !found.is_empty() {
         let gateways = Gateways::start(&plan::tunnels(&options.only))?;
         for _ in 0..options.rounds.unwrap_or(usual) {

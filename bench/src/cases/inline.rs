@@ -68,6 +68,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     // Asked before the sender is tied to one core.
     let machine = Machine::here(TscClock::calibrate().hz());
     let mut trials = trials(&options.only);
+    options.ensure_all_values_select()?;
     let mut networks = Vec::new();
     for path in PATHS {
         if trials.iter().any(|trial| trial.path == path) {

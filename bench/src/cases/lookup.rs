@@ -75,11 +75,19 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         measure_rules(rules, options, &clock, &mut rows)?;
         return Ok(Report { bench: "lookup", machine: Machine::here(clock.hz()), rows });
     }
-    for set in planned(options) {
-        set.measure(options, &clock, &mut rows);
+    let sets = planned(options);
+    let with_traffic: Vec<_> = sets.iter().map(|set| (set, set.traffics(options))).collect();
+    let churn = if asks_for_changes(options) || options.only.is_empty() {
+        churn::wanted(options)
+    } else {
+        Vec::new()
+    };
+    options.ensure_all_values_select()?;
+    for (set, traffics) in with_traffic {
+        set.measure(traffics, options, &clock, &mut rows);
     }
-    if asks_for_changes(options) || options.only.is_empty() {
-        churn::measure(options, &clock, &mut rows);
+    for (tunnels, cases) in churn {
+        churn::measure(tunnels, cases, options, &clock, &mut rows);
     }
     Ok(Report { bench: "lookup", machine: Machine::here(clock.hz()), rows })
 }
@@ -188,15 +196,20 @@ impl Planned {
         });
         cases
             .filter(|(_, flows, case)| {
-                let is_left = options.only.may_admit(case) && !set::cases(case, options).is_empty();
-                is_left && !(options.quick && flows.are_many())
+                let takes_long = options.quick && flows.are_many();
+                !takes_long && options.only.may_admit(case) && !set::cases(case, options).is_empty()
             })
             .collect()
     }
 
     /// The policies are made once there is something to be measured with them.
-    fn measure(&self, options: &Options, clock: &TscClock, rows: &mut Vec<Row>) {
-        let traffics = self.traffics(options);
+    fn measure(
+        &self,
+        traffics: Vec<(Match, Flows, Case)>,
+        options: &Options,
+        clock: &TscClock,
+        rows: &mut Vec<Row>,
+    ) {
         if traffics.is_empty() {
             return;
         }

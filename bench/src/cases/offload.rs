@@ -53,6 +53,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let (rounds, turns) = if options.quick { (2, 2) } else { (75, 3) };
     let clock = TscClock::calibrate();
     let mut trials = trials(options)?;
+    options.ensure_all_values_select()?;
     let mut stage = Stage::new(plan::most_workers())?;
     for round in 0..WARM + rounds {
         for trial in to_and_fro(round, &mut trials) {

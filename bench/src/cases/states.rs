@@ -42,11 +42,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut rows = Vec::new();
     // Kept, so that no database is built in what another left behind.
     let mut databases = Vec::new();
-    for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
-        let case = Case::new().with("states", size);
-        if !options.only.may_admit(&case) {
-            continue;
-        }
+    let wanted = wanted_sizes(options);
+    options.ensure_all_values_select()?;
+    for (size, cases) in wanted {
         let before = resident();
         let mut database = Database::new(Backend::Auto, 1);
         let start = Instant::now();
@@ -60,13 +58,9 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let (insert, insert_dumping, delete) = changes(&mut database, size)?;
         let snapshot = database.snapshot();
         let mut of_size = Vec::new();
-        for (way, batch) in [("in", 1), ("in", TOGETHER), ("out", 1), ("out", TOGETHER)] {
-            let case = case.clone().with("direction", way).with("batch", batch);
-            if !options.only.admits(&case) {
-                continue;
-            }
+        for (direction, batch, case) in cases {
             let rounds = if options.quick { 4 } else { 400 };
-            let sample = look_ups(&snapshot, size, way, batch, rounds);
+            let sample = look_ups(&snapshot, size, direction, batch, rounds);
             of_size.push(Row::of_packets(case, &sample, 64, clock.hz()));
         }
         let in_use = each + bytes_of_use(&snapshot);
@@ -88,14 +82,37 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     Ok(Report { bench: "states", machine: Machine::here(clock.hz()), rows })
 }
 
+/// A look-up's direction, how many states are looked up at once, and the row's case.
+type LookUpCase = (&'static str, usize, Case);
+
+/// The numbers of states that the options leave, and the look-ups in each.
+fn wanted_sizes(options: &Options) -> Vec<(u32, Vec<LookUpCase>)> {
+    let sizes = SIZES.into_iter().filter(|size| !options.quick || *size <= 1000);
+    let wanted = sizes.map(|size| {
+        let look_ups = [("in", 1), ("in", TOGETHER), ("out", 1), ("out", TOGETHER)];
+        let cases = look_ups.map(|(direction, batch)| {
+            let case = Case::new().with("states", size).with("direction", direction);
+            (direction, batch, case.with("batch", batch))
+        });
+        (size, cases.into_iter().filter(|(.., case)| options.only.admits(case)).collect())
+    });
+    wanted.filter(|(_, cases): &(_, Vec<_>)| !cases.is_empty()).collect()
+}
+
 /// Cycles per look-up of random states, some at a time.
-fn look_ups(snapshot: &Snapshot, size: u32, way: &str, batch: usize, rounds: usize) -> Sample {
+fn look_ups(
+    snapshot: &Snapshot,
+    size: u32,
+    direction: &str,
+    batch: usize,
+    rounds: usize,
+) -> Sample {
     let mut random = Random::new(9);
     let mut sample = Sample::default();
     for round in 0..rounds + 8 {
         let numbers: Vec<u32> = (0..BATCH).map(|_| random.word() % size).collect();
         let from = TscClock::now();
-        let found: usize = match way {
+        let found: usize = match direction {
             "in" => numbers.chunks(batch).map(|some| found_inward(snapshot, some)).sum(),
             _ => numbers.chunks(batch).map(|some| found_outward(snapshot, some)).sum(),
         };

@@ -1,40 +1,51 @@
-//! `uxfrm bench tunnel`: end to end between two network namespaces: iperf3 and ping through two gateways, through other programs of the
-//! kind as far as they are installed, through a bare relay at each end, which is the floor under all of these, and through the bare wire.
+//! `uxfrm bench tunnel`: end to end between two network namespaces, with iperf3 and ping.
 //!
-//! The ways to the other side take turns: in each round each of them is built anew, goes through all tests and is taken down, so that
-//! a busy moment of the machine hits all alike. On a small machine both ends of the traffic and both gateways share its cores, in the
-//! clear as in the tunnel. Goals are those that the project set itself; a row that misses one says so.
+//! The paths are two uxfrm gateways, other user-space VPNs as far as they are installed, a bare
+//! relay at each end (the floor under all of these), and the bare wire.
+//!
+//! The paths take turns: each round builds each of them anew, runs all tests and takes it down, so
+//! that a busy moment of the machine hits all alike. On a small machine both ends of the traffic and
+//! both gateways share its cores, in the clear as in the tunnel. A row that misses one of the
+//! project's goals says so.
 
-mod course;
-mod findings;
 mod goal;
-mod lead;
+mod path;
 mod peer;
 mod relay;
-mod way;
+mod results;
+mod route;
+mod runner;
 
+use crate::Options;
 use crate::clock::TscClock;
 use crate::pair::{Interrupt, find_tun, gain_privileges, iperf};
 use crate::report::{Machine, Report};
-use crate::{Filter, Options};
-use course::Course;
-use findings::Findings;
-use way::Way;
+use path::TestPath;
+use results::CaseResults;
+use runner::PathRunner;
 
-/// Rounds where none are said.
+/// Default rounds.
 const ROUNDS: u32 = 5;
 
-/// Seconds of one run of iperf3 where none are said.
+/// Default seconds of one run of iperf3.
 const SECONDS: u32 = 3;
 
-/// Measures what the options leave.
+/// Measures what the options leave. A peer that fails has a row that says why, and is left out of
+/// later rounds.
 ///
 /// # Errors
-/// Without root and user namespaces, `/dev/net/tun` or iperf3, and what goes wrong on the way.
+/// Without root and user namespaces, `/dev/net/tun` or iperf3, and when a path other than a peer
+/// fails.
 pub fn run(options: &Options) -> anyhow::Result<Report> {
-    let ways = ways(&options.only);
-    let mut findings = Findings::default();
-    if !ways.is_empty() {
+    let only = &options.only;
+    let (possible, impossible): (Vec<_>, Vec<_>) =
+        TestPath::all().into_iter().partition(TestPath::is_possible);
+    let paths: Vec<_> = possible.into_iter().filter(|path| runner::tests_any(path, only)).collect();
+    let absent = peer::absent(only);
+    let refused = path::refused(&impossible, only);
+    options.ensure_all_values_select()?;
+    let mut results = CaseResults::default();
+    if !paths.is_empty() {
         gain_privileges()?;
         find_tun()?;
         iperf::find()?;
@@ -42,21 +53,15 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         let usual = if options.quick { (1, 1) } else { (ROUNDS, SECONDS) };
         let rounds = options.rounds.unwrap_or(usual.0);
         let seconds = options.seconds.unwrap_or(usual.1);
-        let course = Course::build(seconds, &options.only, interrupt)?;
+        let runner = PathRunner::build(seconds, only, interrupt)?;
         for _ in 0..rounds {
-            for way in &ways {
-                course.go(way, &mut findings)?;
+            for path in &paths {
+                runner.run(path, &mut results)?;
             }
         }
     }
-    let mut rows = findings.into_rows();
-    rows.extend(peer::absent(&options.only));
-    rows.extend(Way::refused(&options.only));
+    let mut rows = results.into_rows();
+    rows.extend(absent);
+    rows.extend(refused);
     Ok(Report { bench: "tunnel", machine: Machine::here(TscClock::calibrate().hz()), rows })
-}
-
-/// The ways that the filter leaves.
-fn ways(only: &Filter) -> Vec<Way> {
-    let possible = Way::all().into_iter().filter(|way| way.is_possible());
-    possible.filter(|way| only.may_admit(&way.case())).collect()
 }

@@ -1,4 +1,4 @@
-//! The cases that a filter was asked about: from them it tells what would have been right.
+//! The cases that were offered to a filter, to explain which values would select some.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,44 +6,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Wanted;
 use crate::report::Case;
 
-/// Cases, shared by all copies of a filter.
+/// Recorded cases, shared by all clones of a filter.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Asked(Arc<Mutex<BTreeSet<(Extent, Values)>>>);
+pub(super) struct OfferedCases(Arc<Mutex<BTreeSet<(Extent, Values)>>>);
 
 /// A case's values by key.
 type Values = BTreeMap<String, String>;
 
-/// How much of a case was known.
+/// How much of a case was known when it was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Extent {
-    /// There may be more keys.
-    Beginning,
-    Whole,
+    /// More keys may follow.
+    Prefix,
+    Full,
 }
 
-impl Asked {
-    pub(super) fn note(&self, case: &Case, extent: Extent) {
+impl OfferedCases {
+    pub(super) fn record(&self, case: &Case, extent: Extent) {
         let value = |key: &str| Some((key.to_owned(), case.value(key)?));
         self.cases().insert((extent, case.keys().filter_map(value).collect()));
     }
 
-    /// What none of the cases has, and what they have in its stead. The cases of a wrong value may not have been thought of any further, so that
-    /// values by themselves are looked at first.
-    pub(super) fn refusal(&self, wanted: &Wanted) -> String {
+    /// Which wanted values no case has, and which values there are. Values are checked one by one
+    /// first: the cases of an unknown value may not have been offered in full.
+    pub(super) fn explain_empty(&self, wanted: &Wanted) -> String {
         let cases = self.cases();
         let keys: BTreeSet<&str> = wanted.0.iter().map(|(key, _)| key.as_str()).collect();
         let unknown: Vec<String> =
-            keys.iter().filter_map(|key| of_value(&cases, wanted, key)).collect();
+            keys.iter().filter_map(|key| explain_value(&cases, wanted, key)).collect();
         if !unknown.is_empty() {
             return unknown.join("; ");
         }
-        let apart: Vec<String> =
-            keys.iter().filter_map(|key| of_company(&cases, wanted, key)).collect();
-        if apart.is_empty() {
+        let combined: Vec<String> =
+            keys.iter().filter_map(|key| explain_combination(&cases, wanted, key)).collect();
+        if combined.is_empty() {
             format!("none has all of {wanted}")
         } else {
-            format!("none has all of {wanted} ({})", apart.join("; "))
+            format!("none has all of {wanted} ({})", combined.join("; "))
         }
+    }
+
+    /// One explanation for each wanted value that selects nothing while others do.
+    pub(super) fn explain_unselected(&self, wanted: &Wanted) -> Vec<String> {
+        let cases = self.cases();
+        let is_admitted = |(extent, case): &&(Extent, Values)| {
+            let known = |key: &str| *extent == Extent::Full || case.contains_key(key);
+            wanted.only(known).admits(&|key| case.get(key).cloned())
+        };
+        let admitted: Vec<_> = cases.iter().filter(is_admitted).collect();
+        if admitted.iter().all(|(extent, _)| *extent == Extent::Prefix) {
+            return Vec::new();
+        }
+        let is_selected = |(key, value): &&(String, String)| {
+            admitted.iter().any(|(_, case)| case.get(key) == Some(value))
+        };
+        let unselected = wanted.0.iter().filter(|pair| !is_selected(pair));
+        let explained = unselected.map(|pair| {
+            let single = Wanted(vec![pair.clone()]);
+            let combined = || explain_combination(&cases, wanted, &pair.0);
+            explain_value(&cases, &single, &pair.0)
+                .or_else(|| Some(format!("{single} selects no case: {}", combined()?)))
+                .unwrap_or_else(|| format!("{single} selects no case"))
+        });
+        explained.collect()
     }
 
     fn cases(&self) -> MutexGuard<'_, BTreeSet<(Extent, Values)>> {
@@ -51,8 +76,8 @@ impl Asked {
     }
 }
 
-/// That a key has none of its wanted values in any case.
-fn of_value(cases: &BTreeSet<(Extent, Values)>, wanted: &Wanted, key: &str) -> Option<String> {
+/// Says that no case has any of a key's wanted values; `None` if one does.
+fn explain_value(cases: &BTreeSet<(Extent, Values)>, wanted: &Wanted, key: &str) -> Option<String> {
     let known: BTreeSet<&String> = cases.iter().filter_map(|(_, case)| case.get(key)).collect();
     let wanted = wanted.only(|other| other == key);
     let is_there = wanted.0.iter().any(|(_, value)| known.contains(value));
@@ -60,13 +85,17 @@ fn of_value(cases: &BTreeSet<(Extent, Values)>, wanted: &Wanted, key: &str) -> O
         .then(|| format!("none has {wanted} ({key} is {})", listed(known)))
 }
 
-/// What a key is where all else is as wanted, if that is so anywhere.
-fn of_company(cases: &BTreeSet<(Extent, Values)>, wanted: &Wanted, key: &str) -> Option<String> {
+/// Says which values a key has where all other keys are as wanted; `None` if that is nowhere.
+fn explain_combination(
+    cases: &BTreeSet<(Extent, Values)>,
+    wanted: &Wanted,
+    key: &str,
+) -> Option<String> {
     let others = wanted.only(|other| other != key);
-    let whole = cases.iter().filter(|(extent, _)| *extent == Extent::Whole).map(|(_, case)| case);
-    let mut company = whole.filter(|case| others.admits(&|key| case.get(key).cloned())).peekable();
-    company.peek()?;
-    let known: BTreeSet<&String> = company.filter_map(|case| case.get(key)).collect();
+    let full = cases.iter().filter(|(extent, _)| *extent == Extent::Full).map(|(_, case)| case);
+    let mut matching = full.filter(|case| others.admits(&|key| case.get(key).cloned())).peekable();
+    matching.peek()?;
+    let known: BTreeSet<&String> = matching.filter_map(|case| case.get(key)).collect();
     Some(if known.is_empty() {
         format!("with {others} there is no {key}")
     } else {
@@ -74,7 +103,7 @@ fn of_company(cases: &BTreeSet<(Extent, Values)>, wanted: &Wanted, key: &str) ->
     })
 }
 
-/// Numbers in their order, and words.
+/// Words, then numbers in their order.
 fn listed(values: BTreeSet<&String>) -> String {
     let mut values: Vec<&str> = values.into_iter().map(String::as_str).collect();
     values.sort_by_key(|value| value.parse::<u64>().ok());
@@ -89,45 +118,67 @@ mod tests {
     use crate::Filter;
     use crate::report::Case;
 
-    /// What is said to a filter that was asked about some cases.
-    fn refusal(only: &str) -> String {
+    /// A filter to which some cases were offered.
+    fn offered(only: &str) -> Filter {
         let filter: Filter = only.parse().unwrap();
-        let way = Case::new().with("path", "udp");
-        if filter.may_admit(&way) {
-            let copy = filter.clone();
+        let path = Case::new().with("path", "udp");
+        if filter.may_admit(&path) {
+            let clone = filter.clone();
             for congestion in ["cubic", "bbr"] {
-                let tcp = way.clone().with("congestion", congestion).with("test", "tcp1");
-                assert!(!copy.admits(&tcp));
+                let tcp = path.clone().with("congestion", congestion).with("test", "tcp1");
+                let _ = clone.admits(&tcp);
             }
             for bytes in [64, 1400, 512] {
-                assert!(!copy.admits(&way.clone().with("test", "rtt").with("bytes", bytes)));
+                let _ = clone.admits(&path.clone().with("test", "rtt").with("bytes", bytes));
             }
         }
-        filter.refusal()
+        filter
+    }
+
+    fn explained(only: &str) -> String {
+        offered(only).explain_empty()
     }
 
     #[test]
-    fn a_value_that_no_case_has_is_told_with_those_that_there_are() {
+    fn unknown_value_is_explained_with_the_known_ones() {
         assert_eq!(
-            refusal("bytes=65,bytes=66"),
+            explained("bytes=65,bytes=66"),
             "none has bytes=65,bytes=66 (bytes is one of 64, 512, 1400)"
         );
         assert_eq!(
-            refusal("congestion=vegas,test=tcp1"),
+            explained("congestion=vegas,test=tcp1"),
             "none has congestion=vegas (congestion is one of bbr, cubic)"
         );
-        assert_eq!(refusal("path=tcp,test=tcp1"), "none has path=tcp (path is udp)");
+        assert_eq!(explained("path=tcp,test=tcp1"), "none has path=tcp (path is udp)");
     }
 
     #[test]
-    fn values_that_do_not_meet_are_told_with_what_they_meet() {
+    fn empty_combination_is_explained_by_each_key() {
         assert_eq!(
-            refusal("congestion=cubic,test=rtt"),
-            "none has all of congestion=cubic,test=rtt (with test=rtt there is no congestion; with congestion=cubic, test is tcp1)"
+            explained("congestion=cubic,test=rtt"),
+            "none has all of congestion=cubic,test=rtt (with test=rtt there is no congestion; \
+             with congestion=cubic, test is tcp1)"
         );
         assert_eq!(
-            refusal("congestion=cubic,test=tcp1,bytes=64"),
-            "none has all of congestion=cubic,test=tcp1,bytes=64 (with congestion=cubic,test=tcp1 there is no bytes)"
+            explained("congestion=cubic,test=tcp1,bytes=64"),
+            "none has all of congestion=cubic,test=tcp1,bytes=64 \
+             (with congestion=cubic,test=tcp1 there is no bytes)"
         );
+    }
+
+    #[test]
+    fn value_that_selects_nothing_beside_others_is_explained() {
+        let refused = |only: &str| offered(only).explain_unselected().join("; ");
+        assert_eq!(refused("bytes=64,bytes=512,path=udp"), "");
+        assert_eq!(
+            refused("bytes=64,bytes=1024,bytes=65"),
+            "none has bytes=1024 (bytes is one of 64, 512, 1400); \
+             none has bytes=65 (bytes is one of 64, 512, 1400)"
+        );
+        assert_eq!(
+            refused("test=tcp1,test=rtt,congestion=bbr"),
+            "test=rtt selects no case: with congestion=bbr, test is tcp1"
+        );
+        assert_eq!(refused("bytes=65"), "", "`explain_empty` says so");
     }
 }

@@ -38,7 +38,7 @@ const CONFIGURATION: &str = "[host]\ntun = \"uxfrm0\"\n\n[wire]\nencapsulation =
 
 /// Who reads the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reader {
+pub(super) enum Reader {
     /// `ip -batch` with the kernel.
     Kernel,
     /// `ip -batch` under `uxfrm exec`.
@@ -49,7 +49,7 @@ enum Reader {
 
 /// What the lines add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lines {
+pub(super) enum Lines {
     Policies,
     States,
 }
@@ -102,18 +102,27 @@ impl Lines {
     }
 }
 
-/// Measures what the options leave.
+/// The files and readers that the options leave.
+pub(super) fn wanted(options: &Options) -> Vec<(Reader, Lines)> {
+    let count = count(options);
+    TURNS.into_iter().filter(|turn| options.only.admits(&case(*turn, count))).collect()
+}
+
+const fn count(options: &Options) -> u32 {
+    if options.quick { FEW } else { COUNT }
+}
+
+fn case((reader, lines): (Reader, Lines), count: u32) -> Case {
+    let case = Case::new().with("count", count).with("request", lines.object());
+    case.with("by", reader.name())
+}
+
+/// Has each file read by each reader, in turns.
 ///
 /// # Errors
-/// Without root and user namespaces, `/dev/net/tun` or `ip`, and what goes wrong on the way.
-pub(super) fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
-    let count = if options.quick { FEW } else { COUNT };
-    let case = |(reader, lines): (Reader, Lines)| {
-        let case = Case::new().with("count", count).with("request", lines.object());
-        case.with("by", reader.name())
-    };
-    let wanted: Vec<_> =
-        TURNS.into_iter().filter(|turn| options.only.admits(&case(*turn))).collect();
+/// Without root and user namespaces, `/dev/net/tun` or `ip`, and any failure of a reader.
+pub(super) fn run(wanted: &[(Reader, Lines)], options: &Options) -> anyhow::Result<Vec<Row>> {
+    let count = count(options);
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
@@ -141,7 +150,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
     }
     gateway.stop()?;
     let measured = samples.into_iter().filter(|(turn, _)| wanted.contains(turn));
-    Ok(measured.map(|(turn, sample)| row(case(turn), turn, &sample, &ratios, count)).collect())
+    Ok(measured
+        .map(|(turn, sample)| row(case(turn, count), turn, &sample, &ratios, count))
+        .collect())
 }
 
 /// The row of what can't be measured here.

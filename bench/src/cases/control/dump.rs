@@ -6,7 +6,7 @@ use std::time::Instant;
 use uxfrm_engine::Moment;
 use uxfrm_netlink::{ClientId, Groups, Options as SocketOptions};
 
-use super::{Gateway, Make, message, new_sa, policy};
+use super::{InProcessServer, MakeRequest, message, new_sa, policy};
 use crate::Options;
 use crate::report::{Case, Row, Sample};
 
@@ -15,49 +15,73 @@ const COUNTS: [u32; 3] = [1000, 100_000, 1_000_000];
 const TURN: u32 = 4096;
 const ROUNDS: usize = 9;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: [u8; 2] = 0x301_u16.to_ne_bytes();
+const DUMP_FLAGS: [u8; 2] = 0x301_u16.to_ne_bytes();
 
-/// `XFRMA_PROTO` of AH: shows no state of ESP.
-const OTHERS: &[u8] = &[5, 0, 25, 0, 51, 0, 0, 0];
+/// `XFRMA_PROTO` of AH, which no state has.
+const AH_ONLY: &[u8] = &[5, 0, 25, 0, 51, 0, 0, 0];
 
-/// What is added, the request that shows it, and whether it shows it all or nothing.
-const OBJECTS: [(&str, Make, u16, &[u8], u32); 3] = [
-    ("policies", |nth| policy(0x13, nth), 0x15, &[0; 64], 1),
-    ("states", new_sa, 0x12, &[0; 24], 1),
-    ("states of others", new_sa, 0x12, OTHERS, 0),
+/// A dump of many objects of one kind.
+#[derive(Clone, Copy)]
+pub(super) struct Dump {
+    object: &'static str,
+    /// The request that adds an object.
+    add: MakeRequest,
+    /// The message type of the dump request.
+    kind: u16,
+    /// Its body.
+    filter: &'static [u8],
+    /// Whether the dump shows all objects, or none.
+    shows_all: bool,
+}
+
+const DUMPS: [Dump; 3] = [
+    Dump {
+        object: "policies",
+        add: |nth| policy(0x13, nth),
+        kind: 0x15,
+        filter: &[0; 64],
+        shows_all: true,
+    },
+    Dump { object: "states", add: new_sa, kind: 0x12, filter: &[0; 24], shows_all: true },
+    Dump { object: "states of others", add: new_sa, kind: 0x12, filter: AH_ONLY, shows_all: false },
 ];
 
-/// One row for each number of policies or states that the options leave.
+/// The dumps that the options leave.
+pub(super) fn wanted(options: &Options) -> Vec<(Case, u32, Dump)> {
+    let dumps = DUMPS.into_iter().flat_map(|dump| {
+        let counts = COUNTS.into_iter().filter(|count| !options.quick || *count <= 1000);
+        counts.map(move |count| {
+            (Case::new().with("count", count).with("dump", dump.object), count, dump)
+        })
+    });
+    dumps.filter(|(case, ..)| options.only.admits(case)).collect()
+}
+
+/// One row for each dump.
 ///
 /// # Errors
 /// A request that is refused, and a dump that does not show all.
-pub(super) fn run(options: &Options) -> anyhow::Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for (object, add, kind, filter, shown) in OBJECTS {
-        for count in COUNTS.into_iter().filter(|count| !options.quick || *count <= 1000) {
-            let case = Case::new().with("count", count).with("dump", object);
-            if options.only.admits(&case) {
-                let mut gateway = Gateway::new(0, TURN);
-                (0..count).try_for_each(|nth| gateway.ask(&add(nth)))?;
-                let mut request = message(kind, filter);
-                request[6..8].copy_from_slice(&DUMP);
-                rows.push(measure(case, &mut gateway, &request, count * shown)?);
-            }
-        }
-    }
-    Ok(rows)
+pub(super) fn run(wanted: Vec<(Case, u32, Dump)>) -> anyhow::Result<Vec<Row>> {
+    let rows = wanted.into_iter().map(|(case, count, dump)| {
+        let mut server = InProcessServer::new(0, TURN);
+        (0..count).try_for_each(|nth| server.request(&(dump.add)(nth)))?;
+        let mut request = message(dump.kind, dump.filter);
+        request[6..8].copy_from_slice(&DUMP_FLAGS);
+        measure(case, &mut server, &request, if dump.shows_all { count } else { 0 })
+    });
+    rows.collect()
 }
 
 fn measure(
     case: Case,
-    gateway: &mut Gateway,
+    server: &mut InProcessServer,
     request: &[u8],
     expected: u32,
 ) -> anyhow::Result<Row> {
     // What else runs on the machine keeps a datagram now and then, but hardly the same one in every round.
     let mut quickest: Vec<f64> = Vec::new();
     for _ in 0..ROUNDS {
-        let (parts, shown) = dump(gateway, request);
+        let (parts, shown) = dump(server, request);
         anyhow::ensure!(shown == expected, "a dump of {expected} shows {shown}");
         quickest.resize(parts.len(), f64::INFINITY);
         quickest
@@ -76,8 +100,8 @@ fn measure(
 }
 
 /// Microseconds of each datagram, the request for the first one included; and how many policies or states they showed.
-fn dump(gateway: &mut Gateway, request: &[u8]) -> (Vec<f64>, u32) {
-    let Gateway { server, database, out, .. } = gateway;
+fn dump(server: &mut InProcessServer, request: &[u8]) -> (Vec<f64>, u32) {
+    let InProcessServer { server, database, out, .. } = server;
     let client = ClientId { connection: 1, port: 4711 };
     server.join(client, Groups::empty(), SocketOptions::EXT_ACK);
     let (mut parts, mut shown) = (Vec::new(), 0);
@@ -115,7 +139,7 @@ mod tests {
     fn every_policy_and_state_is_shown() {
         let options =
             Options { quick: true, only: "dump=policies".parse().unwrap(), ..Options::default() };
-        let rows = run(&options).unwrap();
+        let rows = run(wanted(&options)).unwrap();
         assert_eq!(rows.len(), 1);
         assert!(rows[0].figures["longest_us"].as_f64().unwrap() > 0.0);
     }

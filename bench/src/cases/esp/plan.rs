@@ -121,7 +121,7 @@ impl Scene {
                     let case = case.with("transform", self.name).with("bytes", bytes);
                     let case = case.with("sas", self.sas).with("mode", self.shape.name());
                     let case = case.with("batch", batch);
-                    if options.only.admits(&case) && self.is_usual(bytes, batch, options) {
+                    if self.is_usual(bytes, batch, options) && options.only.admits(&case) {
                         let (shape, transform) = (self.shape, self.transform);
                         variants.push(Variant { case, way, bytes, batch, shape, transform });
                     }

@@ -47,8 +47,17 @@ enum States {
 pub fn run(options: &Options) -> anyhow::Result<Report> {
     let clock = TscClock::calibrate();
     let cpus = affinity::allowed().context("which processors there are")?;
-    let mut rows = paths(options, &cpus, clock.hz())?;
-    rows.extend(lines(options, &cpus)?);
+    let paths = wanted_paths(options, &cpus)?;
+    let lines = wanted_lines(options, &cpus);
+    options.ensure_all_values_select()?;
+    let mut rows = Vec::new();
+    for (path, parties) in paths {
+        rows.extend(measure_path(&path, &parties, options, &cpus, clock.hz())?);
+    }
+    for (line, workers, states, case) in lines {
+        let cycles = line::measure(line, states, &cpus[..workers], options)?;
+        rows.push(Row::of_operations(case, &cycles));
+    }
     Ok(Report { bench: "workers", machine: Machine::here(clock.hz()), rows })
 }
 
@@ -68,19 +77,31 @@ fn case(test: &str, workers: usize, states: States) -> Case {
     Case::new().with("test", test).with("workers", workers).with("states", states)
 }
 
-fn paths(options: &Options, cpus: &[usize], hz: f64) -> anyhow::Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for path in Path::all()? {
-        let parties = parties(cpus).into_iter();
-        let mut teams = parties
-            .filter(|(workers, states)| options.only.admits(&path.case(*workers, *states)))
-            .map(|(workers, states)| Team::new(&path, states, &cpus[..workers]))
-            .collect::<anyhow::Result<Vec<_>>>()?;
-        team::measure(&mut teams, options)?;
-        let alone = teams.iter().find(|team| team.workers() == 1).map(Team::figure);
-        rows.extend(teams.into_iter().map(|team| team.row(&path, alone, hz)));
-    }
-    Ok(rows)
+/// The paths that the options leave, and with how many workers and whose states each.
+fn wanted_paths(
+    options: &Options,
+    cpus: &[usize],
+) -> anyhow::Result<Vec<(Path, Vec<(usize, States)>)>> {
+    let paths = Path::all()?.into_iter().map(|path| {
+        let mut parties = parties(cpus);
+        parties.retain(|(workers, states)| options.only.admits(&path.case(*workers, *states)));
+        (path, parties)
+    });
+    Ok(paths.collect())
+}
+
+fn measure_path(
+    path: &Path,
+    parties: &[(usize, States)],
+    options: &Options,
+    cpus: &[usize],
+    hz: f64,
+) -> anyhow::Result<Vec<Row>> {
+    let teams = parties.iter().map(|(workers, states)| Team::new(path, *states, &cpus[..*workers]));
+    let mut teams = teams.collect::<anyhow::Result<Vec<_>>>()?;
+    team::measure(&mut teams, options)?;
+    let alone = teams.iter().find(|team| team.workers() == 1).map(Team::figure);
+    Ok(teams.into_iter().map(|team| team.row(path, alone, hz)).collect())
 }
 
 /// What all workers do.
@@ -124,18 +145,14 @@ impl Path {
     }
 }
 
-fn lines(options: &Options, cpus: &[usize]) -> anyhow::Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for line in Line::ALL {
-        for (workers, states) in parties(cpus) {
-            let case = case("line", workers, states).with("line", line.name());
-            if options.only.admits(&case) {
-                let cycles = line::measure(line, states, &cpus[..workers], options)?;
-                rows.push(Row::of_operations(case, &cycles));
-            }
-        }
-    }
-    Ok(rows)
+/// The operations that the options leave, each with its workers and its case.
+fn wanted_lines(options: &Options, cpus: &[usize]) -> Vec<(Line, usize, States, Case)> {
+    let all = Line::ALL.into_iter().flat_map(|line| {
+        parties(cpus).into_iter().map(move |(workers, states)| {
+            (line, workers, states, case("line", workers, states).with("line", line.name()))
+        })
+    });
+    all.filter(|(.., case)| options.only.admits(case)).collect()
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ const BURST: usize = 100;
 
 /// Policies that another thread adds, and as many that it removes.
 #[derive(Clone, Copy, Debug)]
-enum Rate {
+pub(super) enum Rate {
     PerSecond(u32),
     /// As many as it can.
     Most,
@@ -64,6 +64,9 @@ impl fmt::Display for Rate {
         }
     }
 }
+
+/// For each rate the caches that are measured.
+type RateCases = Vec<(Rate, Vec<(CacheMode, Case)>)>;
 
 /// What policies want done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,14 +101,16 @@ impl fmt::Display for Templates {
 
 /// Tunnels to many sites.
 #[derive(Clone, Copy, Debug)]
-struct Tunnels {
+pub(super) struct Tunnels {
     family: Family,
     templates: Templates,
     size: usize,
 }
 
-/// One row for each size and rate that the options leave. What is not IPv4 without templates is measured while nothing changes only.
-pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) {
+/// The sizes and rates that the options leave. IPv6, and policies with templates, are measured only
+/// while nothing changes.
+pub(super) fn wanted(options: &Options) -> Vec<(Tunnels, RateCases)> {
+    let mut wanted = Vec::new();
     for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
         for (family, templates, rates) in [
             (Family::V4, Templates::None, &RATES[..]),
@@ -118,10 +123,11 @@ pub(super) fn measure(options: &Options, clock: &TscClock, rows: &mut Vec<Row>) 
             let cases: Vec<_> =
                 rates.iter().map(|rate| (*rate, tunnels.cases(*rate, options))).collect();
             if cases.iter().any(|(_, cases)| !cases.is_empty()) {
-                measure_each(tunnels, cases, options, clock, rows);
+                wanted.push((tunnels, cases));
             }
         }
     }
+    wanted
 }
 
 impl Tunnels {
@@ -142,9 +148,10 @@ impl Tunnels {
     }
 }
 
-fn measure_each(
+/// One row for each case.
+pub(super) fn measure(
     tunnels: Tunnels,
-    cases: Vec<(Rate, Vec<(CacheMode, Case)>)>,
+    cases: RateCases,
     options: &Options,
     clock: &TscClock,
     rows: &mut Vec<Row>,

@@ -1,4 +1,4 @@
-//! What the project wants of a tunnel, row by row.
+//! The project's goals for each row.
 
 use crate::report::Row;
 
@@ -17,7 +17,7 @@ enum Bound {
 
 use Bound::{AtLeast, AtMost};
 
-/// Whether a row reaches its goals, in words; `None` where there are none.
+/// The row's `goal` text: which goals are met or missed; `None` where there are none.
 pub(crate) fn verdict(row: &Row) -> Option<String> {
     let goals = goals(row);
     if goals.is_empty() {
@@ -50,8 +50,9 @@ impl Goal {
     }
 }
 
-/// Order holds with any number of workers. All other goals are for AES-GCM-128 and one worker: 12 Gbit/s where super-packets may stay whole, 6 where each frame travels alone, which raw
-/// ESP always does.
+/// Packet order is a goal with any number of workers. All other goals are for AES-GCM-128 and one
+/// worker: 12 Gbit/s where super-packets stay whole, 6 where each frame travels alone, as raw ESP
+/// always does.
 fn goals(row: &Row) -> Vec<Goal> {
     let is = |key: &str, value: &str| row.case.value(key).as_deref() == Some(value);
     let whole = is("path", "uxfrm-udp") && is("frames", "super");
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_whether_it_reaches_its_goals() {
+    fn verdict_names_goals_met_and_missed() {
         let verdict = |path, frames, gbps| verdict(&row(path, frames, gbps)).unwrap();
         assert_eq!(
             verdict("uxfrm-udp", "super", 12.0),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clear_has_no_goals() {
+    fn clear_path_has_no_goals() {
         let clear = Row { case: Case::new().with("path", "clear"), figures: Map::new() };
         assert_eq!(verdict(&clear), None);
     }

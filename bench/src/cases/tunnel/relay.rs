@@ -8,9 +8,9 @@
 //! It moves what it reads through the same ports as a gateway, super-packets included. What it adds to a packet is what it takes to put it
 //! together again, and never to write anything else to the TUN when a piece is lost: a [`parcel`]'s notes and tags.
 
-mod joiner;
-mod parcel;
-mod pump;
+mod chunks;
+mod forwarder;
+mod reassembler;
 #[cfg(test)]
 mod tests;
 
@@ -24,18 +24,18 @@ use uxfrm_io::poll::Waker;
 
 use crate::pair::processor::Task;
 use crate::pair::{A, B, Site, Topology};
-use pump::{Pump, Tally};
+use forwarder::{Forwarder, LossCounts};
 
 /// What pieces travel in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carriage {
+pub(crate) enum RelayEncap {
     /// UDP datagrams, as trains (`UDP_SEGMENT`).
     Udp,
     /// IPv4 packets of ESP's protocol, through raw sockets.
     Esp,
 }
 
-impl Carriage {
+impl RelayEncap {
     /// Its `path` in rows.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ struct Relay {
     name: &'static str,
     waker: Waker,
     tid: u32,
-    thread: Option<JoinHandle<anyhow::Result<Tally>>>,
+    thread: Option<JoinHandle<anyhow::Result<LossCounts>>>,
 }
 
 impl Relays {
@@ -82,8 +82,8 @@ impl Relays {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn start(carriage: Carriage, topology: &Topology) -> anyhow::Result<Self> {
-        let start = |namespace, here, there| Relay::start(carriage, namespace, (here, there));
+    pub(crate) fn start(encap: RelayEncap, topology: &Topology) -> anyhow::Result<Self> {
+        let start = |namespace, here, there| Relay::start(encap, namespace, (here, there));
         Ok(Self { ends: [start(&topology.a, &A, &B)?, start(&topology.b, &B, &A)?] })
     }
 
@@ -101,7 +101,7 @@ impl Relays {
             let name = relay.name;
             match (found, relay.stop().with_context(|| format!("relay {name} failed"))) {
                 (Ok(()), ended) => ended.map(drop),
-                (Err(error), Ok(tally)) => Err(error.context(format!("relay {name} {tally}"))),
+                (Err(error), Ok(losses)) => Err(error.context(format!("relay {name} {losses}"))),
                 (Err(error), Err(ended)) => Err(error.context(format!("{ended:#}"))),
             }
         })
@@ -110,32 +110,32 @@ impl Relays {
 
 impl Relay {
     fn start(
-        carriage: Carriage,
+        encap: RelayEncap,
         namespace: &Namespace,
         ends: (&'static Site, &Site),
     ) -> anyhow::Result<Self> {
         let name = ends.0.name;
-        let pump = namespace
-            .enter(|| Pump::open(carriage, ends))?
+        let forwarder = namespace
+            .enter(|| Forwarder::open(encap, ends))?
             .with_context(|| format!("cannot start relay {name}"))?;
-        let waker = pump.waker();
+        let waker = forwarder.waker();
         let (tell, told) = channel();
         let run = move || {
             // Who started it waits for this.
             let _ = tell.send(gettid().as_raw().unsigned_abs());
-            pump.run()
+            forwarder.run()
         };
         let thread = thread::Builder::new().name(format!("relay {name}")).spawn(run)?;
         let tid = told.recv().with_context(|| format!("relay {name} did not begin"))?;
         Ok(Self { name, waker, tid, thread: Some(thread) })
     }
 
-    fn stop(mut self) -> anyhow::Result<Tally> {
-        self.end().unwrap_or_else(|| Ok(Tally::default()))
+    fn stop(mut self) -> anyhow::Result<LossCounts> {
+        self.end().unwrap_or_else(|| Ok(LossCounts::default()))
     }
 
     /// Ends the thread, unless that has been done.
-    fn end(&mut self) -> Option<anyhow::Result<Tally>> {
+    fn end(&mut self) -> Option<anyhow::Result<LossCounts>> {
         let thread = self.thread.take()?;
         self.waker.wake();
         Some(thread.join().unwrap_or_else(|_| Err(anyhow!("it panicked"))))

@@ -1,4 +1,4 @@
-//! strongSwan's own data plane: charon with kernel-libipsec at both ends, which agree on AES-GCM-128 by IKEv2.
+//! strongSwan's own data plane: charon with kernel-libipsec at both ends, AES-GCM-128 by IKEv2.
 
 use std::fs;
 use std::path::Path;
@@ -7,16 +7,19 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use uxfrm_io::Namespace;
 
-use super::process::Process;
+use super::process::PeerProcess;
 use crate::pair::{A, B, Interrupt, PREFIX_LEN, Site, Topology};
 
-/// What tells that it is there.
+/// The file that shows that it is installed.
 pub(super) const PLUGIN: &str = "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so";
 
 const CHARON: &str = "/usr/lib/ipsec/charon";
 
-/// Starts both charons and has one call the other.
-pub(super) fn start(topology: &Topology, interrupt: &Interrupt) -> anyhow::Result<[Process; 2]> {
+/// Starts both charons and has one initiate.
+pub(super) fn start(
+    topology: &Topology,
+    interrupt: &Interrupt,
+) -> anyhow::Result<[PeerProcess; 2]> {
     let caller = start_end(&topology.a, (&A, &B), interrupt)?;
     let called = start_end(&topology.b, (&B, &A), interrupt)?;
     for process in [&caller, &called] {
@@ -32,20 +35,20 @@ fn start_end(
     namespace: &Namespace,
     (here, there): (&Site, &Site),
     interrupt: &Interrupt,
-) -> anyhow::Result<Process> {
-    let directory = Process::directory()?;
+) -> anyhow::Result<PeerProcess> {
+    let directory = PeerProcess::directory()?;
     let settings = directory.path().join("strongswan.conf");
     fs::write(&settings, strongswan_conf(directory.path()))?;
     fs::write(directory.path().join("swanctl.conf"), swanctl_conf(here, there))?;
     let settings = settings.display().to_string();
     let mut process =
-        Process::start(namespace, directory, &[CHARON], &[("STRONGSWAN_CONF", &settings)])?;
+        PeerProcess::start(namespace, directory, &[CHARON], &[("STRONGSWAN_CONF", &settings)])?;
     let vici = process.path().join("vici");
     process.wait_for("vici socket", interrupt, || vici.exists().then_some(()))?;
     Ok(process)
 }
 
-fn swanctl(process: &Process, words: &[&str]) -> anyhow::Result<()> {
+fn swanctl(process: &PeerProcess, words: &[&str]) -> anyhow::Result<()> {
     let at = |file: &str| process.path().join(file).display().to_string();
     let uri = format!("unix://{}", at("vici"));
     let mut command = Command::new("swanctl");
@@ -72,7 +75,7 @@ fn strongswan_conf(directory: &Path) -> String {
     )
 }
 
-/// A secret that two processes on one machine tell each other, for as long as a round takes.
+/// The pre-shared key need not be secret: both ends are processes of one round on this machine.
 fn swanctl_conf(here: &Site, there: &Site) -> String {
     let net = |site: &Site| format!("{}/{PREFIX_LEN}", site.lan_net);
     format!(

@@ -1,4 +1,4 @@
-//! A peer's process, with a `/run` of its own: two of one kind then share neither sockets nor pid files.
+//! A peer's process with a `/run` of its own, so that two of one kind share no sockets or pid files.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use uxfrm_io::Namespace;
 
 use crate::pair::{self, Interrupt};
 
-/// How long it may take to be there.
+/// How long it may take to start.
 const START: Duration = Duration::from_secs(10);
 
 /// How long it may take to end.
@@ -25,26 +25,26 @@ const STOP: Duration = Duration::from_secs(5);
 /// Lines of its log that are shown if it fails.
 const SHOWN: usize = 20;
 
-/// Mounts what is to be `/run`, and becomes the program.
+/// Bind-mounts its own directory on `/run` and executes the program.
 const WITH_OWN_RUN: &str = "mount --bind \"$0\" /run && exec \"$@\"";
 
-/// A running program. Dropped, it is ended.
+/// A running program, terminated when dropped.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct PeerProcess {
     name: String,
     child: Child,
     directory: TempDir,
 }
 
-impl Process {
-    /// A directory for one process's files; `run` in it will be its `/run`.
+impl PeerProcess {
+    /// A directory for one process's files; its subdirectory `run` becomes the process's `/run`.
     pub(super) fn directory() -> anyhow::Result<TempDir> {
         let directory = pair::private_directory("peer")?;
         fs::create_dir(directory.path().join("run"))?;
         Ok(directory)
     }
 
-    /// Starts `program` with its arguments and environment, in `namespace`, with a directory from [`Process::directory`].
+    /// Starts `program` with its arguments and environment, in `namespace`, with a directory from [`PeerProcess::directory`].
     pub(super) fn start(
         namespace: &Namespace,
         directory: TempDir,
@@ -67,7 +67,7 @@ impl Process {
         self.child.id()
     }
 
-    /// A file that it sees below `/run`.
+    /// The path of a file that the process sees below `/run`.
     pub(super) fn run(&self, file: &str) -> PathBuf {
         self.directory.path().join("run").join(file)
     }
@@ -76,7 +76,7 @@ impl Process {
         self.directory.path()
     }
 
-    /// Waits until something is there.
+    /// Polls `ask` until it returns something, or the process ends or takes too long.
     pub(super) fn wait_for<T>(
         &mut self,
         what: &str,
@@ -98,7 +98,7 @@ impl Process {
         }
     }
 
-    /// `error`, with its last words if it ended by itself.
+    /// Adds the end of its log to `error` if it ended by itself.
     pub(super) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         match self.child.try_wait() {
             Ok(Some(status)) => {
@@ -120,7 +120,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
             // It may have ended already; as it was not waited for, the number is still its own.

@@ -1,5 +1,5 @@
-//! WireGuard in user space: programs that make a TUN and are told the rest through a socket, in the words of
-//! <https://www.wireguard.com/xplatform/#configuration-protocol>.
+//! WireGuard in user space: programs that make a TUN and are configured through a socket
+//! (<https://www.wireguard.com/xplatform/#configuration-protocol>).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,25 +9,26 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use uxfrm_io::Namespace;
 
-use super::process::Process;
-use crate::cases::tunnel::lead;
+use super::process::PeerProcess;
+use crate::cases::tunnel::route;
 use crate::pair::{A, B, Interrupt, PREFIX_LEN, Site, Topology};
 
 pub(super) const GO: &str = "wireguard-go";
 pub(super) const BORINGTUN: &str = "boringtun-cli";
+pub(super) const GOTATUN: &str = "gotatun";
 
 /// The TUN's name at either end.
 const TUN: &str = "wg0";
 
-/// What wg-quick gives it on a wire of 1500 bytes.
+/// The MTU that wg-quick sets on a wire of 1500 bytes.
 const MTU: u32 = 1420;
 
 const PORT: u16 = 51820;
 
 /// How long a program may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One end's X25519 keys: made up for this bench, and secret to nobody.
+/// One end's X25519 keys, made up for this bench and not secret.
 struct KeyPair {
     private: &'static str,
     public: &'static str,
@@ -47,13 +48,14 @@ pub(super) fn start(
     program: &str,
     topology: &Topology,
     interrupt: &Interrupt,
-) -> anyhow::Result<[Process; 2]> {
-    let end = |namespace: &Namespace, (here, own), (there, others)| -> anyhow::Result<Process> {
-        let configuration = configuration((own, others), there);
-        let process = start_end(program, namespace, &configuration, interrupt)?;
-        namespace.enter(|| lead::through(TUN, MTU, (here, there)))??;
-        Ok(process)
-    };
+) -> anyhow::Result<[PeerProcess; 2]> {
+    let end =
+        |namespace: &Namespace, (here, own), (there, others)| -> anyhow::Result<PeerProcess> {
+            let configuration = configuration((own, others), there);
+            let process = start_end(program, namespace, &configuration, interrupt)?;
+            namespace.enter(|| route::add_through(TUN, MTU, (here, there)))??;
+            Ok(process)
+        };
     Ok([
         end(&topology.a, (&A, &KEYS_OF_A), (&B, &KEYS_OF_B))?,
         end(&topology.b, (&B, &KEYS_OF_B), (&A, &KEYS_OF_A))?,
@@ -65,19 +67,26 @@ fn start_end(
     namespace: &Namespace,
     configuration: &str,
     interrupt: &Interrupt,
-) -> anyhow::Result<Process> {
-    // Foreground, few words, and root stays root.
-    let environment = [("WG_PROCESS_FOREGROUND", "1"), ("LOG_LEVEL", "error"), ("WG_SUDO", "1")];
+) -> anyhow::Result<PeerProcess> {
+    // In the foreground, errors only, and without dropping privileges. Of boringtun-cli 0.7, `WG_SUDO`
+    // is a flag of clap 4, which takes no other values than `true` and `false`.
+    let environment = [
+        ("WG_PROCESS_FOREGROUND", "1"),
+        ("LOG_LEVEL", "error"),
+        ("WG_LOG_LEVEL", "error"),
+        ("WG_SUDO", "true"),
+    ];
     let words = [program, "--foreground", TUN];
-    let mut process = Process::start(namespace, Process::directory()?, &words, &environment)?;
+    let mut process =
+        PeerProcess::start(namespace, PeerProcess::directory()?, &words, &environment)?;
     let path = process.run(&format!("wireguard/{TUN}.sock"));
     let socket =
         process.wait_for("control socket", interrupt, || UnixStream::connect(&path).ok())?;
-    tell(&socket, &path, configuration)?;
+    configure(&socket, &path, configuration)?;
     Ok(process)
 }
 
-/// What an end is told.
+/// The `set` request for one end.
 fn configuration((own, others): (&KeyPair, &KeyPair), there: &Site) -> String {
     format!(
         "set=1\nprivate_key={}\nlisten_port={PORT}\nreplace_peers=true\npublic_key={}\n\
@@ -86,9 +95,9 @@ fn configuration((own, others): (&KeyPair, &KeyPair), there: &Site) -> String {
     )
 }
 
-fn tell(mut socket: &UnixStream, path: &Path, configuration: &str) -> anyhow::Result<()> {
+fn configure(mut socket: &UnixStream, path: &Path, configuration: &str) -> anyhow::Result<()> {
     let path = path.display();
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     socket
         .write_all(configuration.as_bytes())
         .with_context(|| format!("cannot write to {path}"))?;

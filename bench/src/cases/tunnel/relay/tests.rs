@@ -2,11 +2,11 @@ use std::slice;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
 
-use super::joiner::Joiner;
-use super::{Carriage, parcel};
+use super::reassembler::Reassembler;
+use super::{RelayEncap, chunks};
 use crate::cases::lookup::Random;
 
-const STRIDE: u16 = Carriage::Udp.piece();
+const STRIDE: u16 = RelayEncap::Udp.piece();
 
 /// A packet as a TUN gives it: in a buffer of the class that fits, and full of numbers that are its own.
 fn packet(len: usize, random: &mut Random) -> PacketBuf {
@@ -22,7 +22,7 @@ fn packet(len: usize, random: &mut Random) -> PacketBuf {
 /// What a packet becomes on the wire.
 fn pieces(packet: &PacketBuf, number: u32, stride: u16) -> Vec<Vec<u8>> {
     let mut cut = in_class(packet);
-    parcel::cut(&mut cut, number, stride).unwrap();
+    chunks::split(&mut cut, number, stride).unwrap();
     let single = Segments::Train { stride };
     assert_eq!(cut.segments == single, cut.len() > stride.into(), "{}", cut.len());
     cut.bytes().chunks(stride.into()).map(<[u8]>::to_vec).collect()
@@ -49,11 +49,12 @@ fn message(pieces: &[Vec<u8>], stride: u16) -> PacketBuf {
 
 /// What comes of the messages, and how many parcels were given up.
 fn joined(messages: Vec<PacketBuf>, stride: u16) -> (Vec<PacketBuf>, u64) {
-    let (mut joiner, mut pool, mut whole) = (Joiner::new(stride), Pool::new(), Batch::new());
+    let (mut reassembler, mut pool, mut whole) =
+        (Reassembler::new(stride), Pool::new(), Batch::new());
     for message in messages {
-        joiner.take(message, &mut pool, &mut whole);
+        reassembler.take(message, &mut pool, &mut whole);
     }
-    (whole.drain().collect(), joiner.given_up())
+    (whole.drain().collect(), reassembler.given_up())
 }
 
 fn assert_same(found: &[PacketBuf], expected: &[&PacketBuf]) {
@@ -79,8 +80,8 @@ fn lengths(stride: u16) -> Vec<usize> {
 #[test]
 fn packets_of_every_length_come_out_as_they_went_in() {
     let mut random = Random::new(1);
-    for carriage in [Carriage::Udp, Carriage::Esp] {
-        let stride = carriage.piece();
+    for encap in [RelayEncap::Udp, RelayEncap::Esp] {
+        let stride = encap.piece();
         for len in lengths(stride) {
             let packet = packet(len, &mut random);
             let pieces = pieces(&packet, 7, stride);
@@ -210,6 +211,6 @@ fn what_is_no_parcel_is_given_up() {
     let mut first = pieces(&packet(4000, &mut random), 1, STRIDE)[0].clone();
     first[3] &= 0xc0; // it says that it is the last one, too
     strange(&first);
-    assert!(parcel::cut(&mut PacketBuf::from_slice(&[0; 65_536]), 1, STRIDE).is_none());
-    assert!(parcel::mend(&mut in_class(&packet(14, &mut random)), STRIDE).is_none());
+    assert!(chunks::split(&mut PacketBuf::from_slice(&[0; 65_536]), 1, STRIDE).is_none());
+    assert!(chunks::join(&mut in_class(&packet(14, &mut random)), STRIDE).is_none());
 }

@@ -1,15 +1,20 @@
-//! The way into a tunnel: its device, up, and a route to the other end's network through it. Both go with the device.
+//! Routes into a tunnel's TUN; they go with the device.
 
 use anyhow::Context;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
 use crate::pair::{PREFIX_LEN, Site};
 
-/// Leads from `here` to the network behind `there` through the device `tun`, in the namespace of the calling thread.
+/// Brings the device `tun` up and adds a route from `here` to the network behind `there` through it,
+/// in the namespace of the calling thread.
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn through(tun: &str, mtu: u32, (here, there): (&Site, &Site)) -> anyhow::Result<()> {
+pub(super) fn add_through(
+    tun: &str,
+    mtu: u32,
+    (here, there): (&Site, &Site),
+) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let tun = kernel.link(tun)?;
     kernel.set_mtu(tun.index, mtu)?;

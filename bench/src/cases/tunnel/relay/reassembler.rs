@@ -3,26 +3,26 @@
 
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
 
-use super::parcel::{self, Tag};
+use super::chunks::{self, ChunkTag};
 
 /// The parcel that comes in.
 #[derive(Debug)]
-pub(super) struct Joiner {
+pub(super) struct Reassembler {
     /// Bytes of a piece that is not the last.
     stride: u16,
-    open: Option<Open>,
+    open: Option<PartialPacket>,
     given_up: u64,
 }
 
 /// One that lacks pieces.
 #[derive(Debug)]
-struct Open {
+struct PartialPacket {
     pieces: PacketBuf,
     /// The tag of the next.
-    next: Tag,
+    next: ChunkTag,
 }
 
-impl Joiner {
+impl Reassembler {
     pub(super) fn new(stride: u16) -> Self {
         Self { stride, open: None, given_up: 0 }
     }
@@ -50,19 +50,19 @@ impl Joiner {
     }
 
     /// The tag of the last piece in a message, if that holds the first pieces of one parcel and nothing else.
-    fn start(&self, message: &PacketBuf) -> Option<Tag> {
+    fn start(&self, message: &PacketBuf) -> Option<ChunkTag> {
         let step = step(message);
         if step < message.len() && step != usize::from(self.stride) {
             return None;
         }
-        let mut tags = message.bytes().chunks(step).map(Tag::of);
+        let mut tags = message.bytes().chunks(step).map(ChunkTag::of);
         let first = tags.next()?.filter(|tag| tag.piece == 0)?;
         let last = tags.try_fold(first, |before, tag| tag.filter(|_| tag == before.next()))?;
         (last.next().is_none() || message.len().is_multiple_of(self.stride.into())).then_some(last)
     }
 
     fn add(&mut self, piece: &[u8], pool: &mut Pool, into: &mut Batch) {
-        let Some(tag) = Tag::of(piece) else { return self.give_up(pool) };
+        let Some(tag) = ChunkTag::of(piece) else { return self.give_up(pool) };
         let is_whole = tag.next().is_none() || piece.len() == usize::from(self.stride);
         let mut pieces = match self.open.take_if(|open| open.next == tag && is_whole) {
             Some(open) => open.pieces,
@@ -84,10 +84,10 @@ impl Joiner {
     }
 
     /// The pieces up to that of `tag` are there.
-    fn advance(&mut self, tag: Tag, mut pieces: PacketBuf, pool: &mut Pool, into: &mut Batch) {
+    fn advance(&mut self, tag: ChunkTag, mut pieces: PacketBuf, pool: &mut Pool, into: &mut Batch) {
         match tag.next() {
-            Some(next) => self.open = Some(Open { pieces, next }),
-            None if parcel::mend(&mut pieces, self.stride).is_some() => into.push(pieces),
+            Some(next) => self.open = Some(PartialPacket { pieces, next }),
+            None if chunks::join(&mut pieces, self.stride).is_some() => into.push(pieces),
             None => self.refuse(pieces, pool),
         }
     }

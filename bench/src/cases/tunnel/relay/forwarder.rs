@@ -11,10 +11,10 @@ use uxfrm_packet::ipv4::{self, DONT_FRAGMENT, Ipv4Header};
 use uxfrm_packet::{Batch, PacketBuf, Pool, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes as _;
 
-use super::Carriage;
-use super::joiner::Joiner;
-use super::parcel;
-use crate::cases::tunnel::lead;
+use super::RelayEncap;
+use super::chunks;
+use super::reassembler::Reassembler;
+use crate::cases::tunnel::route;
 use crate::pair::{ESP_IN_UDP, Site};
 
 /// The TUN's name at either end.
@@ -31,23 +31,23 @@ const WIRE: u8 = 1;
 
 /// One end's descriptors and buffers.
 #[derive(Debug)]
-pub(super) struct Pump {
+pub(super) struct Forwarder {
     poller: Poller,
     tun: Tun,
     wire: Box<dyn Port>,
-    outside: Outside,
+    outer: OuterHeader,
     stride: u16,
     number: u32,
-    joiner: Joiner,
+    reassembler: Reassembler,
     pool: Pool,
     taken: Batch,
     made: Batch,
-    tally: Tally,
+    losses: LossCounts,
 }
 
 /// What goes around each piece.
 #[derive(Debug)]
-enum Outside {
+enum OuterHeader {
     /// Headers that the kernel writes.
     Udp(UdpPath),
     /// A header of our own, of which the kernel fills in length and checksum.
@@ -56,18 +56,18 @@ enum Outside {
 
 /// What did not arrive.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct LossCounts {
     given_up: u64,
     uncut: u64,
     refused_by_wire: u64,
     refused_by_tun: u64,
 }
 
-impl Pump {
+impl Forwarder {
     /// Opens both sides in the namespace of the calling thread, which leads to `there` through them from now on.
-    pub(super) fn open(carriage: Carriage, (here, there): (&Site, &Site)) -> anyhow::Result<Self> {
+    pub(super) fn open(encap: RelayEncap, (here, there): (&Site, &Site)) -> anyhow::Result<Self> {
         let tun = Tun::open(&TunOptions::new(TUN)).context("cannot open a TUN")?;
-        let (wire, outside) = open_wire(carriage, (here, there))?;
+        let (wire, outer) = open_wire(encap, (here, there))?;
         let poller = Poller::new()?;
         for (port, token) in [(&tun as &dyn Port, HOST), (&*wire, WIRE)] {
             poller.add(port.descriptor().context("a port without descriptor")?, token)?;
@@ -76,19 +76,19 @@ impl Pump {
         let link = kernel.link(tun.name())?;
         kernel.set_queue_length(link.index, QUEUE)?;
         kernel.set_segments(link.index, SEGMENTS)?;
-        lead::through(tun.name(), carriage.tun_mtu(), (here, there))?;
+        route::add_through(tun.name(), encap.tun_mtu(), (here, there))?;
         Ok(Self {
             poller,
             tun,
             wire,
-            outside,
-            stride: carriage.piece(),
+            outer,
+            stride: encap.piece(),
             number: 0,
-            joiner: Joiner::new(carriage.piece()),
+            reassembler: Reassembler::new(encap.piece()),
             pool: Pool::new(),
             taken: Batch::new(),
             made: Batch::new(),
-            tally: Tally::default(),
+            losses: LossCounts::default(),
         })
     }
 
@@ -101,11 +101,11 @@ impl Pump {
     ///
     /// # Errors
     /// When a port is broken.
-    pub(super) fn run(mut self) -> anyhow::Result<Tally> {
+    pub(super) fn run(mut self) -> anyhow::Result<LossCounts> {
         loop {
             let ready = self.poller.wait(None).context("cannot poll")?;
             if ready.woken {
-                return Ok(Tally { given_up: self.joiner.given_up(), ..self.tally });
+                return Ok(LossCounts { given_up: self.reassembler.given_up(), ..self.losses });
             }
             if ready.has(HOST) {
                 self.send()?;
@@ -120,51 +120,54 @@ impl Pump {
         self.tun.receive(&mut self.pool, &mut self.taken).context("the TUN is broken")?;
         for mut packet in self.taken.drain() {
             self.number = self.number.wrapping_add(1);
-            if parcel::cut(&mut packet, self.number, self.stride).is_some() {
-                self.outside.put_around(packet, self.stride, &mut self.pool, &mut self.made);
+            if chunks::split(&mut packet, self.number, self.stride).is_some() {
+                self.outer.put_around(packet, self.stride, &mut self.pool, &mut self.made);
             } else {
-                self.tally.uncut += 1;
+                self.losses.uncut += 1;
                 self.pool.give(packet);
             }
         }
         let done = self.wire.transmit(&mut self.made, &mut self.pool);
-        self.tally.refused_by_wire += done.refused.packets();
+        self.losses.refused_by_wire += done.refused.packets();
         Ok(())
     }
 
     fn receive(&mut self) -> anyhow::Result<()> {
         self.wire.receive(&mut self.pool, &mut self.taken).context("the wire is broken")?;
         for mut message in self.taken.drain() {
-            self.outside.take_off(&mut message);
-            self.joiner.take(message, &mut self.pool, &mut self.made);
+            self.outer.take_off(&mut message);
+            self.reassembler.take(message, &mut self.pool, &mut self.made);
         }
         let done = self.tun.transmit(&mut self.made, &mut self.pool);
-        self.tally.refused_by_tun += done.refused.packets();
+        self.losses.refused_by_tun += done.refused.packets();
         Ok(())
     }
 }
 
 fn open_wire(
-    carriage: Carriage,
+    encap: RelayEncap,
     (here, there): (&Site, &Site),
-) -> anyhow::Result<(Box<dyn Port>, Outside)> {
+) -> anyhow::Result<(Box<dyn Port>, OuterHeader)> {
     let [local, remote] = [here, there].map(|site| SocketAddr::new(site.wire.into(), ESP_IN_UDP));
-    Ok(match carriage {
-        Carriage::Udp => {
+    Ok(match encap {
+        RelayEncap::Udp => {
             let udp = Udp::open(&UdpOptions::new(local)).context("cannot open a UDP socket")?;
-            (Box::new(udp), Outside::Udp(UdpPath { local, remote, tos: 0, dont_fragment: true }))
+            (
+                Box::new(udp),
+                OuterHeader::Udp(UdpPath { local, remote, tos: 0, dont_fragment: true }),
+            )
         }
-        Carriage::Esp => {
+        RelayEncap::Esp => {
             let options = RawOptions { local: Some(local.ip()), ..RawOptions::new(Version::V4) };
             let raw = Raw::open(&options).context("cannot open raw sockets")?;
             let mut header = Ipv4Header::new(here.wire, there.wire, Protocol::ESP, 0);
             header.flags_fragment = DONT_FRAGMENT.into();
-            (Box::new(raw), Outside::Ip(header))
+            (Box::new(raw), OuterHeader::Ip(header))
         }
     })
 }
 
-impl Outside {
+impl OuterHeader {
     /// Makes packets for the wire of a parcel's pieces. Raw sockets send each by itself, and want it with its header: it is copied.
     fn put_around(&self, mut pieces: PacketBuf, stride: u16, pool: &mut Pool, into: &mut Batch) {
         match self {
@@ -195,7 +198,7 @@ impl Outside {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for LossCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { given_up, uncut, refused_by_wire, refused_by_tun } = self;
         write!(

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// What a piece is: the parcel's number, of 20 bits, which piece, and which is the last one, of 6 bits each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tag {
+pub(super) struct ChunkTag {
     pub(super) number: u32,
     pub(super) piece: u32,
     pub(super) last: u32,
@@ -22,7 +22,7 @@ pub(super) struct Tag {
 /// The most that the last piece's place may be.
 const LAST: u32 = 63;
 
-impl Tag {
+impl ChunkTag {
     const LEN: usize = 4;
 
     /// The one that a piece begins with.
@@ -44,7 +44,7 @@ impl Tag {
 /// What stands behind the first tag.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Notes {
+struct ChunkHeader {
     /// Bytes of the parcel without tags and notes.
     len: U16,
     /// [`ONE`], [`TCP`] or [`UDP`].
@@ -67,23 +67,23 @@ const PARTIAL: u8 = 1;
 const VERIFIED: u8 = 2;
 
 /// Bytes before the parcel's own first one.
-const FRONT: usize = Tag::LEN + size_of::<Notes>();
+const FRONT: usize = ChunkTag::LEN + size_of::<ChunkHeader>();
 
 /// Makes pieces of `stride` bytes of a packet, which is a train then. `None` when it has no room for that, or is more than an IPv4
 /// packet can be; its bytes are of no more use then.
-pub(super) fn cut(packet: &mut PacketBuf, number: u32, stride: u16) -> Option<()> {
-    let notes = Notes::of(packet)?;
-    packet.push(FRONT)?[Tag::LEN..].copy_from_slice(notes.as_bytes());
+pub(super) fn split(packet: &mut PacketBuf, number: u32, stride: u16) -> Option<()> {
+    let notes = ChunkHeader::of(packet)?;
+    packet.push(FRONT)?[ChunkTag::LEN..].copy_from_slice(notes.as_bytes());
     let (end, step) = (packet.len(), usize::from(stride));
     let len = whole(end, step);
     packet.append(len - end)?;
     let bytes = packet.bytes_mut();
     for (tag, moved) in moves(end, step) {
-        bytes.copy_within(tag..tag + Tag::LEN, moved);
+        bytes.copy_within(tag..tag + ChunkTag::LEN, moved);
     }
     let last = u32::try_from(len.div_ceil(step) - 1).ok().filter(|last| *last <= LAST)?;
     for (piece, bytes) in (0..).zip(bytes.chunks_mut(step)) {
-        bytes[..Tag::LEN].copy_from_slice(&Tag { number, piece, last }.to_bytes());
+        bytes[..ChunkTag::LEN].copy_from_slice(&ChunkTag { number, piece, last }.to_bytes());
     }
     packet.checksum = Checksum::AsIs;
     packet.segments = if last == 0 { Segments::One } else { Segments::Train { stride } };
@@ -91,15 +91,15 @@ pub(super) fn cut(packet: &mut PacketBuf, number: u32, stride: u16) -> Option<()
 }
 
 /// Makes the packet again of all its pieces in one buffer. `None` when they are not those of a parcel.
-pub(super) fn mend(pieces: &mut PacketBuf, stride: u16) -> Option<()> {
+pub(super) fn join(pieces: &mut PacketBuf, stride: u16) -> Option<()> {
     let bytes = pieces.bytes_mut();
-    let (notes, _) = Notes::read_from_prefix(bytes.get(Tag::LEN..)?).ok()?;
+    let (notes, _) = ChunkHeader::read_from_prefix(bytes.get(ChunkTag::LEN..)?).ok()?;
     let (len, step) = (usize::from(notes.len.get()), usize::from(stride));
     if bytes.len() != whole(FRONT + len, step) {
         return None;
     }
     for (tag, moved) in moves(FRONT + len, step) {
-        bytes.copy_within(moved..moved + Tag::LEN, tag);
+        bytes.copy_within(moved..moved + ChunkTag::LEN, tag);
     }
     pieces.keep(FRONT, len);
     notes.write_on(pieces)
@@ -110,23 +110,23 @@ pub(super) fn mend(pieces: &mut PacketBuf, stride: u16) -> Option<()> {
 /// What is displaced lies behind the last tag among the parcel's own bytes, and never across two pieces.
 fn moves(end: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
     let pieces = end.div_ceil(step);
-    let behind_last_tag = (pieces - 1) * step + Tag::LEN;
+    let behind_last_tag = (pieces - 1) * step + ChunkTag::LEN;
     (1..pieces).scan(end.max(behind_last_tag), move |free, piece| {
-        if *free % step == 0 || *free % step + Tag::LEN > step {
-            *free = free.next_multiple_of(step) + Tag::LEN;
+        if *free % step == 0 || *free % step + ChunkTag::LEN > step {
+            *free = free.next_multiple_of(step) + ChunkTag::LEN;
         }
         let moved = *free;
-        *free += Tag::LEN;
+        *free += ChunkTag::LEN;
         Some((piece * step, moved))
     })
 }
 
 /// The length of all pieces of a parcel that ends at `end` without what is displaced.
 fn whole(end: usize, step: usize) -> usize {
-    moves(end, step).last().map_or(end, |(_, moved)| moved + Tag::LEN)
+    moves(end, step).last().map_or(end, |(_, moved)| moved + ChunkTag::LEN)
 }
 
-impl Notes {
+impl ChunkHeader {
     /// What is known of a packet; `None` when it is too long. A TUN gives no trains.
     fn of(packet: &PacketBuf) -> Option<Self> {
         let (segments, size) = match packet.segments {

@@ -1,86 +1,128 @@
-//! One way, all tests: what a round does.
+//! Builds one path and runs all tests over it.
 
 use std::time::Duration;
 
 use anyhow::Context;
 
-use super::findings::{Figure, Findings};
+use super::path::{GatewaySetup, TestPath, TunnelKind};
 use super::relay::Relays;
-use super::way::{Gateways, Through, Way};
+use super::results::{CaseResults, Figure};
 use crate::Filter;
 use crate::pair::iperf::{self, Load, Run, Transfer};
 use crate::pair::processor::{self, CpuTime, Task};
 use crate::pair::{
-    self, A, B, Congestion, Frames, Gateway, Interrupt, Keys, Mode, Pinger, Topology,
+    self, A, B, Congestion, Frames, Gateway, Interrupt, Interrupted, Keys, Mode, Pinger, Topology,
 };
 use crate::report::Case;
 
-/// How long the first ping may take to be answered.
+/// Timeout of the first ping.
 const FIRST_PING: Duration = Duration::from_secs(5);
 
-/// How long TCP runs before its load is one.
+/// How long TCP runs before pings beside it count.
 const SLOW_START: Duration = Duration::from_millis(500);
 
 /// Pings of a figure, 10 ms apart.
 const PINGS: u32 = 100;
 
-/// Datagrams offered per second, in order; then as many as the client can.
+/// Tests with UDP and the bytes of a datagram.
+const UDP_TESTS: [(&str, u32); 2] = [("udp64", 64), ("udp1300", 1300)];
+
+/// Datagrams offered per second, in this order; then as many as the client can.
 const RATES: [u32; 4] = [160_000, 240_000, 320_000, 400_000];
 
-/// The stage, and what is done on it.
+/// Runs all tests over a path.
 #[derive(Debug)]
-pub(crate) struct Course {
+pub(crate) struct PathRunner {
     topology: Topology,
     seconds: u32,
     only: Filter,
     interrupt: Interrupt,
 }
 
-impl Course {
+/// Whether the filter leaves any test of a path. Offers all of them to the filter.
+pub(crate) fn tests_any(path: &TestPath, only: &Filter) -> bool {
+    let case = path.case();
+    let with = |test: &str, load: &str| case.clone().with("test", test).with("load", load);
+    let mut cases = vec![with("rtt", "idle")];
+    for congestion in Congestion::here() {
+        let tcp = ["tcp1", "tcp4"].map(|test| case.clone().with("test", test));
+        let tcp = tcp.into_iter().chain([with("rtt", "tcp1")]);
+        cases.extend(tcp.map(|case| case.with("congestion", congestion.name())));
+    }
+    for (test, _) in UDP_TESTS {
+        cases.extend(["160k", "peak", "2xpeak"].map(|load| with(test, load)));
+    }
+    // Not `any`: each is offered to the filter, admitted or not.
+    cases.iter().filter(|case| only.admits(case)).count() > 0
+}
+
+impl PathRunner {
     pub(crate) fn build(seconds: u32, only: &Filter, interrupt: Interrupt) -> anyhow::Result<Self> {
         Ok(Self { topology: Topology::build()?, seconds, only: only.clone(), interrupt })
     }
 
-    /// Builds a way, measures it and takes it down.
-    pub(crate) fn go(&self, way: &Way, findings: &mut Findings) -> anyhow::Result<()> {
-        let case = way.case();
-        self.topology.carry(way.frames)?;
-        match way.through {
-            Through::Clear => {
-                self.topology.open_clear_path()?;
-                self.measure(&case, &[], findings)?;
-                self.topology.close_clear_path()
-            }
-            Through::Relays(carriage) => {
-                let relays = Relays::start(carriage, &self.topology)?;
-                let measured = self.measure(&case, &relays.threads(), findings);
-                relays.stop(measured)
-            }
-            Through::Gateways(gateways) => match gateways.tuning.mode {
-                Mode::Host | Mode::HostXdp => {
-                    self.go_protected(&self.topology, gateways, &case, findings)
-                }
-                Mode::Inline | Mode::InlineXdp => {
-                    let (between, hosts) = self.behind(way.frames)?;
-                    hosts.go_protected(&between, gateways, &case, findings)
-                }
-            },
-            Through::Peer(peer) => {
-                let mut running = peer.start(&self.topology, &self.interrupt)?;
-                let ends = running.pids().map(Task::Process);
-                self.measure(&case, &ends, findings).map_err(|error| running.explain(error))
-            }
+    /// Builds a path, measures it and takes it down. A peer that fails gets a row with the reason,
+    /// and is skipped from then on.
+    ///
+    /// # Errors
+    /// A failure of any other path, or an interrupt.
+    pub(crate) fn run(&self, path: &TestPath, results: &mut CaseResults) -> anyhow::Result<()> {
+        let case = path.case();
+        if results.is_unmeasured(&case) {
+            return Ok(());
         }
-        .with_context(|| format!("{case:?}"))
+        let done = self.measure_path(path, &case, results);
+        match (done, path.tunnel) {
+            (Err(error), TunnelKind::Peer(_)) if !error.is::<Interrupted>() => {
+                results.record_unmeasured(&case, &failure_note(&error));
+                Ok(())
+            }
+            (done, _) => done.with_context(|| format!("{case:?}")),
+        }
     }
 
-    /// With gateways in these namespaces.
-    fn go_protected(
+    fn measure_path(
+        &self,
+        path: &TestPath,
+        case: &Case,
+        results: &mut CaseResults,
+    ) -> anyhow::Result<()> {
+        self.topology.carry(path.frames)?;
+        match path.tunnel {
+            TunnelKind::Clear => {
+                self.topology.open_clear_path()?;
+                self.measure(case, &[], results)?;
+                self.topology.close_clear_path()
+            }
+            TunnelKind::Relays(encap) => {
+                let relays = Relays::start(encap, &self.topology)?;
+                let measured = self.measure(case, &relays.threads(), results);
+                relays.stop(measured)
+            }
+            TunnelKind::Gateways(gateways) => match gateways.tuning.mode {
+                Mode::Host | Mode::HostXdp => {
+                    self.run_gateways(&self.topology, gateways, case, results)
+                }
+                Mode::Inline | Mode::InlineXdp => {
+                    let (between, hosts) = self.behind(path.frames)?;
+                    hosts.run_gateways(&between, gateways, case, results)
+                }
+            },
+            TunnelKind::Peer(peer) => {
+                let mut running = peer.start(&self.topology, &self.interrupt)?;
+                let ends = running.pids().map(Task::Process);
+                self.measure(case, &ends, results).map_err(|error| running.explain(error))
+            }
+        }
+    }
+
+    /// Starts uxfrm gateways in the namespaces `between` and measures.
+    fn run_gateways(
         &self,
         between: &Topology,
-        Gateways { protection, tuning }: Gateways,
+        GatewaySetup { protection, tuning }: GatewaySetup,
         case: &Case,
-        findings: &mut Findings,
+        results: &mut CaseResults,
     ) -> anyhow::Result<()> {
         let directory = pair::private_directory("bench")?;
         let keys = Keys::random()?;
@@ -90,13 +132,13 @@ impl Course {
         };
         let mut gateways = [start(&A, &B, &between.a)?, start(&B, &A, &between.b)?];
         let ends = gateways.each_ref().map(|gateway| Task::Process(gateway.pid()));
-        self.measure(case, &ends, findings).map_err(|error| {
+        self.measure(case, &ends, results).map_err(|error| {
             gateways.iter_mut().fold(error, |error, gateway| gateway.explain(error))
         })?;
         gateways.into_iter().try_for_each(Gateway::stop)
     }
 
-    /// Where gateways have the hosts behind them: their own namespaces, and those of the hosts as the stage.
+    /// Namespaces for inline gateways, and a runner whose topology is the hosts behind them.
     fn behind(&self, frames: Frames) -> anyhow::Result<(Topology, Self)> {
         let between = Topology::wired()?;
         between.carry(frames)?;
@@ -105,30 +147,31 @@ impl Course {
         Ok((between, Self { topology, seconds: self.seconds, only, interrupt }))
     }
 
-    fn measure(&self, case: &Case, ends: &[Task], findings: &mut Findings) -> anyhow::Result<()> {
+    fn measure(&self, case: &Case, ends: &[Task], results: &mut CaseResults) -> anyhow::Result<()> {
         let mut pinger = self.topology.a.enter(|| Pinger::new(A.lan, B.lan))??;
         pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
-        self.round_trip(&case.clone().with("load", "idle"), &mut pinger, None, findings)?;
+        self.round_trip(&case.clone().with("load", "idle"), &mut pinger, None, results)?;
         for congestion in Congestion::here() {
-            self.tcp_tests(case, congestion, ends, &mut pinger, findings)?;
+            self.tcp_tests(case, congestion, ends, &mut pinger, results)?;
         }
-        for (test, bytes) in [("udp64", 64), ("udp1300", 1300)] {
+        for (test, bytes) in UDP_TESTS {
             let case = case.clone().with("test", test);
             if self.only.may_admit(&case) {
-                self.udp(&case, bytes, ends, findings)?;
+                self.udp(&case, bytes, ends, results)?;
             }
         }
         Ok(())
     }
 
-    /// Pings beside one stream, then one stream and four; where this machine's TCP can't do so, rows that say why.
+    /// Pings beside one stream, then one stream, then four. Where namespaces may not choose this
+    /// congestion control, the rows say so.
     fn tcp_tests(
         &self,
         case: &Case,
         congestion: Congestion,
         ends: &[Task],
         pinger: &mut Pinger,
-        findings: &mut Findings,
+        results: &mut CaseResults,
     ) -> anyhow::Result<()> {
         let case = case.clone().with("congestion", congestion.name());
         let beside = case.clone().with("load", "tcp1");
@@ -141,23 +184,23 @@ impl Course {
             let pings = beside.with("test", "rtt");
             let pings = self.only.admits(&pings).then_some(pings);
             let cases = pings.into_iter().chain(streams.map(|(case, _)| case));
-            cases.for_each(|case| findings.excuse(&case, &reason));
+            cases.for_each(|case| results.record_unmeasured(&case, &reason));
             return Ok(());
         }
-        self.round_trip(&beside, pinger, Some(Load::Tcp { streams: 1, congestion }), findings)?;
+        self.round_trip(&beside, pinger, Some(Load::Tcp { streams: 1, congestion }), results)?;
         streams.try_for_each(|(case, streams)| {
-            findings.note(&case, &self.tcp(Load::Tcp { streams, congestion }, ends)?);
+            results.record(&case, &self.tcp(Load::Tcp { streams, congestion }, ends)?);
             Ok(())
         })
     }
 
-    /// Pings, beside a load or alone.
+    /// Pings, beside a load if there is one.
     fn round_trip(
         &self,
         case: &Case,
         pinger: &mut Pinger,
         load: Option<Load>,
-        findings: &mut Findings,
+        results: &mut CaseResults,
     ) -> anyhow::Result<()> {
         let case = case.clone().with("test", "rtt");
         if !self.only.admits(&case) {
@@ -172,12 +215,12 @@ impl Course {
         let lost = 100.0 * f64::from(times.sent - times.received) / f64::from(times.sent);
         let figures =
             [("rtt_us", times.avg_us, 1), ("best_us", times.min_us, 1), ("loss_percent", lost, 2)];
-        findings.note(&case, &figures);
+        results.record(&case, &figures);
         Ok(())
     }
 
     fn tcp(&self, load: Load, ends: &[Task]) -> anyhow::Result<Vec<Figure>> {
-        let (transfer, cost) = self.run(load, ends)?;
+        let (transfer, cost) = self.run_load(load, ends)?;
         let gigabytes = transfer.bytes / 1e9;
         let mut figures = vec![("gbps", transfer.gbps(), 2)];
         if !ends.is_empty() {
@@ -188,15 +231,15 @@ impl Course {
         Ok(figures)
     }
 
-    /// 160,000 per second, the peak over all rates, and what is left of that at twice the peak.
+    /// 160,000 per second, the peak over all rates, and what arrives at twice the peak.
     fn udp(
         &self,
         case: &Case,
         bytes: u32,
         ends: &[Task],
-        findings: &mut Findings,
+        results: &mut CaseResults,
     ) -> anyhow::Result<()> {
-        let offer = |rate| self.run(Load::Udp { bytes, packets_per_second: rate }, ends);
+        let offer = |rate| self.run_load(Load::Udp { bytes, packets_per_second: rate }, ends);
         let wanted = |load: &str| self.only.admits(&case.clone().with("load", load));
         let mut peak: Option<Transfer> = None;
         for rate in RATES.into_iter().map(Some).chain([None]) {
@@ -205,7 +248,7 @@ impl Course {
             }
             let (transfer, _) = offer(rate)?;
             if rate == Some(RATES[0]) && wanted("160k") {
-                findings.note(&case.clone().with("load", "160k"), &datagrams(&transfer));
+                results.record(&case.clone().with("load", "160k"), &datagrams(&transfer));
             }
             if peak.is_none_or(|peak| peak.received_pps() < transfer.received_pps()) {
                 peak = Some(transfer);
@@ -213,7 +256,7 @@ impl Course {
         }
         let Some(peak) = peak else { return Ok(()) };
         if wanted("peak") {
-            findings.note(&case.clone().with("load", "peak"), &datagrams(&peak));
+            results.record(&case.clone().with("load", "peak"), &datagrams(&peak));
         }
         if wanted("2xpeak") {
             let (transfer, _) = offer(Some(twice(peak.received_pps())))?;
@@ -221,12 +264,12 @@ impl Course {
             let of_peak = 100.0 * transfer.received_pps() / peak.received_pps();
             figures.push(("percent_of_peak", of_peak, 1));
             figures.extend(memory(ends)?);
-            findings.note(&case.clone().with("load", "2xpeak"), &figures);
+            results.record(&case.clone().with("load", "2xpeak"), &figures);
         }
         Ok(())
     }
 
-    fn run(&self, load: Load, ends: &[Task]) -> anyhow::Result<(Transfer, Cost)> {
+    fn run_load(&self, load: Load, ends: &[Task]) -> anyhow::Result<(Transfer, Cost)> {
         let before = Cost::so_far(ends)?;
         let transfer = iperf::run(&self.topology, load, self.seconds, &self.interrupt)?;
         Ok((transfer, Cost::so_far(ends)?.since(before)))
@@ -236,7 +279,7 @@ impl Course {
 /// CPU time.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
-    /// Of what carries the packets at both ends.
+    /// Of the gateways, relays or peers at both ends.
     ends: CpuTime,
     machine: CpuTime,
 }
@@ -265,7 +308,7 @@ fn datagrams(transfer: &Transfer) -> Vec<Figure> {
     ]
 }
 
-/// The larger of both gateways' peaks. A relay, being a thread of this process, has none of its own.
+/// The larger peak of both ends' processes. A relay is a thread of this process and has none.
 fn memory(ends: &[Task]) -> anyhow::Result<Option<Figure>> {
     let processes = ends.iter().filter_map(|end| match end {
         Task::Process(pid) => Some(*pid),
@@ -276,6 +319,17 @@ fn memory(ends: &[Task]) -> anyhow::Result<Option<Figure>> {
     Ok(peaks.into_iter().max().map(|bytes| ("rss_mb", bytes as f64 / 1e6, 1)))
 }
 
+/// The reason of a failure on one line, cut to a length that fits a table.
+fn failure_note(error: &anyhow::Error) -> String {
+    const MAX_CHARS: usize = 240;
+    let text = format!("failed: {error:#}");
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -283,4 +337,22 @@ fn memory(ends: &[Task]) -> anyhow::Result<Option<Figure>> {
 )]
 fn twice(pps: f64) -> u32 {
     (pps * 2.0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn failure_note_is_one_short_line() {
+        let error = anyhow!("boringtun-cli ended with 2; its last words:\n  error: invalid value");
+        let error = error.context("cannot start");
+        assert_eq!(
+            failure_note(&error),
+            "failed: cannot start: boringtun-cli ended with 2; its last words: error: invalid value"
+        );
+        assert_eq!(failure_note(&anyhow!("x".repeat(500))).chars().count(), 241);
+    }
 }
