@@ -1,4 +1,4 @@
-//! The benches: each measures its cases and returns a [`Report`](crate::Report).
+//! The benches: each measures its cases and returns a [`BenchReport`](crate::BenchReport).
 
 pub mod control;
 pub mod crypto;

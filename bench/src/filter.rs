@@ -15,7 +15,7 @@ use offered::{Extent, OfferedCases};
 /// Clones share the record of the cases that were offered to them, from which errors name the
 /// values there are.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub struct CaseFilter {
     wanted: Wanted,
     offered: OfferedCases,
 }
@@ -24,7 +24,7 @@ pub struct Filter {
 #[derive(Debug, Clone, Default)]
 struct Wanted(Vec<(String, String)>);
 
-impl Filter {
+impl CaseFilter {
     /// Whether a row with this case is wanted.
     #[must_use]
     pub fn admits(&self, case: &Case) -> bool {
@@ -94,7 +94,7 @@ impl Wanted {
     }
 }
 
-impl FromStr for Filter {
+impl FromStr for CaseFilter {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
@@ -108,7 +108,7 @@ impl FromStr for Filter {
     }
 }
 
-impl fmt::Display for Filter {
+impl fmt::Display for CaseFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.wanted.fmt(f)
     }
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn filter_admits_case_with_any_value_of_each_key() {
         let case = Case::new().with("op", "seal").with("bytes", 64);
-        let admits = |text: &str| text.parse::<Filter>().unwrap().admits(&case);
+        let admits = |text: &str| text.parse::<CaseFilter>().unwrap().admits(&case);
         assert!(
             admits("")
                 && admits("op=seal")
@@ -137,6 +137,6 @@ mod tests {
                 && admits("bytes=1400,bytes=64")
         );
         assert!(!admits("op=open") && !admits("op=seal,bytes=1400") && !admits("colour=red"));
-        assert!("op".parse::<Filter>().is_err());
+        assert!("op".parse::<CaseFilter>().is_err());
     }
 }

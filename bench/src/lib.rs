@@ -1,6 +1,6 @@
 //! The cases of `uxfrm bench`: every published figure, from the user's own machine.
 //!
-//! A case measures and fills a [`Report`]; [`run`] picks it by name and writes what it found: a table, one JSON object
+//! A case measures and fills a [`BenchReport`]; [`run`] picks it by name and writes what it found: a table, one JSON object
 //! (DESIGN.md, "Measuring"), or a page. Timings are best and median of interleaved rounds, so that a busy moment of the
 //! machine hits all competitors alike.
 #![forbid(unsafe_code)]
@@ -8,6 +8,7 @@
 mod barrier;
 pub mod cases;
 mod clock;
+mod direction;
 mod filter;
 pub mod pair;
 mod report;
@@ -21,14 +22,14 @@ use anyhow::{Context, bail, ensure};
 use cases::{control, crypto, esp, fou, inline, lookup, offload, states, tunnel};
 
 pub use clock::TscClock;
-pub use filter::Filter;
-pub use report::{Case, Machine, Report, Row, Sample};
+pub use filter::CaseFilter;
+pub use report::{BenchReport, Case, Machine, Row, Samples};
 
 /// What the command line says.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct BenchOptions {
     /// Only rows whose case has these keys and values.
-    pub only: Filter,
+    pub only: CaseFilter,
     /// Few and short rounds: proves that the bench works, gives no figure.
     pub quick: bool,
     /// Where the JSON object goes besides the table; `-` is standard output, in the table's stead.
@@ -47,7 +48,7 @@ pub struct Options {
     pub stages: bool,
 }
 
-impl Options {
+impl BenchOptions {
     /// # Errors
     /// No such bench; an option or a key of `--only` that only other benches have, which would be said for nothing.
     fn check(&self, name: &str) -> anyhow::Result<()> {
@@ -163,7 +164,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// An unknown name, an option or a key that this bench does not have, a filter that leaves nothing, a file that cannot be written. What was measured
 /// is in `out` then, if anything was.
-pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Result<()> {
+pub fn run(name: &str, options: &BenchOptions, out: &mut impl Write) -> anyhow::Result<()> {
     options.check(name)?;
     options.open_files()?;
     let report = match name {
@@ -213,11 +214,11 @@ mod tests {
 
     #[test]
     fn an_option_that_a_bench_does_not_take_is_refused() {
-        let rules = Options { rules: Some("acl1".into()), ..Options::default() };
-        let stages = Options { stages: true, ..Options::default() };
-        let trace = Options { trace: Some("acl1_trace".into()), ..Options::default() };
+        let rules = BenchOptions { rules: Some("acl1".into()), ..BenchOptions::default() };
+        let stages = BenchOptions { stages: true, ..BenchOptions::default() };
+        let trace = BenchOptions { trace: Some("acl1_trace".into()), ..BenchOptions::default() };
         let says =
-            |options: &Options, name| options.check(name).err().map(|error| error.to_string());
+            |options: &BenchOptions, name| options.check(name).err().map(|error| error.to_string());
         assert_eq!(says(&rules, "lookup"), None);
         assert_eq!(says(&rules, "esp").unwrap(), "bench esp takes no --rules; it is for lookup");
         assert_eq!(says(&stages, "esp"), None);
@@ -226,21 +227,21 @@ mod tests {
             "bench lookup takes no --stages; it is for esp"
         );
         assert!(says(&trace, "lookup").unwrap().contains("--rules"));
-        assert!(says(&Options::default(), "nosuch").unwrap().contains("crypto, esp, workers"));
-        let curves = Options { html: Some("curves.svg".into()), ..Options::default() };
+        assert!(says(&BenchOptions::default(), "nosuch").unwrap().contains("crypto, esp, workers"));
+        let curves = BenchOptions { html: Some("curves.svg".into()), ..BenchOptions::default() };
         assert_eq!(says(&curves, "lookup"), None);
         assert_eq!(
             says(&curves, "tunnel").unwrap(),
             "bench tunnel has no curves: --html takes an .html file"
         );
-        let point = Options { only: "policies=10".parse().unwrap(), ..curves.clone() };
-        let file = Options { rules: Some("acl1".into()), ..curves.clone() };
-        let changes = Options { only: "changes=0/s".parse().unwrap(), ..curves.clone() };
+        let point = BenchOptions { only: "policies=10".parse().unwrap(), ..curves.clone() };
+        let file = BenchOptions { rules: Some("acl1".into()), ..curves.clone() };
+        let changes = BenchOptions { only: "changes=0/s".parse().unwrap(), ..curves.clone() };
         for without in [&point, &file, &changes] {
             let said = says(without, "lookup").unwrap();
             assert!(said.starts_with("bench lookup has no curves of these rows"), "{said}");
         }
-        let whatever = Options { rounds: Some(1), ..Options::default() };
+        let whatever = BenchOptions { rounds: Some(1), ..BenchOptions::default() };
         for name in ["tunnel", "fou", "control"] {
             assert_eq!(says(&whatever, name), None);
         }
@@ -248,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_key_that_no_row_of_a_bench_has_is_refused() {
-        let only = |text: &str| Options { only: text.parse().unwrap(), ..Options::default() };
+        let only =
+            |text: &str| BenchOptions { only: text.parse().unwrap(), ..BenchOptions::default() };
         let says = |text, name| only(text).check(name).err().map(|error| error.to_string());
         assert_eq!(says("profile=tunnels,cache=off", "lookup"), None);
         assert_eq!(
@@ -262,8 +264,11 @@ mod tests {
     #[test]
     fn a_value_that_no_row_of_a_bench_has_is_told_with_those_that_there_are() {
         let says = |name, only: &str| {
-            let options =
-                Options { only: only.parse().unwrap(), quick: true, ..Options::default() };
+            let options = BenchOptions {
+                only: only.parse().unwrap(),
+                quick: true,
+                ..BenchOptions::default()
+            };
             run(name, &options, &mut Vec::new()).unwrap_err().to_string()
         };
         assert_eq!(
@@ -298,8 +303,11 @@ mod tests {
             ("tunnel", "path=clear,path=ipip", "none has path=ipip (path is one of boringtun"),
         ] {
             let mut out = Vec::new();
-            let options =
-                Options { only: only.parse().unwrap(), quick: true, ..Options::default() };
+            let options = BenchOptions {
+                only: only.parse().unwrap(),
+                quick: true,
+                ..BenchOptions::default()
+            };
             let said = run(name, &options, &mut out).unwrap_err().to_string();
             assert!(said.starts_with(&format!("--only: {why}")), "{said}");
             assert!(out.is_empty(), "{name} has measured something");
@@ -314,7 +322,7 @@ mod tests {
             let mut out = Vec::new();
             let error = run(
                 "crypto",
-                &Options { only, quick: true, json, html, ..Options::default() },
+                &BenchOptions { only, quick: true, json, html, ..BenchOptions::default() },
                 &mut out,
             );
             (error.unwrap_err().to_string(), String::from_utf8(out).unwrap())

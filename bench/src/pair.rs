@@ -19,11 +19,11 @@ mod protection;
 mod site;
 mod topology;
 
-pub use configuration::{Keys, Mode, Tuning, private_directory, write};
+pub use configuration::{GatewayMode, GatewayTuning, SaKeyPair, private_directory, write};
 pub use congestion::Congestion;
-pub use gateway::Gateway;
+pub use gateway::GatewayProcess;
 pub use interrupt::{Interrupt, Interrupted};
 pub use ping::{Pinger, RoundTrips};
-pub use protection::{Encapsulation, Protection, Transform};
-pub use site::{A, B, ESP_IN_UDP, LAN, PREFIX_LEN, Site, WIRE, WIRE_MTU};
-pub use topology::{Frames, Topology, find_tun, gain_privileges, is_root};
+pub use protection::{EspEncapsulation, EspTransform, Protection};
+pub use site::{A, B, ESP_IN_UDP, GatewaySite, LAN, PREFIX_LEN, WIRE, WIRE_MTU};
+pub use topology::{Topology, WireFrames, find_tun, gain_privileges, is_root};

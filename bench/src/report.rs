@@ -9,5 +9,5 @@ mod render;
 mod rows;
 mod sample;
 
-pub use rows::{Case, Machine, Report, Row};
-pub use sample::Sample;
+pub use rows::{BenchReport, Case, Machine, Row};
+pub use sample::Samples;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use uxfrm_bench::cases::lookup::{Profile, Random, packet_for, stray};
+use uxfrm_bench::cases::lookup::{PolicyProfile, Random, matching_flow, unmatched_flow};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     CacheMode, CacheSettings, Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment,
@@ -33,8 +33,8 @@ impl Model {
 fn classifier_and_cache_find_what_a_naive_scan_finds() {
     let mut random = Random::new(4);
     let directions = [Direction::In, Direction::Out, Direction::Forward];
-    let rounds = Profile::ALL.len() * 2 * 3 * SIZES.len();
-    for profile in Profile::ALL {
+    let rounds = PolicyProfile::ALL.len() * 2 * 3 * SIZES.len();
+    for profile in PolicyProfile::ALL {
         for family in [Family::V4, Family::V6] {
             for direction in directions {
                 for size in SIZES {
@@ -45,11 +45,11 @@ fn classifier_and_cache_find_what_a_naive_scan_finds() {
     }
 }
 
-/// So many that packets of a batch go down together, and that parts are planned on their own.
+/// So many that packets of a batch go down together, and that parts are planned_sets on their own.
 #[test]
 fn large_sets_are_searched_as_rightly() {
     let mut random = Random::new(5);
-    for profile in Profile::ALL {
+    for profile in PolicyProfile::ALL {
         for family in [Family::V4, Family::V6] {
             compare(profile, family, Direction::Out, 9000, 3000, &mut random);
         }
@@ -57,7 +57,7 @@ fn large_sets_are_searched_as_rightly() {
 }
 
 fn compare(
-    profile: Profile,
+    profile: PolicyProfile,
     family: Family,
     direction: Direction,
     size: usize,
@@ -73,12 +73,12 @@ fn compare(
     let mut waiting = profile.policies(family, direction, size, random);
     waiting.iter_mut().for_each(|policy| vary(policy, random));
     for step in 0..4 {
-        let coming = match step {
+        let pending = match step {
             0 => waiting.split_off(waiting.len() / 3),
             _ => waiting.split_off(waiting.len() / 2),
         };
         database.apply(Moment(0), |change| {
-            for policy in coming {
+            for policy in pending {
                 if let Ok(entry) = change.add_policy(policy) {
                     model.add(entry);
                 }
@@ -137,7 +137,7 @@ fn ask(
     }
 }
 
-/// Flows come again, some soon, some late, and some of those that were known before policies changed.
+/// FlowPattern come again, some soon, some late, and some of those that were known before policies changed.
 fn come_again(flows: &mut [FlowKey], known: &[FlowKey], random: &mut Random) {
     for at in 1..flows.len() {
         match random.below(8) {
@@ -152,10 +152,10 @@ fn come_again(flows: &mut [FlowKey], known: &[FlowKey], random: &mut Random) {
 /// Mostly packets that some policy fits, or nearly.
 fn packet(model: &Model, family: Family, random: &mut Random) -> FlowKey {
     if model.0.is_empty() || random.below(20) == 0 {
-        return stray(family, random);
+        return unmatched_flow(family, random);
     }
-    let mut one = packet_for(&model.0[random.below(model.0.len())].policy(), random);
-    let other = packet_for(&model.0[random.below(model.0.len())].policy(), random);
+    let mut one = matching_flow(&model.0[random.below(model.0.len())].policy(), random);
+    let other = matching_flow(&model.0[random.below(model.0.len())].policy(), random);
     match random.below(8) {
         0 => one.source = other.source,
         1 => one.destination = other.destination,

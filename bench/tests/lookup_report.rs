@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use uxfrm_bench::{Options, run};
+use uxfrm_bench::{BenchOptions, run};
 
 /// The keys of a case (DESIGN.md, "Measuring").
 const KEYS: [&str; 7] = ["cache", "direction", "family", "flows", "match", "policies", "profile"];
 
 #[expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
-fn options(only: &str) -> Options {
-    Options { only: only.parse().unwrap(), quick: true, ..Options::default() }
+fn options(only: &str) -> BenchOptions {
+    BenchOptions { only: only.parse().unwrap(), quick: true, ..BenchOptions::default() }
 }
 
 #[expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
-fn rows(options: &Options) -> Vec<Value> {
+fn rows(options: &BenchOptions) -> Vec<Value> {
     let mut out = Vec::new();
-    let options = Options { json: Some("-".into()), ..options.clone() };
+    let options = BenchOptions { json: Some("-".into()), ..options.clone() };
     run("lookup", &options, &mut out).unwrap();
     let report: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(report["bench"], "lookup");
@@ -79,7 +79,7 @@ fn rules_and_packets_come_from_files() {
     for name in ["acl_100", "fw_100", "ipc_100"] {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let (rules, trace) = (Some(data.join(name)), Some(data.join(format!("{name}_trace"))));
-        let rows = rows(&Options { rules, trace, ..options("") });
+        let rows = rows(&BenchOptions { rules, trace, ..options("") });
         assert_eq!(rows.len(), 3);
         assert_eq!(
             (&rows[0]["case"]["profile"], &rows[0]["case"]["flows"]),
@@ -94,7 +94,7 @@ fn a_page_and_a_picture_are_drawn() {
         "profile=tunnels,family=4,direction=out,match=random,policies=1,policies=10,policies=100";
     for name in ["lookup.html", "lookup.svg"] {
         let path = temporary(name);
-        let options = Options { html: Some(path.clone()), ..options(only) };
+        let options = BenchOptions { html: Some(path.clone()), ..options(only) };
         let mut out = Vec::new();
         run("lookup", &options, &mut out).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -108,7 +108,8 @@ fn a_page_and_a_picture_are_drawn() {
             assert!(!text.contains(absent), "{absent} in {name}");
         }
     }
-    let one = Options { html: Some(temporary("none.svg")), ..options("profile=acl,policies=1") };
+    let one =
+        BenchOptions { html: Some(temporary("none.svg")), ..options("profile=acl,policies=1") };
     let error = run("lookup", &one, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("no curves"), "{error}");
 }

@@ -14,10 +14,10 @@ use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
 use uxfrm_netlink::{ClientId, Groups, Options as SocketOptions, Outbox, Server, Settings};
 
-use crate::Options;
+use crate::BenchOptions;
 use crate::cases::lookup::Random;
 use crate::clock::TscClock;
-use crate::report::{Case, Machine, Report, Row, Sample};
+use crate::report::{BenchReport, Case, Machine, Row, Samples};
 
 const COUNTS: [u32; 3] = [100, 1000, 100_000];
 
@@ -47,7 +47,7 @@ const REQUESTS: [(&str, MakeRequest); 8] = [
 ///
 /// # Errors
 /// A request that is refused, which no figure would excuse; and what `batch` has.
-pub fn run(options: &Options) -> anyhow::Result<Report> {
+pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
     let wanted = wanted_settings(options);
@@ -59,12 +59,12 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     }
     rows.extend(dump::run(dumps)?);
     rows.extend(batch::run(&files, options)?);
-    Ok(Report { bench: "control", machine: Machine::here(clock.hz()), rows })
+    Ok(BenchReport { bench: "control", machine: Machine::here(clock.hz()), rows })
 }
 
 /// The numbers of requests, of listeners and of requests a turn that the options leave, with what
 /// the cases of each have in common.
-fn wanted_settings(options: &Options) -> Vec<(Case, (u32, u32, u32))> {
+fn wanted_settings(options: &BenchOptions) -> Vec<(Case, (u32, u32, u32))> {
     let mut wanted = Vec::new();
     for count in COUNTS.into_iter().filter(|count| !options.quick || *count < 100_000) {
         for (listeners, word) in LISTENERS {
@@ -85,12 +85,12 @@ fn wanted_settings(options: &Options) -> Vec<(Case, (u32, u32, u32))> {
 fn measure(
     case: &Case,
     (count, listeners, turn): (u32, u32, u32),
-    options: &Options,
+    options: &BenchOptions,
     clock: &TscClock,
     rows: &mut Vec<Row>,
 ) -> anyhow::Result<()> {
     let rounds = if options.quick || count == 100_000 { 3 } else { 21 };
-    let mut samples = vec![Sample::default(); REQUESTS.len()];
+    let mut samples = vec![Samples::default(); REQUESTS.len()];
     let requests = REQUESTS.map(|(_, make)| (0..count).map(make).collect::<Vec<_>>());
     for _ in 0..rounds {
         let mut server = InProcessServer::new(listeners, turn);

@@ -8,9 +8,9 @@ use uxfrm_crypto::{
     Transform,
 };
 
-use crate::Options;
+use crate::BenchOptions;
 use crate::clock::TscClock;
-use crate::report::{Case, Machine, Report, Row, Sample};
+use crate::report::{BenchReport, Case, Machine, Row, Samples};
 
 const PACKETS: usize = 256;
 const BATCH: usize = 64;
@@ -20,7 +20,7 @@ const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
 ///
 /// # Errors
 /// [`uxfrm_crypto::Error`] from making a key, or a wrong verdict, which no figure would excuse.
-pub fn run(options: &Options) -> anyhow::Result<Report> {
+pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let (rounds, passes) = if options.quick { (2, 1) } else { (21, 10) };
     let mut trials = trials(options)?;
     options.ensure_all_values_select()?;
@@ -35,7 +35,7 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         .into_iter()
         .map(|t| Row::of_packets(t.case, &t.sample, t.bytes, clock.hz()))
         .collect();
-    Ok(Report { bench: "crypto", machine: Machine::here(clock.hz()), rows })
+    Ok(BenchReport { bench: "crypto", machine: Machine::here(clock.hz()), rows })
 }
 
 /// The transforms by the bench's short names.
@@ -76,10 +76,10 @@ struct Trial {
     sealed: Vec<Vec<u8>>,
     packets: Vec<Vec<u8>>,
     counter: u64,
-    sample: Sample,
+    sample: Samples,
 }
 
-fn trials(options: &Options) -> anyhow::Result<Vec<Trial>> {
+fn trials(options: &BenchOptions) -> anyhow::Result<Vec<Trial>> {
     let mut trials = Vec::new();
     for (name, transform) in transforms()? {
         for backend in Backend::available() {
@@ -112,7 +112,7 @@ impl Trial {
         let mut counter = 0;
         seal(&mut Crypter::new()?, &key, &mut sealed, &mut counter)?;
         let packets = sealed.clone();
-        Ok(Self { case, op, bytes, key, sealed, packets, counter, sample: Sample::default() })
+        Ok(Self { case, op, bytes, key, sealed, packets, counter, sample: Samples::default() })
     }
 
     /// All packets, `passes` times over.
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn quick_run_has_a_row_for_each_case_asked_for() {
         let only = "op=seal,bytes=64,backend=portable".parse().unwrap();
-        let report = run(&Options { only, quick: true, ..Options::default() }).unwrap();
+        let report = run(&BenchOptions { only, quick: true, ..BenchOptions::default() }).unwrap();
         assert_eq!(report.rows.len(), transforms().unwrap().len());
         assert!(
             report.rows.iter().all(|row| row.figures["cycles_per_packet"].as_f64().unwrap() > 0.0)

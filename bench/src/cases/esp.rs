@@ -1,71 +1,79 @@
-//! `uxfrm bench esp`: cycles per packet of the whole data path in memory, beside the crypto library alone.
+//! `uxfrm bench esp`: cycles per packet of the whole data path in memory, beside the crypto library
+//! alone.
 //!
-//! A round is 4,096 packets of as many SAs in turn. 256 of them wait in a port in memory, warm as from a network
-//! card; batch by batch they are received, walk through a [`Worker`](uxfrm_engine::Worker), and are transmitted to a port in
-//! memory. Then the floor is measured with the same packets in the same buffers: the crypto library's calls and nothing else, or for the
-//! null transform a copy. A round's figure is the median over its 256s, so that what else runs on the machine does not count.
+//! A round is 4,096 packets, which use the SAs in turn. 256 packets at a time wait in a port in
+//! memory, warm as from a network card. Batch by batch they are received, processed by a
+//! [`Worker`](uxfrm_engine::Worker), and transmitted to a port in memory. Then the floor is measured
+//! on the same packets in the same buffers: only the crypto library's calls, or a copy for the null
+//! transform. A round's figure is the median over its groups of 256, so that other load on the
+//! machine does not count.
 
+mod ends;
 pub mod gate;
-mod gateways;
+mod measurement;
 mod plan;
-mod trial;
 pub mod workers;
 
-use crate::Options;
+use crate::BenchOptions;
 use crate::clock::TscClock;
-use crate::report::{Machine, Report, Row};
-use gateways::Sites;
-use plan::{Scene, Way};
-use trial::{Trial, Yardstick};
+use crate::direction::TestDirection;
+use crate::report::{BenchReport, Machine, Row};
+use ends::TunnelEnds;
+use measurement::{Baseline, Measurement};
+use plan::EspSetup;
 
-pub use plan::Shape;
+pub use plan::EspMode;
 
 /// Packets of a round.
 const ROUND: usize = 4096;
 
-/// Measures what the options leave. Without a word about them, sizes are combined with transforms; more SAs, other modes and other batches are
-/// shown for 64 and 1400 bytes of AES-GCM.
+/// Measures what the options leave. By default all sizes and transforms are combined; more SAs, other
+/// modes and other batches are shown for 64 and 1400 bytes of AES-GCM.
 ///
 /// # Errors
-/// What making states and keys has, or a packet that did not come through, which no figure would excuse.
-pub fn run(options: &Options) -> anyhow::Result<Report> {
+/// SAs or keys that can't be made, or a packet that did not come through.
+pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let (rounds, steps) = if options.quick { (2, 2) } else { (15, ROUND / crate::ring::ROOM) };
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
-    let scenes = plan::scenes(options)?;
+    let setups = plan::setups(options)?;
     options.ensure_all_values_select()?;
-    for scene in scenes {
-        for way in [Way::Out, Way::In] {
-            let cases = scene.cases(options).into_iter().filter(|case| case.way == way);
-            let trial = if options.stages { Trial::by_stages } else { Trial::new };
-            let mut trials: Vec<Trial> = cases.map(trial).collect();
-            if !trials.is_empty() {
-                measure(&scene, way, &mut trials, (rounds, steps))?;
+    for setup in setups {
+        for direction in TestDirection::BOTH {
+            let cases = setup.cases(options).into_iter().filter(|case| case.direction == direction);
+            let measurement =
+                if options.stages { Measurement::by_stages } else { Measurement::new };
+            let mut measurements: Vec<Measurement> = cases.map(measurement).collect();
+            if !measurements.is_empty() {
+                measure(&setup, direction, &mut measurements, (rounds, steps))?;
             }
-            rows.extend(trials.into_iter().map(|trial| -> Row { trial.row(clock.hz()) }));
+            rows.extend(
+                measurements.into_iter().map(|measurement| -> Row { measurement.row(clock.hz()) }),
+            );
         }
     }
-    Ok(Report { bench: "esp", machine: Machine::here(clock.hz()), rows })
+    Ok(BenchReport { bench: "esp", machine: Machine::here(clock.hz()), rows })
 }
 
-/// So many rounds of all trials of a way in turn.
+/// Runs the rounds of all measurements of one direction in turn.
 fn measure(
-    scene: &Scene,
-    way: Way,
-    trials: &mut [Trial],
+    setup: &EspSetup,
+    direction: TestDirection,
+    measurements: &mut [Measurement],
     (rounds, steps): (usize, usize),
 ) -> anyhow::Result<()> {
-    let mut gateways = Sites::new(scene, way)?.gateways(0..scene.sas)?;
-    let mut yardstick = Yardstick::new(scene)?;
-    // The flow caches know all flows after their second packets, and those of many once they have taken more room, perhaps twice.
-    let warm = if scene.sas > crate::ring::ROOM { 16 } else { 3 };
-    // A round ends where the flows begin anew.
-    let steps = if scene.sas > crate::ring::ROOM { ROUND / crate::ring::ROOM } else { steps };
+    let mut pair = TunnelEnds::new(setup, direction)?.worker_pair(0..setup.sas)?;
+    let mut baseline = Baseline::new(setup)?;
+    // Flow caches hold all flows after the flows' second packets; those of many flows may first have
+    // to grow twice.
+    let warm = if setup.sas > crate::ring::ROOM { 16 } else { 3 };
+    // With many SAs a round ends where the flows begin again.
+    let steps = if setup.sas > crate::ring::ROOM { ROUND / crate::ring::ROOM } else { steps };
     for round in 0..warm + rounds {
-        for trial in &mut *trials {
-            trial.round(&mut gateways, &mut yardstick, steps)?;
+        for measurement in &mut *measurements {
+            measurement.round(&mut pair, &mut baseline, steps)?;
             if round < warm {
-                trial.forget();
+                measurement.forget();
             }
         }
     }
@@ -78,25 +86,27 @@ mod tests {
 
     fn rows(only: &str) -> Vec<Row> {
         let only = only.parse().unwrap();
-        run(&Options { only, quick: true, stages: true, ..Options::default() }).unwrap().rows
+        run(&BenchOptions { only, quick: true, stages: true, ..BenchOptions::default() })
+            .unwrap()
+            .rows
     }
 
     #[test]
-    fn every_mode_carries_packets_both_ways() {
+    fn every_mode_passes_packets_in_both_directions() {
         let rows = rows(
             "transform=gcm128,bytes=64,sas=1,batch=64,mode=transport4,mode=transport6,mode=tunnel4,mode=tunnel6,\
              mode=transport4-udp,mode=tunnel4-udp,mode=tunnel6-udp",
         );
-        assert_eq!(rows.len(), 2 * Shape::ALL.len());
+        assert_eq!(rows.len(), 2 * EspMode::ALL.len());
         for row in &rows {
             assert!(row.figures["cycles_per_packet"].as_f64().unwrap() > 0.0);
             assert!(row.figures["floor_cycles"].as_f64().unwrap() > 0.0);
         }
     }
 
-    /// Of the long way, which many states in transport mode take both ways.
+    /// Many SAs in transport mode take the slow path in both directions.
     #[test]
-    fn every_stage_of_a_way_is_timed() {
+    fn slow_path_has_cycles_of_every_stage() {
         for row in rows("transform=null,bytes=64,sas=64,batch=256,mode=transport4") {
             let stages: Vec<&str> = row.stages().map(|(name, _)| name).collect();
             let expected = ["look_up", "port_in", "port_out"].map(|name| format!("stage_{name}"));
@@ -106,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_of_the_gate_can_be_walked() {
+    fn gate_walks_every_path_and_refuses_unknown_ones() {
         for path in gate::PATHS {
             gate::walk(path).unwrap();
         }
@@ -114,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_transform_has_a_floor() {
+    fn every_transform_has_a_row() {
         let rows = rows("bytes=64,sas=1,batch=64,mode=tunnel4,direction=in");
         assert_eq!(rows.len(), crate::cases::crypto::transforms().unwrap().len());
     }

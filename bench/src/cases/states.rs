@@ -14,10 +14,10 @@ use uxfrm_engine::{
 };
 use uxfrm_io::heap;
 
-use crate::Options;
+use crate::BenchOptions;
 use crate::cases::lookup::Random;
 use crate::clock::TscClock;
-use crate::report::{Case, Machine, Report, Row, Sample};
+use crate::report::{BenchReport, Case, Machine, Row, Samples};
 
 const SIZES: [u32; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 /// Look-ups per measurement.
@@ -37,7 +37,7 @@ const USED: usize = 20_000;
 ///
 /// # Errors
 /// Keys that the crypto library does not take.
-pub fn run(options: &Options) -> anyhow::Result<Report> {
+pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
     // Kept, so that no database is built in what another left behind.
@@ -79,14 +79,14 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
         }
         databases.push(database);
     }
-    Ok(Report { bench: "states", machine: Machine::here(clock.hz()), rows })
+    Ok(BenchReport { bench: "states", machine: Machine::here(clock.hz()), rows })
 }
 
 /// A look-up's direction, how many states are looked up at once, and the row's case.
 type LookUpCase = (&'static str, usize, Case);
 
 /// The numbers of states that the options leave, and the look-ups in each.
-fn wanted_sizes(options: &Options) -> Vec<(u32, Vec<LookUpCase>)> {
+fn wanted_sizes(options: &BenchOptions) -> Vec<(u32, Vec<LookUpCase>)> {
     let sizes = SIZES.into_iter().filter(|size| !options.quick || *size <= 1000);
     let wanted = sizes.map(|size| {
         let look_ups = [("in", 1), ("in", TOGETHER), ("out", 1), ("out", TOGETHER)];
@@ -106,9 +106,9 @@ fn look_ups(
     direction: &str,
     batch: usize,
     rounds: usize,
-) -> Sample {
+) -> Samples {
     let mut random = Random::new(9);
-    let mut sample = Sample::default();
+    let mut sample = Samples::default();
     for round in 0..rounds + 8 {
         let numbers: Vec<u32> = (0..BATCH).map(|_| random.word() % size).collect();
         let from = TscClock::now();
@@ -129,7 +129,7 @@ fn look_ups(
 fn line_cycles(bytes: usize, rounds: usize) -> f64 {
     let memory = vec![Line([1; 8]); bytes.div_ceil(size_of::<Line>())];
     let mut random = Random::new(10);
-    let mut sample = Sample::default();
+    let mut sample = Samples::default();
     for _ in 0..rounds {
         let line = |_| &memory[random.word() as usize % memory.len()];
         let lines: Vec<&Line> = (0..BATCH + TOGETHER).map(line).collect();

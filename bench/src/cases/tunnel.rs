@@ -16,10 +16,10 @@ mod results;
 mod route;
 mod runner;
 
-use crate::Options;
+use crate::BenchOptions;
 use crate::clock::TscClock;
 use crate::pair::{Interrupt, find_tun, gain_privileges, iperf};
-use crate::report::{Machine, Report};
+use crate::report::{BenchReport, Machine};
 use path::TestPath;
 use results::CaseResults;
 use runner::PathRunner;
@@ -36,7 +36,7 @@ const SECONDS: u32 = 3;
 /// # Errors
 /// Without root and user namespaces, `/dev/net/tun` or iperf3, and when a path other than a peer
 /// fails.
-pub fn run(options: &Options) -> anyhow::Result<Report> {
+pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let only = &options.only;
     let (possible, impossible): (Vec<_>, Vec<_>) =
         TestPath::all().into_iter().partition(TestPath::is_possible);
@@ -63,5 +63,5 @@ pub fn run(options: &Options) -> anyhow::Result<Report> {
     let mut rows = results.into_rows();
     rows.extend(absent);
     rows.extend(refused);
-    Ok(Report { bench: "tunnel", machine: Machine::here(TscClock::calibrate().hz()), rows })
+    Ok(BenchReport { bench: "tunnel", machine: Machine::here(TscClock::calibrate().hz()), rows })
 }

@@ -115,12 +115,12 @@ fn listed(values: BTreeSet<&String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::Filter;
+    use crate::CaseFilter;
     use crate::report::Case;
 
     /// A filter to which some cases were offered.
-    fn offered(only: &str) -> Filter {
-        let filter: Filter = only.parse().unwrap();
+    fn offered(only: &str) -> CaseFilter {
+        let filter: CaseFilter = only.parse().unwrap();
         let path = Case::new().with("path", "udp");
         if filter.may_admit(&path) {
             let clone = filter.clone();

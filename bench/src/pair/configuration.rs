@@ -10,12 +10,12 @@ use anyhow::Context;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-use super::protection::{Encapsulation, Protection, Transform};
-use super::site::{ESP_IN_UDP, LAN, PREFIX_LEN, Site, WIRE};
+use super::protection::{EspEncapsulation, EspTransform, Protection};
+use super::site::{ESP_IN_UDP, GatewaySite, LAN, PREFIX_LEN, WIRE};
 
 /// One random key per direction, for one run of one case.
 #[expect(missing_debug_implementations, reason = "keys are not for logs")]
-pub struct Keys {
+pub struct SaKeyPair {
     a_to_b: Zeroizing<[u8; KEY_ROOM]>,
     b_to_a: Zeroizing<[u8; KEY_ROOM]>,
 }
@@ -23,7 +23,7 @@ pub struct Keys {
 /// Enough for any transform here: a cipher key of 16 bytes and a SHA-1 key of 20.
 const KEY_ROOM: usize = 36;
 
-impl Keys {
+impl SaKeyPair {
     /// New ones from the kernel.
     ///
     /// # Errors
@@ -36,27 +36,27 @@ impl Keys {
     }
 
     /// The key of what `site` receives.
-    fn towards(&self, site: &Site) -> &[u8; KEY_ROOM] {
+    fn towards(&self, site: &GatewaySite) -> &[u8; KEY_ROOM] {
         if *site == super::site::B { &self.a_to_b } else { &self.b_to_a }
     }
 }
 
 /// What a gateway is told beside its states and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
+pub struct GatewayTuning {
     /// Threads that move packets.
     pub workers: NonZeroUsize,
     /// Microseconds that packets may wait in a queue (`[wire] queue_delay`); 0 for as long as there is room.
     pub queue_delay: u32,
     /// Where plain packets are.
-    pub mode: Mode,
+    pub mode: GatewayMode,
     /// Microseconds for which devices gather frames (`[wire] gather`), where they do not do as they would.
     pub gather: Option<u32>,
 }
 
 /// Whose packets a gateway protects, and how it gets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum GatewayMode {
     /// The host's own, by a TUN.
     #[default]
     Host,
@@ -68,9 +68,9 @@ pub enum Mode {
     InlineXdp,
 }
 
-impl Default for Tuning {
+impl Default for GatewayTuning {
     fn default() -> Self {
-        Self { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host, gather: None }
+        Self { workers: NonZeroUsize::MIN, queue_delay: 0, mode: GatewayMode::Host, gather: None }
     }
 }
 
@@ -82,9 +82,9 @@ impl Default for Tuning {
 pub fn write(
     directory: &Path,
     protection: Protection,
-    keys: &Keys,
-    (here, there): (&Site, &Site),
-    tuning: Tuning,
+    keys: &SaKeyPair,
+    (here, there): (&GatewaySite, &GatewaySite),
+    tuning: GatewayTuning,
 ) -> io::Result<PathBuf> {
     let batch_path = directory.join(format!("{}.batch", here.name));
     let config_path = directory.join(format!("{}.toml", here.name));
@@ -109,18 +109,18 @@ pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
 fn config(
     batch: &Path,
     store: &Path,
-    Tuning { workers, queue_delay, mode, gather }: Tuning,
+    GatewayTuning { workers, queue_delay, mode, gather }: GatewayTuning,
 ) -> String {
     let inline = match mode {
-        Mode::Host | Mode::HostXdp => String::new(),
-        Mode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
-        Mode::InlineXdp => {
+        GatewayMode::Host | GatewayMode::HostXdp => String::new(),
+        GatewayMode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
+        GatewayMode::InlineXdp => {
             format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\nwire_by = \"af-xdp\"\n\n")
         }
     };
     let express = match mode {
-        Mode::HostXdp => format!("af_xdp = \"{WIRE}\"\n"),
-        Mode::Host | Mode::Inline | Mode::InlineXdp => String::new(),
+        GatewayMode::HostXdp => format!("af_xdp = \"{WIRE}\"\n"),
+        GatewayMode::Host | GatewayMode::Inline | GatewayMode::InlineXdp => String::new(),
     };
     let gather = gather.map(|gather| format!("gather = {gather}\n")).unwrap_or_default();
     // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
@@ -134,7 +134,11 @@ fn config(
 }
 
 /// The lines for `here`: a state for each direction, and the policies that want them.
-fn batch(protection: Protection, keys: &Keys, (here, there): (&Site, &Site)) -> Zeroizing<String> {
+fn batch(
+    protection: Protection,
+    keys: &SaKeyPair,
+    (here, there): (&GatewaySite, &GatewaySite),
+) -> Zeroizing<String> {
     let mut lines = Zeroizing::new(String::with_capacity(4096));
     for (from, to) in [(here, there), (there, here)] {
         state(&mut lines, protection, keys.towards(to), (from, to));
@@ -149,19 +153,19 @@ fn state(
     lines: &mut String,
     protection: Protection,
     key: &[u8; KEY_ROOM],
-    (from, to): (&Site, &Site),
+    (from, to): (&GatewaySite, &GatewaySite),
 ) {
     lines.push_str(&format!(
         "xfrm state add src {} dst {} proto esp spi {:#x} reqid 1 mode tunnel replay-window 64",
         from.wire, to.wire, to.spi
     ));
     match protection.transform {
-        Transform::Gcm128 => {
+        EspTransform::Gcm128 => {
             lines.push_str(" aead rfc4106(gcm(aes)) 0x");
             hex(lines, &key[..20]); // 16 of key and 4 of salt
             lines.push_str(" 128");
         }
-        Transform::Cbc128Sha1 => {
+        EspTransform::Cbc128Sha1 => {
             lines.push_str(" enc cbc(aes) 0x");
             hex(lines, &key[..16]);
             lines.push_str(" auth-trunc hmac(sha1) 0x");
@@ -169,13 +173,13 @@ fn state(
             lines.push_str(" 96");
         }
     }
-    if protection.encapsulation == Encapsulation::Udp {
+    if protection.encapsulation == EspEncapsulation::Udp {
         lines.push_str(&format!(" encap espinudp {ESP_IN_UDP} {ESP_IN_UDP} 0.0.0.0"));
     }
     lines.push('\n');
 }
 
-fn policy(lines: &mut String, direction: &str, (from, to): (&Site, &Site)) {
+fn policy(lines: &mut String, direction: &str, (from, to): (&GatewaySite, &GatewaySite)) {
     lines.push_str(&format!(
         "xfrm policy add src {}/{PREFIX_LEN} dst {}/{PREFIX_LEN} dir {direction} \
          tmpl src {} dst {} proto esp reqid 1 mode tunnel\n",
@@ -197,15 +201,15 @@ mod tests {
     use super::*;
 
     const GCM: Protection =
-        Protection { transform: Transform::Gcm128, encapsulation: Encapsulation::Ip };
-    const GCM_UDP: Protection = Protection { encapsulation: Encapsulation::Udp, ..GCM };
-    const CBC: Protection = Protection { transform: Transform::Cbc128Sha1, ..GCM };
+        Protection { transform: EspTransform::Gcm128, encapsulation: EspEncapsulation::Ip };
+    const GCM_UDP: Protection = Protection { encapsulation: EspEncapsulation::Udp, ..GCM };
+    const CBC: Protection = Protection { transform: EspTransform::Cbc128Sha1, ..GCM };
 
-    fn keys() -> Keys {
-        Keys { a_to_b: [0xab; KEY_ROOM].into(), b_to_a: [0xba; KEY_ROOM].into() }
+    fn keys() -> SaKeyPair {
+        SaKeyPair { a_to_b: [0xab; KEY_ROOM].into(), b_to_a: [0xba; KEY_ROOM].into() }
     }
 
-    fn lines(protection: Protection, ends: (&Site, &Site)) -> Vec<String> {
+    fn lines(protection: Protection, ends: (&GatewaySite, &GatewaySite)) -> Vec<String> {
         batch(protection, &keys(), ends).lines().map(str::to_owned).collect()
     }
 

@@ -36,14 +36,14 @@ const KEPT: usize = 40;
 
 /// A running gateway. Dropped, it is ended; its standard input, held here, ends it even when this process is killed.
 #[derive(Debug)]
-pub struct Gateway<'a> {
+pub struct GatewayProcess<'a> {
     name: &'static str,
     namespace: &'a Namespace,
     child: Child,
     log: Log,
 }
 
-impl<'a> Gateway<'a> {
+impl<'a> GatewayProcess<'a> {
     /// Starts a gateway, this program with `run`, in `namespace` and waits until it forwards.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl<'a> Gateway<'a> {
     }
 }
 
-impl Drop for Gateway<'_> {
+impl Drop for GatewayProcess<'_> {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.terminate();

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a client sends, from a to b.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum TrafficLoad {
     /// TCP in so many streams, as fast as it goes.
     Tcp {
         /// How many.
@@ -103,26 +103,26 @@ pub fn find() -> anyhow::Result<()> {
 
 /// A run that has begun. Dropped, it ends.
 #[derive(Debug)]
-pub struct Run {
+pub struct IperfRun {
     server: Ended,
     client: Ended,
-    load: Load,
+    load: TrafficLoad,
     end: Instant,
 }
 
-impl Run {
+impl IperfRun {
     /// Starts both ends.
     ///
     /// # Errors
     /// When either does not start.
-    pub fn start(topology: &Topology, load: Load, seconds: u32) -> anyhow::Result<Self> {
+    pub fn start(topology: &Topology, load: TrafficLoad, seconds: u32) -> anyhow::Result<Self> {
         let server = serve(&topology.b)?;
         let mut command = Command::new("iperf3");
         command.args(["-J", "-c"]).arg(B.lan.to_string()).args(["-B", &A.lan.to_string()]);
         command.args(["-p", &PORT.to_string(), "-t", &seconds.to_string()]);
         command.args(words(load, buffer()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        if let Load::Tcp { congestion, .. } = load {
+        if let TrafficLoad::Tcp { congestion, .. } = load {
             let begun = congestion.begin_in(&topology.a);
             begun.with_context(|| format!("cannot have TCP begin with {}", congestion.name()))?;
         }
@@ -177,14 +177,14 @@ impl Drop for Ended {
 /// One whole run.
 ///
 /// # Errors
-/// As [`Run::start`] and [`Run::finish`].
+/// As [`IperfRun::start`] and [`IperfRun::finish`].
 pub fn run(
     topology: &Topology,
-    load: Load,
+    load: TrafficLoad,
     seconds: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Transfer> {
-    Run::start(topology, load, seconds)?.finish(interrupt)
+    IperfRun::start(topology, load, seconds)?.finish(interrupt)
 }
 
 /// A server for one client, which listens when this returns.
@@ -223,12 +223,12 @@ fn buffer() -> u64 {
 }
 
 /// A load in iperf3's words. TCP's buffers size themselves.
-fn words(load: Load, buffer: u64) -> Vec<String> {
+fn words(load: TrafficLoad, buffer: u64) -> Vec<String> {
     match load {
-        Load::Tcp { streams, congestion } => {
+        TrafficLoad::Tcp { streams, congestion } => {
             vec!["-P".into(), streams.to_string(), "-C".into(), congestion.name()]
         }
-        Load::Udp { bytes, packets_per_second } => {
+        TrafficLoad::Udp { bytes, packets_per_second } => {
             let rate = packets_per_second.map_or_else(
                 || "0".to_owned(),
                 |rate| format!("{}/{BURST}", u64::from(rate) * u64::from(bytes) * 8),
@@ -241,7 +241,7 @@ fn words(load: Load, buffer: u64) -> Vec<String> {
 }
 
 /// Reads both ends' JSON.
-fn transfer(client: &Value, server: &Value, load: Load) -> anyhow::Result<Transfer> {
+fn transfer(client: &Value, server: &Value, load: TrafficLoad) -> anyhow::Result<Transfer> {
     if let Some(error) = client["error"].as_str() {
         bail!("iperf3: {error} ({load:?})");
     }
@@ -249,10 +249,10 @@ fn transfer(client: &Value, server: &Value, load: Load) -> anyhow::Result<Transf
     let figure = |value: &Value| value.as_f64().context("iperf3's JSON lacks a sum");
     let (seconds, bytes) = (figure(&received["seconds"])?, figure(&received["bytes"])?);
     Ok(match load {
-        Load::Tcp { .. } => {
+        TrafficLoad::Tcp { .. } => {
             Transfer { seconds, bytes, sent: 0.0, received: 0.0, out_of_order: 0.0 }
         }
-        Load::Udp { bytes: each, .. } => Transfer {
+        TrafficLoad::Udp { bytes: each, .. } => Transfer {
             seconds,
             bytes,
             sent: figure(&sent["packets"])?,
@@ -270,9 +270,9 @@ mod tests {
 
     #[test]
     fn a_load_is_said_in_bits() {
-        let load = Load::Udp { bytes: 64, packets_per_second: Some(160_000) };
+        let load = TrafficLoad::Udp { bytes: 64, packets_per_second: Some(160_000) };
         assert_eq!(words(load, 7).join(" "), "-u -l 64 -b 81920000/32 -w 7");
-        let load = Load::Tcp { streams: 4, congestion: Congestion::Cubic };
+        let load = TrafficLoad::Tcp { streams: 4, congestion: Congestion::Cubic };
         assert_eq!(words(load, 7).join(" "), "-P 4 -C cubic");
     }
 
@@ -281,7 +281,7 @@ mod tests {
         let client = json!({"end": {"sum_sent": {"packets": 54164, "seconds": 1.0},
             "sum_received": {"seconds": 2.0, "bytes": 1294528, "lost_packets": 32983}}});
         let server = json!({"end": {"streams": [{"udp": {"out_of_order": 3}}]}});
-        let load = Load::Udp { bytes: 64, packets_per_second: None };
+        let load = TrafficLoad::Udp { bytes: 64, packets_per_second: None };
         let transfer = transfer(&client, &server, load).unwrap();
         assert_eq!(transfer.out_of_order, 3.0);
         assert_eq!((transfer.received, transfer.received_pps()), (20_227.0, 10_113.5));
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn an_error_is_passed_on() {
         let client = json!({"error": "unable to connect to server"});
-        let load = Load::Tcp { streams: 1, congestion: Congestion::Cubic };
+        let load = TrafficLoad::Tcp { streams: 1, congestion: Congestion::Cubic };
         let error = transfer(&client, &Value::Null, load).unwrap_err();
         assert!(error.to_string().contains("unable to connect"));
     }

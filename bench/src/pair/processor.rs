@@ -11,7 +11,7 @@ pub type CpuTime = Duration;
 
 /// What uses CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum CpuTask {
     /// A process and all its threads, by its number.
     Process(u32),
     /// One thread of this process, by its number.
@@ -22,10 +22,10 @@ pub enum Task {
 ///
 /// # Errors
 /// When it is gone.
-pub fn of(task: Task) -> anyhow::Result<CpuTime> {
+pub fn of(task: CpuTask) -> anyhow::Result<CpuTime> {
     match task {
-        Task::Process(pid) => of_process(pid),
-        Task::Thread(tid) => from_stat(&format!("/proc/self/task/{tid}/stat")),
+        CpuTask::Process(pid) => of_process(pid),
+        CpuTask::Thread(tid) => from_stat(&format!("/proc/self/task/{tid}/stat")),
     }
 }
 
@@ -121,8 +121,8 @@ mod tests {
     #[test]
     fn a_thread_has_used_no_more_than_its_process() {
         let tid = nix::unistd::gettid().as_raw().unsigned_abs();
-        let thread = of(Task::Thread(tid)).unwrap();
-        assert!(thread <= of(Task::Process(std::process::id())).unwrap());
-        assert!(of(Task::Thread(0)).is_err());
+        let thread = of(CpuTask::Thread(tid)).unwrap();
+        assert!(thread <= of(CpuTask::Process(std::process::id())).unwrap());
+        assert!(of(CpuTask::Thread(0)).is_err());
     }
 }

@@ -4,14 +4,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
     /// The ESP transform.
-    pub transform: Transform,
+    pub transform: EspTransform,
     /// What ESP travels in.
-    pub encapsulation: Encapsulation,
+    pub encapsulation: EspEncapsulation,
 }
 
 /// An ESP transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transform {
+pub enum EspTransform {
     /// `rfc4106(gcm(aes))` with a 128-bit key and a 128-bit ICV.
     Gcm128,
     /// `cbc(aes)` with a 128-bit key and `hmac(sha1)` cut to 96 bits.
@@ -20,7 +20,7 @@ pub enum Transform {
 
 /// What ESP travels in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encapsulation {
+pub enum EspEncapsulation {
     /// IP protocol 50.
     Ip,
     /// UDP port 4500 (RFC 3948).
@@ -32,13 +32,13 @@ impl Protection {
     #[must_use]
     pub fn path(self) -> &'static str {
         match self.encapsulation {
-            Encapsulation::Udp => "uxfrm-udp",
-            Encapsulation::Ip => "uxfrm-esp",
+            EspEncapsulation::Udp => "uxfrm-udp",
+            EspEncapsulation::Ip => "uxfrm-esp",
         }
     }
 }
 
-impl Transform {
+impl EspTransform {
     /// `transform` of a row's case object, as the benches name it.
     #[must_use]
     pub fn key(self) -> &'static str {

@@ -12,7 +12,7 @@ use uxfrm_io::ethtool::{self, Switch, feature};
 use uxfrm_io::netns;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
-use super::site::{A, B, LAN, PREFIX_LEN, Site, WIRE, WIRE_MTU};
+use super::site::{A, B, GatewaySite, LAN, PREFIX_LEN, WIRE, WIRE_MTU};
 
 /// Bit 21 of a capability set (`linux/capability.h`).
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -31,7 +31,7 @@ pub struct Topology {
 
 /// What travels on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frames {
+pub enum WireFrames {
     /// Super-packets as they are, as between virtual machines of a host: what a veth does by itself.
     Super,
     /// None larger than the MTU, joined again by the receiver's GRO: as on a real wire.
@@ -149,10 +149,10 @@ impl Topology {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn carry(&self, frames: Frames) -> anyhow::Result<()> {
+    pub fn carry(&self, frames: WireFrames) -> anyhow::Result<()> {
         let (taken, joined) = match frames {
-            Frames::Super => (Switch::On, Switch::Off),
-            Frames::Real => (Switch::Off, Switch::On),
+            WireFrames::Super => (Switch::On, Switch::Off),
+            WireFrames::Real => (Switch::Off, Switch::On),
         };
         for namespace in [&self.a, &self.b] {
             namespace.enter(|| -> anyhow::Result<()> {
@@ -175,7 +175,7 @@ impl Topology {
         })?
     }
 
-    fn directions(&self) -> [(&Namespace, &Site, &Site); 2] {
+    fn directions(&self) -> [(&Namespace, &GatewaySite, &GatewaySite); 2] {
         [(&self.a, &A, &B), (&self.b, &B, &A)]
     }
 
@@ -189,7 +189,7 @@ impl Topology {
 }
 
 /// Gives `here` its address on the wire, in the namespace of the calling thread.
-fn settle(here: &Site) -> anyhow::Result<()> {
+fn settle(here: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let (loopback, wire) = (kernel.link("lo")?, kernel.link(WIRE)?);
     kernel.set_mtu(wire.index, WIRE_MTU)?;
@@ -200,14 +200,14 @@ fn settle(here: &Site) -> anyhow::Result<()> {
 }
 
 /// Gives `here` the address in its network, in the namespace of the calling thread.
-fn be_its_network(here: &Site) -> anyhow::Result<()> {
+fn be_its_network(here: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let loopback = kernel.link("lo")?;
     Ok(kernel.add_address(loopback.index, Prefix::host(here.lan.into()))?)
 }
 
 /// From the gateway's namespace to the host behind it, and to the network behind the other gateway.
-fn lead_to(host: &Namespace, here: &Site, there: &Site) -> anyhow::Result<()> {
+fn lead_to(host: &Namespace, here: &GatewaySite, there: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     kernel.add_veth(LAN, LAN, host.as_fd())?;
     let lan = kernel.link(LAN)?;
@@ -218,7 +218,7 @@ fn lead_to(host: &Namespace, here: &Site, there: &Site) -> anyhow::Result<()> {
 }
 
 /// The host behind a gateway, in the namespace of the calling thread.
-fn settle_behind(here: &Site) -> anyhow::Result<()> {
+fn settle_behind(here: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let (loopback, lan) = (kernel.link("lo")?, kernel.link(LAN)?);
     kernel.add_address(lan.index, prefix(here.lan))?;
@@ -230,7 +230,7 @@ fn settle_behind(here: &Site) -> anyhow::Result<()> {
     Ok(kernel.add_route(&Route::new(everywhere, via))?)
 }
 
-fn clear_route(here: &Site, there: &Site) -> Route {
+fn clear_route(here: &GatewaySite, there: &GatewaySite) -> Route {
     let mut route = Route::new(prefix(there.lan_net), Via::Gateway(there.wire.into(), None));
     route.source = Some(here.lan.into());
     route

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::rows::{Case, Report, Row};
+use super::rows::{BenchReport, Case, Row};
 
 const PANEL: f64 = 320.0;
 const HEIGHT: f64 = 270.0;
@@ -45,12 +45,12 @@ struct Panel {
 }
 
 /// The figures that a report's rows have curves for, each as an SVG element.
-pub(crate) fn figures(report: &Report) -> Vec<String> {
+pub(crate) fn figures(report: &BenchReport) -> Vec<String> {
     all(&report.rows).iter().map(|figure| svg(&drawn(figure, 0.0), figure.size())).collect()
 }
 
 /// All of them below each other, as a file of its own.
-pub(crate) fn file(report: &Report) -> String {
+pub(crate) fn file(report: &BenchReport) -> String {
     let mut content = String::from("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
     let mut size: (f64, f64) = (0.0, 0.0);
     for figure in all(&report.rows) {
@@ -334,27 +334,27 @@ fn apart<'a>(mut names: Vec<(f64, &'a str, &'a str)>) -> Vec<(f64, &'a str, &'a 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Machine, Sample};
+    use crate::report::{Machine, Samples};
 
     fn row(flows: u32, cache: &str, policies: u32, cycles: f64) -> Row {
         let case =
             Case::new().with("profile", "tunnels").with("family", 4).with("direction", "out");
         let case = case.with("match", "random").with("flows", flows).with("cache", cache);
-        let mut sample = Sample::default();
+        let mut sample = Samples::default();
         sample.push(cycles);
         let mut row = Row::of_packets(case.with("policies", policies), &sample, 64, 2e9);
         row.figure("floor_cycles", 30.0, 1);
         row
     }
 
-    fn report() -> Report {
+    fn report() -> BenchReport {
         let machine = Machine { cpu: "x".into(), cores: 1, tsc_hz: 2e9, kernel: "6".into() };
         let mut rows = Vec::new();
         for (policies, cycles) in [(1, 50.0), (1000, 90.0), (1_000_000, 300.0)] {
             rows.extend([4, 16_384].map(|flows| row(flows, "off", policies, cycles)));
             rows.extend([4, 16_384].map(|flows| row(flows, "on", policies, 60.0)));
         }
-        Report { bench: "lookup", machine, rows }
+        BenchReport { bench: "lookup", machine, rows }
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use super::published::lookup;
-use super::rows::{Machine, Report, Row, shown};
+use super::rows::{BenchReport, Machine, Row, shown};
 use super::{bars, curves};
 
-impl Report {
+impl BenchReport {
     /// The JSON object.
     ///
     /// # Errors
@@ -146,17 +146,21 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::report::{Case, Sample};
+    use crate::report::{Case, Samples};
 
-    fn report() -> Report {
-        let mut sample = Sample::default();
+    fn report() -> BenchReport {
+        let mut sample = Samples::default();
         for cycles in [300.0, 200.0, 250.0] {
             sample.push(cycles);
         }
         let case = Case::new().with("op", "seal").with("bytes", 1000);
         let machine =
             Machine { cpu: "a<b".to_owned(), cores: 2, tsc_hz: 2e9, kernel: "6.1".to_owned() };
-        Report { bench: "crypto", machine, rows: vec![Row::of_packets(case, &sample, 1000, 2e9)] }
+        BenchReport {
+            bench: "crypto",
+            machine,
+            rows: vec![Row::of_packets(case, &sample, 1000, 2e9)],
+        }
     }
 
     #[test]

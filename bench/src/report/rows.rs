@@ -3,11 +3,11 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::sample::Sample;
+use super::sample::Samples;
 
 /// One bench's result (DESIGN.md, "Measuring").
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// The bench's name.
     pub bench: &'static str,
     /// Where it ran.
@@ -77,7 +77,7 @@ impl Case {
 impl Row {
     /// The usual figures of packets of `bytes` each: median and best cycles per packet, and what the median comes to.
     #[must_use]
-    pub fn of_packets(case: Case, sample: &Sample, bytes: u32, tsc_hz: f64) -> Self {
+    pub fn of_packets(case: Case, sample: &Samples, bytes: u32, tsc_hz: f64) -> Self {
         let sorted = sample.sorted();
         let median = sample.median();
         let packets_per_second = tsc_hz / median;
@@ -93,7 +93,7 @@ impl Row {
 
     /// The figures of `count` requests in a row: median, best and worst microseconds of one, and what all take by the median.
     #[must_use]
-    pub fn of_requests(case: Case, sample: &Sample, count: u32, tsc_hz: f64) -> Self {
+    pub fn of_requests(case: Case, sample: &Samples, count: u32, tsc_hz: f64) -> Self {
         let micros = 1e6 / tsc_hz;
         let sorted = sample.sorted();
         let mut row = Self { case, figures: Map::new() };
@@ -107,7 +107,7 @@ impl Row {
 
     /// Median, best and worst cycles of an operation.
     #[must_use]
-    pub fn of_operations(case: Case, sample: &Sample) -> Self {
+    pub fn of_operations(case: Case, sample: &Samples) -> Self {
         let mut row = Self { case, figures: Map::new() };
         row.figure("cycles_per_operation", sample.median(), 1);
         row.figure("min", sample.min(), 1);

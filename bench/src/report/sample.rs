@@ -2,9 +2,9 @@
 
 /// One figure of each round: cycles per packet, most often.
 #[derive(Debug, Clone, Default)]
-pub struct Sample(Vec<f64>);
+pub struct Samples(Vec<f64>);
 
-impl Sample {
+impl Samples {
     /// One round more.
     pub fn push(&mut self, cycles_per_packet: f64) {
         self.0.push(cycles_per_packet);
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_median_of_many_is_known_better() {
         let confidence = |count: u32| {
-            let mut sample = Sample::default();
+            let mut sample = Samples::default();
             (0..count).for_each(|value| sample.push(f64::from(value)));
             sample.confidence()
         };

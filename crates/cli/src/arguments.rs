@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
-use uxfrm_bench::Filter;
+use uxfrm_bench::CaseFilter;
 
 use crate::demo::CaseName;
 
@@ -265,7 +265,7 @@ pub(crate) struct BenchOptions {
 
     /// Only the rows whose case has these values, as in `transform=gcm128,bytes=64`.
     #[arg(long, value_name = "KEY=VALUE,…", default_value_t)]
-    pub(crate) only: Filter,
+    pub(crate) only: CaseFilter,
 
     /// Write the rows as one JSON object to this file (`-`: standard output).
     #[arg(long, value_name = "FILE")]

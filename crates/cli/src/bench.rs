@@ -6,7 +6,7 @@ use crate::arguments::BenchOptions;
 
 /// Runs a bench by its name and prints what it found.
 pub(crate) fn execute(options: &BenchOptions) -> anyhow::Result<()> {
-    let measured = uxfrm_bench::Options {
+    let measured = uxfrm_bench::BenchOptions {
         only: options.only.clone(),
         quick: options.quick,
         json: options.json.clone(),

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use uxfrm_bench::pair::{
-    self, A, B, Gateway, Interrupt, Keys, Pinger, Protection, RoundTrips, Topology, Tuning,
+    self, A, B, GatewayProcess, GatewayTuning, Interrupt, Pinger, Protection, RoundTrips,
+    SaKeyPair, Topology,
 };
 use uxfrm_io::capture::Capture;
 
@@ -79,7 +80,7 @@ struct Demo {
 }
 
 /// What a case showed.
-struct Findings {
+struct CaseFindings {
     ping: RoundTrips,
     wire: Wire,
     throughput: Throughput,
@@ -92,7 +93,7 @@ impl Demo {
         let mut rows: Vec<Row> = Vec::new();
         for &case in cases {
             self.screen.line(&format!("\n{case}: {}", case.title()))?;
-            let Findings { ping, wire, throughput } =
+            let CaseFindings { ping, wire, throughput } =
                 self.find(case).with_context(|| format!("case {case}"))?;
             let clear_gbps = rows.first().map_or_else(|| throughput.gbps(), Row::gbps);
             rows.push(Row::new(case, &throughput, clear_gbps, ping, wire));
@@ -100,7 +101,7 @@ impl Demo {
         Ok(rows)
     }
 
-    fn find(&self, case: CaseName) -> anyhow::Result<Findings> {
+    fn find(&self, case: CaseName) -> anyhow::Result<CaseFindings> {
         match case.protection() {
             None => {
                 self.topology.open_clear_path()?;
@@ -113,16 +114,21 @@ impl Demo {
     }
 
     /// Starts both gateways, measures and ends them.
-    fn find_protected(&self, protection: Protection) -> anyhow::Result<Findings> {
+    fn find_protected(&self, protection: Protection) -> anyhow::Result<CaseFindings> {
         let directory = pair::private_directory("demo")?;
-        let keys = Keys::random()?;
+        let keys = SaKeyPair::random()?;
         let start = |here, there, namespace| {
-            let config =
-                pair::write(directory.path(), protection, &keys, (here, there), Tuning::default())?;
-            Gateway::start(here.name, namespace, &config, &self.interrupt)
+            let config = pair::write(
+                directory.path(),
+                protection,
+                &keys,
+                (here, there),
+                GatewayTuning::default(),
+            )?;
+            GatewayProcess::start(here.name, namespace, &config, &self.interrupt)
         };
         let mut gateways = [start(&A, &B, &self.topology.a)?, start(&B, &A, &self.topology.b)?];
-        let pids = gateways.each_ref().map(Gateway::pid);
+        let pids = gateways.each_ref().map(GatewayProcess::pid);
         self.screen.line(&format!("  uxfrm run in a (pid {}) and b (pid {})", pids[0], pids[1]))?;
         let findings = self.measure(&pids).map_err(|error| {
             gateways.iter_mut().fold(error, |error, gateway| gateway.explain(error))
@@ -134,7 +140,7 @@ impl Demo {
     }
 
     /// Pings, looks at the wire, then fills one TCP stream. The capture is over by then: it would cost.
-    fn measure(&self, gateways: &[u32]) -> anyhow::Result<Findings> {
+    fn measure(&self, gateways: &[u32]) -> anyhow::Result<CaseFindings> {
         let mut pinger = self.topology.a.enter(|| Pinger::new(A.lan, B.lan))??;
         pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
         let mut capture = self.topology.capture()?;
@@ -155,7 +161,7 @@ impl Demo {
         let tell = |gbps| self.screen.rate(gbps);
         let throughput = stream.measure(self.seconds, gateways, &self.interrupt, tell)?;
         self.screen.final_rate(throughput.gbps())?;
-        Ok(Findings { ping, wire, throughput })
+        Ok(CaseFindings { ping, wire, throughput })
     }
 }
 

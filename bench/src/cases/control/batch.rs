@@ -19,9 +19,9 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use uxfrm_io::{Namespace, rtnetlink::Rtnetlink};
 
-use crate::Options;
-use crate::pair::{Gateway, Interrupt, find_tun, gain_privileges, private_directory};
-use crate::report::{Case, Row, Sample};
+use crate::BenchOptions;
+use crate::pair::{GatewayProcess, Interrupt, find_tun, gain_privileges, private_directory};
+use crate::report::{Case, Row, Samples};
 
 const COUNT: u32 = 100_000;
 /// Proves that the bench works.
@@ -103,12 +103,12 @@ impl Lines {
 }
 
 /// The files and readers that the options leave.
-pub(super) fn wanted(options: &Options) -> Vec<(Reader, Lines)> {
+pub(super) fn wanted(options: &BenchOptions) -> Vec<(Reader, Lines)> {
     let count = count(options);
     TURNS.into_iter().filter(|turn| options.only.admits(&case(*turn, count))).collect()
 }
 
-const fn count(options: &Options) -> u32 {
+const fn count(options: &BenchOptions) -> u32 {
     if options.quick { FEW } else { COUNT }
 }
 
@@ -121,7 +121,7 @@ fn case((reader, lines): (Reader, Lines), count: u32) -> Case {
 ///
 /// # Errors
 /// Without root and user namespaces, `/dev/net/tun` or `ip`, and any failure of a reader.
-pub(super) fn run(wanted: &[(Reader, Lines)], options: &Options) -> anyhow::Result<Vec<Row>> {
+pub(super) fn run(wanted: &[(Reader, Lines)], options: &BenchOptions) -> anyhow::Result<Vec<Row>> {
     let count = count(options);
     if wanted.is_empty() {
         return Ok(Vec::new());
@@ -132,9 +132,9 @@ pub(super) fn run(wanted: &[(Reader, Lines)], options: &Options) -> anyhow::Resu
     }
     let stage = Stage::build(count)?;
     let interrupt = Interrupt::listen()?;
-    let gateway = Gateway::start("uxfrm", &stage.ours, &stage.configuration(), &interrupt)?;
-    let mut samples = TURNS.map(|turn| (turn, Sample::default()));
-    let mut ratios = Sample::default();
+    let gateway = GatewayProcess::start("uxfrm", &stage.ours, &stage.configuration(), &interrupt)?;
+    let mut samples = TURNS.map(|turn| (turn, Samples::default()));
+    let mut ratios = Samples::default();
     for _ in 0..options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS }) {
         let mut kernel = None;
         for (turn, sample) in samples.iter_mut().filter(|(turn, _)| wanted.contains(turn)) {
@@ -163,7 +163,7 @@ fn absent(reason: &anyhow::Error) -> Row {
     row
 }
 
-fn row(case: Case, turn: (Reader, Lines), sample: &Sample, ratios: &Sample, count: u32) -> Row {
+fn row(case: Case, turn: (Reader, Lines), sample: &Samples, ratios: &Samples, count: u32) -> Row {
     let mut row = Row { case, figures: serde_json::Map::new() };
     row.figure("us_per_request", sample.median() * 1e6 / f64::from(count), 3);
     row.figure("seconds", sample.median(), 4);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_row_says_whether_it_reaches_its_goal() {
-        let mut ratios = Sample::default();
+        let mut ratios = Samples::default();
         ratios.push(1.1);
         let turn = (Reader::Exec, Lines::Policies);
         let row = row(Case::new(), turn, &ratios, &ratios, 100);

@@ -7,8 +7,8 @@ use uxfrm_engine::Moment;
 use uxfrm_netlink::{ClientId, Groups, Options as SocketOptions};
 
 use super::{InProcessServer, MakeRequest, message, new_sa, policy};
-use crate::Options;
-use crate::report::{Case, Row, Sample};
+use crate::BenchOptions;
+use crate::report::{Case, Row, Samples};
 
 const COUNTS: [u32; 3] = [1000, 100_000, 1_000_000];
 /// Changes that workers see together while the databases are filled.
@@ -47,7 +47,7 @@ const DUMPS: [Dump; 3] = [
 ];
 
 /// The dumps that the options leave.
-pub(super) fn wanted(options: &Options) -> Vec<(Case, u32, Dump)> {
+pub(super) fn wanted(options: &BenchOptions) -> Vec<(Case, u32, Dump)> {
     let dumps = DUMPS.into_iter().flat_map(|dump| {
         let counts = COUNTS.into_iter().filter(|count| !options.quick || *count <= 1000);
         counts.map(move |count| {
@@ -89,7 +89,7 @@ fn measure(
             .zip(&parts)
             .for_each(|(quickest, part)| *quickest = part.min(*quickest));
     }
-    let mut each = Sample::default();
+    let mut each = Samples::default();
     quickest.iter().for_each(|micros| each.push(*micros));
     let mut row = Row { case, figures: serde_json::Map::new() };
     row.figure("us_per_datagram", each.median(), 2);
@@ -137,8 +137,11 @@ mod tests {
 
     #[test]
     fn every_policy_and_state_is_shown() {
-        let options =
-            Options { quick: true, only: "dump=policies".parse().unwrap(), ..Options::default() };
+        let options = BenchOptions {
+            quick: true,
+            only: "dump=policies".parse().unwrap(),
+            ..BenchOptions::default()
+        };
         let rows = run(wanted(&options)).unwrap();
         assert_eq!(rows.len(), 1);
         assert!(rows[0].figures["longest_us"].as_f64().unwrap() > 0.0);

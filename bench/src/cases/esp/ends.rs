@@ -1,4 +1,4 @@
-//! Two gateways with the same states: one sends, the other receives.
+//! Two gateways in memory with the same SAs: one sends, the other receives.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
@@ -14,77 +14,78 @@ use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::{PacketBuf, Pool, Protocol};
 use zerocopy::IntoBytes;
 
-use super::plan::{Scene, Shape, Way};
+use super::plan::{EspMode, EspSetup};
+use crate::direction::TestDirection;
 
-/// Both ends, for as many workers as may be.
-pub(super) struct Sites {
-    pub(super) sender: Site,
-    pub(super) receiver: Site,
-    ends: Ends,
+/// Both ends, for any number of workers.
+pub(super) struct TunnelEnds {
+    pub(super) sender: TunnelEnd,
+    pub(super) receiver: TunnelEnd,
+    ends: Addressing,
 }
 
-/// What the workers of one end share.
-pub(super) struct Site {
+/// The database that the workers of one end share, and the end's addresses.
+pub(super) struct TunnelEnd {
     pub(super) database: Database,
     own: Vec<IpAddr>,
 }
 
 /// One worker of one end.
-pub(super) struct Gateway {
+pub(super) struct EndWorker {
     pub(super) worker: Worker,
     pub(super) pool: Pool,
     pub(super) out: Output,
 }
 
-/// A worker of each end, and the heads of the packets that go from one to the other: flow n by SA n.
-pub(super) struct Gateways {
-    pub(super) sender: Gateway,
-    pub(super) receiver: Gateway,
-    heads: Vec<Head>,
-    /// The flow that comes next.
+/// A worker of each end, and the headers of the packets between them: flow n uses SA n.
+pub(super) struct WorkerPair {
+    pub(super) sender: EndWorker,
+    pub(super) receiver: EndWorker,
+    heads: Vec<PacketHeader>,
+    /// The next flow.
     at: usize,
 }
 
 /// IP and UDP headers without lengths.
 #[derive(Clone, Copy)]
-struct Head {
+struct PacketHeader {
     bytes: [u8; 48],
     ip_len: usize,
 }
 
-/// The whole time that a bench runs.
+/// The clock stands still while a bench runs.
 pub(super) const NOW: Moment = Moment::from_secs(1);
 
-impl Sites {
-    /// The end that is measured is a hub, whose peers the other end is.
-    pub(super) fn new(scene: &Scene, measured: Way) -> anyhow::Result<Self> {
-        let ends = Ends { shape: scene.shape, hub: measured };
-        let mut near: Vec<_> = (0..scene.sas).map(|number| ends.near(number)).collect();
-        let mut far: Vec<_> = (0..scene.sas).map(|number| ends.far(number)).collect();
+impl TunnelEnds {
+    /// The measured end is a hub; the other end stands for its peers.
+    pub(super) fn new(setup: &EspSetup, measured: TestDirection) -> anyhow::Result<Self> {
+        let ends = Addressing { mode: setup.mode, hub: measured };
+        let mut near: Vec<_> = (0..setup.sas).map(|number| ends.near(number)).collect();
+        let mut far: Vec<_> = (0..setup.sas).map(|number| ends.far(number)).collect();
         near.dedup();
         far.dedup();
         Ok(Self {
-            sender: Site::new(scene, &ends, &[Direction::Out], near)?,
-            receiver: Site::new(scene, &ends, &[Direction::In, Direction::Forward], far)?,
+            sender: TunnelEnd::new(setup, &ends, &[Direction::Out], near)?,
+            receiver: TunnelEnd::new(setup, &ends, &[Direction::In, Direction::Forward], far)?,
             ends,
         })
     }
 
     /// A worker of each end, with packets of some flows.
-    pub(super) fn gateways(&self, flows: Range<usize>) -> anyhow::Result<Gateways> {
-        let (sender, receiver) = (self.sender.gateway()?, self.receiver.gateway()?);
+    pub(super) fn worker_pair(&self, flows: Range<usize>) -> anyhow::Result<WorkerPair> {
+        let (sender, receiver) = (self.sender.worker()?, self.receiver.worker()?);
         let heads = flows.map(|number| self.ends.head(number)).collect();
-        Ok(Gateways { sender, receiver, heads, at: 0 })
+        Ok(WorkerPair { sender, receiver, heads, at: 0 })
     }
 }
 
-impl Gateways {
-    /// Begins with the first flow again.
+impl WorkerPair {
+    /// Restarts at the first flow.
     pub(super) fn rewind(&mut self) {
         self.at = 0;
     }
 
-    /// Makes the next flow's packet of `bytes` bytes of what the buffer held.
+    /// Rewrites the buffer as a packet of the next flow, `bytes` long.
     pub(super) fn fill(&mut self, packet: &mut PacketBuf, bytes: usize) {
         let head = &self.heads[self.at];
         self.at = (self.at + 1) % self.heads.len();
@@ -95,17 +96,17 @@ impl Gateways {
     }
 }
 
-impl Site {
+impl TunnelEnd {
     fn new(
-        scene: &Scene,
-        ends: &Ends,
+        setup: &EspSetup,
+        ends: &Addressing,
         directions: &[Direction],
         own: Vec<IpAddr>,
     ) -> anyhow::Result<Self> {
         let mut database = Database::new(Backend::Auto, 1);
         database.apply(NOW, |change| -> anyhow::Result<()> {
-            for number in 0..scene.sas {
-                change.add_sa(ends.state(number, scene))?;
+            for number in 0..setup.sas {
+                change.add_sa(ends.state(number, setup))?;
                 for direction in directions {
                     change.add_policy(ends.policy(number, *direction)?)?;
                 }
@@ -115,23 +116,23 @@ impl Site {
         Ok(Self { database, own })
     }
 
-    fn gateway(&self) -> anyhow::Result<Gateway> {
-        // Nothing is to be fragmented.
+    fn worker(&self) -> anyhow::Result<EndWorker> {
+        // Large enough that nothing is fragmented.
         let addresses = self.own.iter().copied().collect();
         let settings = Settings { addresses, mtu: 9000, ..Settings::default() };
         let worker = Worker::new(settings, &self.database.published())?;
-        Ok(Gateway { worker, pool: Pool::new(), out: Output::default() })
+        Ok(EndWorker { worker, pool: Pool::new(), out: Output::default() })
     }
 }
 
-impl Head {
+impl PacketHeader {
     fn write(&self, packet: &mut [u8]) {
         let (ip_len, len) = (self.ip_len, packet.len());
         packet[..ip_len + 8].copy_from_slice(&self.bytes[..ip_len + 8]);
         let below = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
         if ip_len == ipv4::HEADER_LEN {
             packet[2..4].copy_from_slice(&below(len));
-            // As long as it was made.
+            // It cannot fail: the header is whole.
             let _ = ipv4::fill_checksum(packet);
         } else {
             packet[4..6].copy_from_slice(&below(len - ip_len));
@@ -140,25 +141,25 @@ impl Head {
     }
 }
 
-/// Who talks to whom. In transport mode the gateways do themselves.
-struct Ends {
-    shape: Shape,
-    /// The gateway of this way has one address and as many peers as there are states.
-    hub: Way,
+/// Addresses of gateways and flows. In transport mode the gateways are the hosts.
+struct Addressing {
+    mode: EspMode,
+    /// The gateway on this side has one address and as many peers as there are SAs.
+    hub: TestDirection,
 }
 
-impl Ends {
+impl Addressing {
     fn near(&self, number: usize) -> IpAddr {
-        self.address(0, if self.hub == Way::Out { 0 } else { number })
+        self.address(0, if self.hub == TestDirection::Out { 0 } else { number })
     }
 
     fn far(&self, number: usize) -> IpAddr {
-        self.address(1, if self.hub == Way::In { 0 } else { number })
+        self.address(1, if self.hub == TestDirection::In { 0 } else { number })
     }
 
-    /// Of a flow: source and destination.
+    /// Source and destination of a flow.
     fn hosts(&self, number: usize) -> (IpAddr, IpAddr) {
-        if self.shape.is_tunnel() {
+        if self.mode.is_tunnel() {
             (self.address(2, 1), self.address(3, number))
         } else {
             (self.near(number), self.far(number))
@@ -167,7 +168,7 @@ impl Ends {
 
     fn address(&self, network: u8, number: usize) -> IpAddr {
         let [low, high, ..] = number.to_le_bytes();
-        if self.shape.is_ipv6() {
+        if self.mode.is_ipv6() {
             let last = u16::from_be_bytes([high, low]);
             IpAddr::V6(Ipv6Addr::new(0xfd00, network.into(), 0, 0, 0, 0, 1, last))
         } else {
@@ -175,7 +176,7 @@ impl Ends {
         }
     }
 
-    fn head(&self, number: usize) -> Head {
+    fn head(&self, number: usize) -> PacketHeader {
         let mut bytes = [0; 48];
         let ip_len = match self.hosts(number) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -192,21 +193,21 @@ impl Ends {
         };
         bytes[ip_len + 1] = 7;
         bytes[ip_len + 3] = 9;
-        Head { bytes, ip_len }
+        PacketHeader { bytes, ip_len }
     }
 
     fn mode(&self) -> Mode {
-        if self.shape.is_tunnel() { Mode::Tunnel } else { Mode::Transport }
+        if self.mode.is_tunnel() { Mode::Tunnel } else { Mode::Transport }
     }
 
-    fn state(&self, number: usize, scene: &Scene) -> SaConfig {
-        let [encryption_key, authentication_key] = scene.material(number);
+    fn state(&self, number: usize, setup: &EspSetup) -> SaConfig {
+        let [encryption_key, authentication_key] = setup.material(number);
         let spi = Spi(0x1000 + u32::try_from(number).unwrap_or(0));
         SaConfig {
             mode: self.mode(),
             reqid: Reqid(1),
-            replay: ReplayConfig { window: scene.window, sent: 0, received: 0 },
-            encap: self.shape.is_in_udp().then(|| UdpEncap {
+            replay: ReplayConfig { window: setup.window, sent: 0, received: 0 },
+            encap: self.mode.is_in_udp().then(|| UdpEncap {
                 kind: UdpEncapKind::Esp,
                 source_port: 4500,
                 destination_port: 4500,
@@ -215,7 +216,7 @@ impl Ends {
             ..SaConfig::new(
                 SaId { destination: self.far(number), spi, protocol: SaProtocol::Esp },
                 self.near(number),
-                SaTransform { transform: scene.transform, encryption_key, authentication_key },
+                SaTransform { transform: setup.transform, encryption_key, authentication_key },
             )
         }
     }
@@ -224,7 +225,7 @@ impl Ends {
         let (source, destination) = self.hosts(number);
         let network =
             |address: IpAddr| Prefix::new(address, if address.is_ipv4() { 24 } else { 64 });
-        let by_source = !self.shape.is_tunnel() && self.hub == Way::In;
+        let by_source = !self.mode.is_tunnel() && self.hub == TestDirection::In;
         let (source_net, destination_net) = if by_source {
             (Prefix::host(source), network(destination)?)
         } else {

@@ -1,11 +1,12 @@
-//! What `make bench-gate` counts the instructions of: fixed paths, with the null transform, so that no crypto library chooses its way by the
-//! processor.
+//! The paths whose instructions `make bench-gate` counts. They use the null transform, so that no
+//! crypto library picks its code by the processor.
 
 use anyhow::Context;
 
-use super::gateways::{Gateway, Sites};
-use super::plan::{Scene, Shape, Variant, WINDOW, Way};
-use super::trial::Trial;
+use super::ends::{EndWorker, TunnelEnds};
+use super::measurement::Measurement;
+use super::plan::{EspCase, EspMode, EspSetup, WINDOW};
+use crate::direction::TestDirection;
 use crate::report::Case;
 
 /// Packets whose instructions are counted.
@@ -27,37 +28,38 @@ pub const PATHS: &[&str] = &[
     "in-tunnel4_udp-64-1-256",
 ];
 
-/// Sends [`PACKETS`] packets down a path, within calls of `counted`; twice as many before, which are not counted.
+/// Sends [`PACKETS`] packets down a path within calls of `counted`, after twice as many that are not
+/// counted.
 ///
 /// # Errors
-/// An unknown path, or what making its states has.
+/// An unknown path, or SAs that can't be made.
 pub fn walk(path: &str) -> anyhow::Result<()> {
     let unknown = || format!("no path \"{path}\": there are {}", PATHS.join(", "));
     let [direction, mode, bytes, sas, batch] =
         path.split('-').collect::<Vec<_>>().try_into().ok().with_context(unknown)?;
     let mode = mode.replace('_', "-");
-    let shape = Shape::ALL.into_iter().find(|shape| shape.name() == mode);
-    let shape = shape.with_context(unknown)?;
+    let mode = EspMode::ALL.into_iter().find(|known| known.name() == mode);
+    let mode = mode.with_context(unknown)?;
     let transform = uxfrm_crypto::Transform::cipher_auth(None, None)?;
-    let scene = Scene { name: "null", transform, shape, sas: sas.parse()?, window: WINDOW };
-    let way = if direction == "in" { Way::In } else { Way::Out };
+    let setup = EspSetup { name: "null", transform, mode, sas: sas.parse()?, window: WINDOW };
+    let direction = if direction == "in" { TestDirection::In } else { TestDirection::Out };
     let (bytes, batch) = (bytes.parse()?, batch.parse()?);
-    let variant = Variant { case: Case::new(), way, bytes, batch, shape, transform };
-    let mut gateways = Sites::new(&scene, way)?.gateways(0..scene.sas)?;
-    let mut trial = Trial::new(variant);
-    // 8 times as many packets as a flow cache needs to know its flows.
-    trial.walk(&mut gateways, 2 * PACKETS, |trial, gateway| {
-        trial.pass(gateway, way);
+    let esp_case = EspCase { case: Case::new(), direction, bytes, batch, mode, transform };
+    let mut pair = TunnelEnds::new(&setup, direction)?.worker_pair(0..setup.sas)?;
+    let mut measurement = Measurement::new(esp_case);
+    // 8 times as many packets as a flow cache needs to hold its flows.
+    measurement.walk(&mut pair, 2 * PACKETS, |measurement, end| {
+        measurement.pass(end, direction);
     })?;
-    trial.walk(&mut gateways, PACKETS, |trial, gateway| {
-        counted(trial, gateway, way);
+    measurement.walk(&mut pair, PACKETS, |measurement, end| {
+        counted(measurement, end, direction);
     })
 }
 
-/// Under this name callgrind counts (`scripts/bench-gate`).
+/// Callgrind counts inside this function, by its name (`scripts/bench-gate`).
 #[inline(never)]
-fn counted(trial: &mut Trial, gateway: &mut Gateway, way: Way) -> f64 {
-    trial.pass(gateway, way)
+fn counted(measurement: &mut Measurement, end: &mut EndWorker, direction: TestDirection) -> f64 {
+    measurement.pass(end, direction)
 }
 
 #[cfg(test)]
@@ -65,7 +67,7 @@ mod tests {
     use super::PATHS;
 
     #[test]
-    fn each_path_has_its_figure_and_each_figure_its_path() {
+    fn gate_file_lists_exactly_the_paths() {
         let lines = include_str!("../../../gate.txt").lines().filter(|line| !line.starts_with('#'));
         let named: Vec<&str> =
             lines.filter_map(|line| line.split_ascii_whitespace().next()).collect();

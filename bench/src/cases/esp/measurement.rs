@@ -1,39 +1,40 @@
-//! One row in the making.
+//! The measurement of one row, and the baseline beside it.
 
 use anyhow::ensure;
 use uxfrm_crypto::{Authenticity, Crypter, Iv, OpenJob, SaKey, SealJob, SeqHigh, Transform};
 use uxfrm_engine::{Stage, Watch};
 use uxfrm_packet::{Batch, PacketBuf};
 
-use super::gateways::{Gateway, Gateways, NOW};
-use super::plan::{Scene, Variant, Way};
+use super::ends::{EndWorker, NOW, WorkerPair};
+use super::plan::{EspCase, EspSetup};
+use crate::direction::TestDirection;
 
 use crate::clock::TscClock;
-use crate::report::{Row, Sample};
+use crate::report::{Row, Samples};
 use crate::ring::{ROOM, Ring};
 
 /// Packets of one call of the crypto library, as the engine makes them.
 const CALL: usize = 64;
 
-/// What the floor is measured with.
-pub(super) struct Yardstick {
+/// The crypto library alone, with the same keys.
+pub(super) struct Baseline {
     crypter: Crypter,
-    /// Those of the states, in their order.
+    /// The SAs' keys in their order.
     keys: Vec<SaKey>,
-    /// Where copies go.
+    /// Targets of copies, for the null transform.
     copies: Vec<[u8; 2048]>,
 }
 
-pub(super) struct Trial {
-    variant: Variant,
+pub(super) struct Measurement {
+    esp_case: EspCase,
     stages: Option<Stages>,
     incoming: Ring,
     outgoing: Ring,
     batch: Batch,
-    /// IV counters of the floor: never one that an SA has used.
+    /// IV counter of the baseline, beyond those that SAs use.
     counter: u64,
-    sample: Sample,
-    floor: Sample,
+    sample: Samples,
+    floor: Samples,
 }
 
 /// Cycles of each stage since `last`, over all batches.
@@ -45,63 +46,63 @@ struct Stages {
     packets: usize,
 }
 
-impl Yardstick {
-    pub(super) fn new(scene: &Scene) -> anyhow::Result<Self> {
-        let (crypter, keys) = (Crypter::new()?, scene.keys()?);
+impl Baseline {
+    pub(super) fn new(setup: &EspSetup) -> anyhow::Result<Self> {
+        let (crypter, keys) = (Crypter::new()?, setup.keys()?);
         Ok(Self { crypter, keys, copies: vec![[1; 2048]; ROOM] })
     }
 }
 
-impl Trial {
-    pub(super) fn new(variant: Variant) -> Self {
+impl Measurement {
+    pub(super) fn new(esp_case: EspCase) -> Self {
         let mut incoming = Ring::new();
         let mut pool = uxfrm_packet::Pool::new();
         for _ in 0..ROOM {
             incoming.push(pool.take(uxfrm_packet::SizeClass::Packet));
         }
         Self {
-            variant,
+            esp_case,
             stages: None,
             incoming,
             outgoing: Ring::new(),
             batch: Batch::new(),
             counter: 1 << 62,
-            sample: Sample::default(),
-            floor: Sample::default(),
+            sample: Samples::default(),
+            floor: Samples::default(),
         }
     }
 
-    /// One that also tells what each stage takes.
-    pub(super) fn by_stages(variant: Variant) -> Self {
-        Self { stages: Some(Stages::new()), ..Self::new(variant) }
+    /// Also measures each stage.
+    pub(super) fn by_stages(esp_case: EspCase) -> Self {
+        Self { stages: Some(Stages::new()), ..Self::new(esp_case) }
     }
 
-    pub(super) const fn way(&self) -> Way {
-        self.variant.way
+    pub(super) const fn direction(&self) -> TestDirection {
+        self.esp_case.direction
     }
 
-    /// Forgets what was measured while all was cold.
+    /// Discards the samples of the warm-up.
     pub(super) fn forget(&mut self) {
-        (self.sample, self.floor) = (Sample::default(), Sample::default());
+        (self.sample, self.floor) = (Samples::default(), Samples::default());
         self.stages = self.stages.take().map(|_| Stages::new());
     }
 
-    /// `steps` times [`ROOM`] packets, and the floor of each.
+    /// Passes `steps` times [`ROOM`] packets, and measures the floor after each.
     pub(super) fn round(
         &mut self,
-        gateways: &mut Gateways,
-        yardstick: &mut Yardstick,
+        pair: &mut WorkerPair,
+        baseline: &mut Baseline,
         steps: usize,
     ) -> anyhow::Result<()> {
-        let (mut path, mut floor) = (Sample::default(), Sample::default());
-        gateways.rewind();
+        let (mut path, mut floor) = (Samples::default(), Samples::default());
+        pair.rewind();
         for step in 0..steps {
-            self.feed(gateways);
-            path.push(match self.variant.way {
-                Way::Out => self.pass(&mut gateways.sender, Way::Out),
-                Way::In => self.pass(&mut gateways.receiver, Way::In),
+            self.feed(pair);
+            path.push(match self.esp_case.direction {
+                TestDirection::Out => self.pass(&mut pair.sender, TestDirection::Out),
+                TestDirection::In => self.pass(&mut pair.receiver, TestDirection::In),
             });
-            floor.push(self.floor(yardstick, step * ROOM)?);
+            floor.push(self.floor(baseline, step * ROOM)?);
             self.take_back()?;
         }
         self.sample.push(path.median());
@@ -109,20 +110,20 @@ impl Trial {
         Ok(())
     }
 
-    /// `packets` packets, each [`ROOM`] of which `pass` has the gateway of their way work on.
+    /// Feeds `packets` packets, [`ROOM`] at a time, and calls `pass` with the end that processes them.
     pub(super) fn walk(
         &mut self,
-        gateways: &mut Gateways,
+        pair: &mut WorkerPair,
         packets: usize,
-        mut pass: impl FnMut(&mut Self, &mut Gateway),
+        mut pass: impl FnMut(&mut Self, &mut EndWorker),
     ) -> anyhow::Result<()> {
         for _ in 0..packets / ROOM {
-            self.feed(gateways);
+            self.feed(pair);
             pass(
                 self,
-                match self.variant.way {
-                    Way::Out => &mut gateways.sender,
-                    Way::In => &mut gateways.receiver,
+                match self.esp_case.direction {
+                    TestDirection::Out => &mut pair.sender,
+                    TestDirection::In => &mut pair.receiver,
                 },
             );
             self.take_back()?;
@@ -130,7 +131,7 @@ impl Trial {
         Ok(())
     }
 
-    /// All packets that went in must have come out.
+    /// Returns the packets to the incoming port; all that went in must have come out.
     fn take_back(&mut self) -> anyhow::Result<()> {
         ensure!(self.outgoing.len() == ROOM, "{} of {ROOM} packets came out", self.outgoing.len());
         for packet in self.outgoing.drain() {
@@ -140,8 +141,8 @@ impl Trial {
     }
 
     pub(super) fn row(self, hz: f64) -> Row {
-        let Self { variant, stages, sample, floor, .. } = self;
-        let mut row = Row::of_packets(variant.case, &sample, variant.bytes, hz);
+        let Self { esp_case, stages, sample, floor, .. } = self;
+        let mut row = Row::of_packets(esp_case.case, &sample, esp_case.bytes, hz);
         row.figure("floor_cycles", floor.median(), 1);
         row.figure("floor_min", floor.quantile(0.0), 1);
         row.figure("over_floor", sample.median() - floor.median(), 1);
@@ -153,33 +154,33 @@ impl Trial {
         row
     }
 
-    /// Plain packets, or those that the sender made of them, into the port.
-    fn feed(&mut self, gateways: &mut Gateways) {
-        let bytes = self.variant.bytes as usize;
+    /// Fills the port with plain packets, or with the sender's ESP packets if inbound is measured.
+    fn feed(&mut self, pair: &mut WorkerPair) {
+        let bytes = self.esp_case.bytes as usize;
         for packet in self.incoming.packets() {
-            gateways.fill(packet, bytes);
+            pair.fill(packet, bytes);
         }
-        if self.variant.way == Way::In {
+        if self.esp_case.direction == TestDirection::In {
             self.incoming.receive(ROOM, &mut self.batch);
-            let Gateway { worker, pool, out, .. } = &mut gateways.sender;
+            let EndWorker { worker, pool, out, .. } = &mut pair.sender;
             worker.outbound(&mut self.batch, NOW, pool, out);
             self.incoming.transmit(&mut out.wire);
         }
     }
 
     /// Cycles per packet from port to port.
-    pub(super) fn pass(&mut self, gateway: &mut Gateway, way: Way) -> f64 {
+    pub(super) fn pass(&mut self, end: &mut EndWorker, direction: TestDirection) -> f64 {
         let count = self.incoming.len();
         match self.stages.take() {
             None => {
                 let from = TscClock::now();
-                self.batches(gateway, way, &mut ());
+                self.batches(end, direction, &mut ());
                 TscClock::per_packet(from, count)
             }
             Some(mut stages) => {
                 let from = TscClock::now();
                 stages.last = from;
-                self.batches(gateway, way, &mut stages);
+                self.batches(end, direction, &mut stages);
                 stages.packets += count;
                 self.stages = Some(stages);
                 TscClock::per_packet(from, count)
@@ -188,16 +189,21 @@ impl Trial {
     }
 
     #[inline]
-    fn batches(&mut self, gateway: &mut Gateway, way: Way, watch: &mut impl PortWatch) {
-        let Gateway { worker, pool, out, .. } = gateway;
-        while self.incoming.receive(self.variant.batch, &mut self.batch) > 0 {
+    fn batches(
+        &mut self,
+        end: &mut EndWorker,
+        direction: TestDirection,
+        watch: &mut impl PortWatch,
+    ) {
+        let EndWorker { worker, pool, out, .. } = end;
+        while self.incoming.receive(self.esp_case.batch, &mut self.batch) > 0 {
             watch.received();
-            match way {
-                Way::Out => {
+            match direction {
+                TestDirection::Out => {
                     worker.outbound_watched(&mut self.batch, NOW, pool, out, watch);
                     self.outgoing.transmit(&mut out.wire);
                 }
-                Way::In => {
+                TestDirection::In => {
                     worker.inbound_watched(&mut self.batch, NOW, pool, out, watch);
                     self.outgoing.transmit(&mut out.host);
                 }
@@ -206,25 +212,25 @@ impl Trial {
         }
     }
 
-    /// Cycles per packet of the crypto library alone, with what the path has put out. For the way in it is what the sender made of that: packets
-    /// are sealed once more where they lie, which is not measured.
-    fn floor(&mut self, yardstick: &mut Yardstick, first: usize) -> anyhow::Result<f64> {
-        let Variant { transform, bytes, batch, shape, way, .. } = &self.variant;
+    /// Cycles per packet of the crypto library alone, on the buffers that the path put out. Inbound,
+    /// packets are first sealed again in place, which is not measured.
+    fn floor(&mut self, baseline: &mut Baseline, first: usize) -> anyhow::Result<f64> {
+        let EspCase { transform, bytes, batch, mode, direction, .. } = &self.esp_case;
         let packets = self.outgoing.packets();
         if transform.iv_len() == 0 && !transform.authenticates() {
-            return Ok(copies(packets, &mut yardstick.copies, *bytes as usize));
+            return Ok(copies(packets, &mut baseline.copies, *bytes as usize));
         }
         let call = CALL.min(*batch);
-        let len = esp_len(transform, *bytes as usize, *shape);
+        let len = esp_len(transform, *bytes as usize, *mode);
         let mut room: Vec<&mut [u8]> = Vec::with_capacity(packets.len());
         for packet in packets {
-            // The same place as in the path, whichever way it went.
+            // The same offset as in the path, in either direction.
             packet.reset();
             packet.push(transform.iv_len() + 8);
             packet.trim(0);
             room.extend(packet.append(len));
         }
-        let Yardstick { crypter, keys, .. } = yardstick;
+        let Baseline { crypter, keys, .. } = baseline;
         let key = |at: usize| &keys[(first + at) % keys.len()];
         let mut jobs: Vec<SealJob<'_>> = Vec::with_capacity(room.len());
         for (at, esp) in room.iter_mut().enumerate() {
@@ -236,7 +242,7 @@ impl Trial {
         jobs.chunks_mut(call).for_each(|jobs| sealed &= crypter.seal(jobs));
         let sealing = TscClock::per_packet(from, jobs.len());
         ensure!(sealed, "a packet was not sealed");
-        if *way == Way::Out {
+        if *direction == TestDirection::Out {
             return Ok(sealing);
         }
         drop(jobs);
@@ -256,9 +262,9 @@ impl Trial {
 }
 
 /// Bytes from SPI to ICV around a packet of `bytes` bytes.
-fn esp_len(transform: &Transform, bytes: usize, shape: super::Shape) -> usize {
-    let ip = if shape.is_ipv6() { 40 } else { 20 };
-    let text = if shape.is_tunnel() { bytes } else { bytes - ip };
+fn esp_len(transform: &Transform, bytes: usize, mode: super::EspMode) -> usize {
+    let ip = if mode.is_ipv6() { 40 } else { 20 };
+    let text = if mode.is_tunnel() { bytes } else { bytes - ip };
     transform.overhead() + (text + 2).next_multiple_of(transform.block_len().max(4))
 }
 
@@ -271,7 +277,7 @@ fn copies(packets: &[PacketBuf], targets: &mut [[u8; 2048]], bytes: usize) -> f6
     TscClock::per_packet(from, packets.len())
 }
 
-/// Told of the ports too.
+/// A [`Watch`] that also sees the ports.
 trait PortWatch: Watch {
     fn received(&mut self);
     fn transmitted(&mut self);
@@ -314,7 +320,7 @@ impl Stages {
         now.wrapping_sub(std::mem::replace(&mut self.last, now))
     }
 
-    /// Mean cycles per packet of each stage that there was.
+    /// Mean cycles per packet of each stage that took any.
     fn figures(&self) -> Vec<(String, f64)> {
         let stages = Stage::ALL.iter().zip(self.sums);
         let named = stages.map(|(stage, cycles)| (format!("stage_{}", stage.name()), cycles));

@@ -1,22 +1,24 @@
-//! Which cases there are: a scene has what two gateways must be set up for, a case what can be varied between them.
+//! The cases: an [`EspSetup`] is what two gateways are built for, an [`EspCase`] varies on it.
 
 use uxfrm_crypto::{Backend, KeyMaterial, SaKey, Transform};
 
-use crate::Options;
+use crate::BenchOptions;
 use crate::cases::crypto::transforms;
+use crate::direction::TestDirection;
 use crate::report::Case;
 
 const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
-/// With 256 each packet of a batch is another's, and the second-level cache has room for all that they need; it has none for 4096.
+/// With 256 SAs each packet of a batch has its own, and their data fit the second-level cache; those
+/// of 4096 do not.
 const SAS: [usize; 4] = [1, 64, 256, 4096];
-/// Enough for all packets of a [`Ring`](crate::ring::Ring), in any order.
+/// Replay window: enough for all packets of a [`Ring`](crate::ring::Ring), in any order.
 pub(super) const WINDOW: u32 = 1024;
 const BATCHES: [usize; 4] = [1, 32, 64, 256];
 
-/// Mode and families of a tunnel; the families of inner and outer packets are the same.
+/// Mode, address family and encapsulation; inner and outer packets have the same family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Shape {
+pub enum EspMode {
     Transport4,
     Transport6,
     Tunnel4,
@@ -26,7 +28,7 @@ pub enum Shape {
     Tunnel6Udp,
 }
 
-impl Shape {
+impl EspMode {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Tunnel4,
@@ -38,7 +40,7 @@ impl Shape {
         Self::Transport4Udp,
     ];
 
-    /// As `mode` has it.
+    /// The value of the `mode` key.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,78 +67,71 @@ impl Shape {
     }
 }
 
-/// From the host to the wire, or back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    Out,
-    In,
-}
-
 /// What two gateways are set up for.
 #[derive(Debug)]
-pub(super) struct Scene {
+pub(super) struct EspSetup {
     pub(super) name: &'static str,
     pub(super) transform: Transform,
-    pub(super) shape: Shape,
+    pub(super) mode: EspMode,
     pub(super) sas: usize,
-    /// Of the receiver, in packets.
+    /// The receiver's replay window in packets.
     pub(super) window: u32,
 }
 
-/// One row to be.
+/// The parameters of one row.
 #[derive(Debug)]
-pub(super) struct Variant {
+pub(super) struct EspCase {
     pub(super) case: Case,
-    pub(super) way: Way,
+    pub(super) direction: TestDirection,
     pub(super) bytes: u32,
     pub(super) batch: usize,
-    pub(super) shape: Shape,
+    pub(super) mode: EspMode,
     pub(super) transform: Transform,
 }
 
-/// The scenes that the options leave.
-pub(super) fn scenes(options: &Options) -> anyhow::Result<Vec<Scene>> {
-    let mut scenes = Vec::new();
+/// The setups that the options leave.
+pub(super) fn setups(options: &BenchOptions) -> anyhow::Result<Vec<EspSetup>> {
+    let mut setups = Vec::new();
     for (name, transform) in transforms()? {
-        for shape in Shape::ALL {
+        for mode in EspMode::ALL {
             for sas in SAS {
-                let scene = Scene { name, transform, shape, sas, window: WINDOW };
-                if !scene.cases(options).is_empty() {
-                    scenes.push(scene);
+                let setup = EspSetup { name, transform, mode, sas, window: WINDOW };
+                if !setup.cases(options).is_empty() {
+                    setups.push(setup);
                 }
             }
         }
     }
-    Ok(scenes)
+    Ok(setups)
 }
 
-impl Scene {
-    /// The rows of this scene that the options leave.
-    pub(super) fn cases(&self, options: &Options) -> Vec<Variant> {
-        let mut variants = Vec::new();
-        for (way, direction) in [(Way::Out, "out"), (Way::In, "in")] {
+impl EspSetup {
+    /// The rows of this setup that the options leave.
+    pub(super) fn cases(&self, options: &BenchOptions) -> Vec<EspCase> {
+        let mut cases = Vec::new();
+        for direction in TestDirection::BOTH {
             for bytes in SIZES {
                 for batch in BATCHES {
-                    let case = Case::new().with("direction", direction);
+                    let case = Case::new().with("direction", direction.name());
                     let case = case.with("transform", self.name).with("bytes", bytes);
-                    let case = case.with("sas", self.sas).with("mode", self.shape.name());
+                    let case = case.with("sas", self.sas).with("mode", self.mode.name());
                     let case = case.with("batch", batch);
                     if self.is_usual(bytes, batch, options) && options.only.admits(&case) {
-                        let (shape, transform) = (self.shape, self.transform);
-                        variants.push(Variant { case, way, bytes, batch, shape, transform });
+                        let (mode, transform) = (self.mode, self.transform);
+                        cases.push(EspCase { case, direction, bytes, batch, mode, transform });
                     }
                 }
             }
         }
-        variants
+        cases
     }
 
-    /// Whether nobody has to ask for it.
-    fn is_usual(&self, bytes: u32, batch: usize, options: &Options) -> bool {
+    /// Whether the case is offered: without its keys in the filter, only near the usual one.
+    fn is_usual(&self, bytes: u32, batch: usize, options: &BenchOptions) -> bool {
         let named = |key: &str| options.only.names(key);
         let shown = self.name == "gcm128" && (bytes == 64 || bytes == 1400);
         let others = [
-            self.shape != Shape::Tunnel4 && !named("mode"),
+            self.mode != EspMode::Tunnel4 && !named("mode"),
             self.sas != 1 && !named("sas"),
             batch != 256 && !named("batch"),
         ];
@@ -147,7 +142,7 @@ impl Scene {
         }
     }
 
-    /// Each SA's key, for the crypto library alone.
+    /// Each SA's key, for the baseline.
     pub(super) fn keys(&self) -> anyhow::Result<Vec<SaKey>> {
         (0..self.sas)
             .map(|number| {

@@ -1,4 +1,5 @@
-//! Two namespaces with a wire between them, and a gateway in each: `uxfrm run` of this very program. All goes when it is dropped.
+//! Two namespaces with a wire between them and a gateway in each, `uxfrm run` of this executable. They
+//! end when dropped.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
@@ -14,56 +15,56 @@ use uxfrm_daemon::upgrade::gateway_of;
 use uxfrm_io::Namespace;
 use uxfrm_io::rtnetlink::{Prefix, Rtnetlink};
 
-use super::plan::{Side, Tunnel};
+use super::plan::{FouTunnel, TunnelSide};
 
 /// CPU time of processes.
 pub(super) type CpuTime = Duration;
 
 const WIRE: &str = "wire0";
-/// The line by which a gateway says that it forwards.
+/// The line that a gateway logs once it forwards.
 const READY: &str = "uxfrm: ready";
 
 /// Both gateways.
 #[derive(Debug)]
-pub(super) struct Gateways {
-    left: Gateway,
-    right: Gateway,
+pub(super) struct GatewayPair {
+    left: TunnelGateway,
+    right: TunnelGateway,
     _files: TempDir,
 }
 
 /// The two ends of a connection through a tunnel.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends<'a> {
+pub(super) struct Endpoints<'a> {
     pub(super) from: &'a Namespace,
     pub(super) to: (&'a Namespace, IpAddr),
 }
 
 #[derive(Debug)]
-struct Gateway {
+struct TunnelGateway {
     namespace: Namespace,
     child: Child,
 }
 
-impl Gateways {
+impl GatewayPair {
     /// Wires the namespaces and starts gateways with these tunnels.
-    pub(super) fn start(tunnels: &[Tunnel]) -> anyhow::Result<Self> {
+    pub(super) fn start(tunnels: &[FouTunnel]) -> anyhow::Result<Self> {
         let (left, right) = (namespace()?, namespace()?);
         left.enter(|| Rtnetlink::open()?.add_veth(WIRE, WIRE, right.as_fd()))??;
         let files = tempfile::tempdir()?;
         Ok(Self {
-            left: Gateway::start(left, Side::Left, tunnels, files.path())?,
-            right: Gateway::start(right, Side::Right, tunnels, files.path())?,
+            left: TunnelGateway::start(left, TunnelSide::Left, tunnels, files.path())?,
+            right: TunnelGateway::start(right, TunnelSide::Right, tunnels, files.path())?,
             _files: files,
         })
     }
 
-    /// From left to right through a tunnel.
-    pub(super) fn ends(&self, tunnel: Tunnel) -> Ends<'_> {
-        let to = (&self.right.namespace, tunnel.inner(Side::Right).0);
-        Ends { from: &self.left.namespace, to }
+    /// The endpoints of a connection from left to right through a tunnel.
+    pub(super) fn ends(&self, tunnel: FouTunnel) -> Endpoints<'_> {
+        let to = (&self.right.namespace, tunnel.inner(TunnelSide::Right).0);
+        Endpoints { from: &self.left.namespace, to }
     }
 
-    /// What both have used up to now.
+    /// CPU time of both so far.
     pub(super) fn cpu_time(&self) -> anyhow::Result<CpuTime> {
         let used =
             |child: &Child| of_process(gateway_of(child.id()).context("a gateway has no process")?);
@@ -71,14 +72,14 @@ impl Gateways {
     }
 }
 
-impl Gateway {
+impl TunnelGateway {
     fn start(
         namespace: Namespace,
-        side: Side,
-        tunnels: &[Tunnel],
+        side: TunnelSide,
+        tunnels: &[FouTunnel],
         files: &Path,
     ) -> anyhow::Result<Self> {
-        namespace.enter(|| settle(side, tunnels))??;
+        namespace.enter(|| configure_wire(side, tunnels))??;
         let config = write(side, tunnels, files)?;
         let mut command = Command::new(env::current_exe()?);
         command.args(["run", "--until-stdin-ends"]).arg(config);
@@ -86,7 +87,7 @@ impl Gateway {
         let child = namespace.enter(|| command.spawn())?.context("cannot start a gateway")?;
         let mut gateway = Self { namespace, child };
         gateway.wait_until_ready()?;
-        gateway.namespace.enter(|| address(side, tunnels))??;
+        gateway.namespace.enter(|| configure_tunnels(side, tunnels))??;
         Ok(gateway)
     }
 
@@ -102,15 +103,15 @@ impl Gateway {
                 break;
             }
         }
-        // Nobody reads on; a gateway that logs must not wait for that.
+        // Drains stderr, so that a gateway that logs does not block.
         thread::spawn(move || reader.read_to_end(&mut Vec::new()));
         Ok(())
     }
 }
 
-impl Drop for Gateway {
+impl Drop for TunnelGateway {
     fn drop(&mut self) {
-        // It ends with its standard input. Nobody is left to tell if it doesn't.
+        // It ends with its standard input. An error could not be reported here.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -120,8 +121,8 @@ fn namespace() -> anyhow::Result<Namespace> {
     Namespace::new().context("the bench needs root, for network namespaces and TUN devices")
 }
 
-/// Gives the wire its addresses, one for each tunnel, in the namespace of the calling thread.
-fn settle(side: Side, tunnels: &[Tunnel]) -> anyhow::Result<()> {
+/// Adds the wire's addresses, one for each tunnel, in the namespace of the calling thread.
+fn configure_wire(side: TunnelSide, tunnels: &[FouTunnel]) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     for link in ["lo", WIRE] {
         let index = kernel.link(link)?.index;
@@ -134,8 +135,8 @@ fn settle(side: Side, tunnels: &[Tunnel]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives the tunnels theirs, which are their routes as well.
-fn address(side: Side, tunnels: &[Tunnel]) -> anyhow::Result<()> {
+/// Adds the tunnels' inner addresses, whose prefixes are the routes.
+fn configure_tunnels(side: TunnelSide, tunnels: &[FouTunnel]) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     for tunnel in tunnels {
         let (own, length) = tunnel.inner(side);
@@ -149,8 +150,8 @@ fn prefix(address: IpAddr, length: u8) -> anyhow::Result<Prefix> {
     Prefix::new(address, length).with_context(|| format!("{address}/{length}"))
 }
 
-/// The configuration of one gateway; its path.
-fn write(side: Side, tunnels: &[Tunnel], files: &Path) -> anyhow::Result<PathBuf> {
+/// Writes the configuration of one gateway and returns its path.
+fn write(side: TunnelSide, tunnels: &[FouTunnel], files: &Path) -> anyhow::Result<PathBuf> {
     let directory = files.join(format!("{side:?}"));
     fs::create_dir(&directory)?;
     let lines: String = tunnels.iter().map(|tunnel| tunnel.lines(side)).collect();
@@ -161,7 +162,8 @@ fn write(side: Side, tunnels: &[Tunnel], files: &Path) -> anyhow::Result<PathBuf
     Ok(config)
 }
 
-/// What all threads of a process have used: the first number of `/proc/PID/task/TID/schedstat`, in nanoseconds.
+/// CPU time of all threads of a process: the first number of `/proc/PID/task/TID/schedstat`, in
+/// nanoseconds.
 fn of_process(pid: u32) -> anyhow::Result<CpuTime> {
     let mut nanoseconds = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task")).context("a gateway has ended")? {

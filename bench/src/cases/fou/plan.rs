@@ -1,24 +1,24 @@
-//! Which tunnels there are and what is sent through them.
+//! The tunnels and the tests over them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{Case, Filter};
+use crate::{Case, CaseFilter};
 
-/// A kind of tunnel.
+/// A type of tunnel, by `ip link`'s names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TunnelType {
     Gre,
     Ipip,
     Sit,
 }
 
-/// What is between its outer and its own header.
+/// The encapsulation between the tunnel's outer and inner header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encap {
+pub(super) enum FouEncap {
     None,
     /// UDP without a checksum.
     Fou,
-    /// UDP with one.
+    /// UDP with a checksum.
     FouCsum,
     /// UDP without a checksum and GUE; the series has none.
     Gue,
@@ -26,82 +26,84 @@ pub(super) enum Encap {
 
 /// A tunnel of the bench, one of each combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tunnel {
-    pub(super) kind: Kind,
-    pub(super) encap: Encap,
-    /// Its number, which its addresses and its port have.
+pub(super) struct FouTunnel {
+    pub(super) tunnel_type: TunnelType,
+    pub(super) encap: FouEncap,
+    /// Part of its addresses and its port.
     number: u8,
 }
 
-/// netperf's names are TCP_STREAM and TCP_RR.
+/// netperf's TCP_STREAM and TCP_RR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Test {
+pub(super) enum NetperfTest {
     Stream,
-    /// Requests and responses over so many connections at once.
+    /// Requests and responses over this many connections at once.
     Requests(usize),
 }
 
 /// As the series has it: 200 connections at once.
-const MANY: Test = Test::Requests(200);
-/// A connection by itself: what each packet waits for.
-const ALONE: Test = Test::Requests(1);
+const RR: NetperfTest = NetperfTest::Requests(200);
+/// A single connection: latency.
+const RR1: NetperfTest = NetperfTest::Requests(1);
 
-/// One row.
+/// The case of one row.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trial {
-    pub(super) tunnel: Tunnel,
-    pub(super) test: Test,
+pub(super) struct FouCase {
+    pub(super) tunnel: FouTunnel,
+    pub(super) test: NetperfTest,
 }
 
-/// Where a tunnel's gateway is.
+/// One of the two gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum TunnelSide {
     Left,
     Right,
 }
 
-const KINDS: [Kind; 3] = [Kind::Gre, Kind::Ipip, Kind::Sit];
-/// The one that the others are compared with comes first.
-const ENCAPS: [Encap; 4] = [Encap::None, Encap::Fou, Encap::FouCsum, Encap::Gue];
+const TUNNEL_TYPES: [TunnelType; 3] = [TunnelType::Gre, TunnelType::Ipip, TunnelType::Sit];
+/// The first is the one that the others are compared with.
+const ENCAPS: [FouEncap; 4] = [FouEncap::None, FouEncap::Fou, FouEncap::FouCsum, FouEncap::Gue];
 
-/// The rows that a filter leaves, in the order in which they take turns.
-pub(super) fn trials(only: &Filter) -> Vec<Trial> {
-    let tests = [Test::Stream, MANY, ALONE];
-    let trials = KINDS.iter().flat_map(|kind| {
-        let of_kind = all().filter(move |tunnel| tunnel.kind == *kind);
-        tests
-            .iter()
-            .flat_map(move |test| of_kind.clone().map(move |tunnel| Trial { tunnel, test: *test }))
+/// The cases that a filter leaves, in the order in which they run.
+pub(super) fn cases(only: &CaseFilter) -> Vec<FouCase> {
+    let tests = [NetperfTest::Stream, RR, RR1];
+    let cases = TUNNEL_TYPES.iter().flat_map(|tunnel_type| {
+        let of_type = all().filter(move |tunnel| tunnel.tunnel_type == *tunnel_type);
+        tests.iter().flat_map(move |test| {
+            of_type.clone().map(move |tunnel| FouCase { tunnel, test: *test })
+        })
     });
-    trials.filter(|trial| only.admits(&trial.case())).collect()
+    cases.filter(|fou_case| only.admits(&fou_case.case())).collect()
 }
 
-/// The tunnels that those rows need.
-pub(super) fn tunnels(only: &Filter) -> Vec<Tunnel> {
-    let wanted = trials(only);
-    all().filter(|tunnel| wanted.iter().any(|trial| trial.tunnel == *tunnel)).collect()
+/// The tunnels of these cases.
+pub(super) fn tunnels(only: &CaseFilter) -> Vec<FouTunnel> {
+    let wanted = cases(only);
+    all().filter(|tunnel| wanted.iter().any(|fou_case| fou_case.tunnel == *tunnel)).collect()
 }
 
-fn all() -> impl Iterator<Item = Tunnel> + Clone {
-    let both = KINDS.iter().flat_map(|kind| ENCAPS.iter().map(move |encap| (*kind, *encap)));
-    (1..).zip(both).map(|(number, (kind, encap))| Tunnel { kind, encap, number })
+fn all() -> impl Iterator<Item = FouTunnel> + Clone {
+    let both = TUNNEL_TYPES
+        .iter()
+        .flat_map(|tunnel_type| ENCAPS.iter().map(move |encap| (*tunnel_type, *encap)));
+    (1..).zip(both).map(|(number, (tunnel_type, encap))| FouTunnel { tunnel_type, encap, number })
 }
 
-impl Trial {
-    /// Whether the other one is the same test through a tunnel of the same kind.
-    pub(super) fn is_beside(self, other: Self) -> bool {
-        self.test == other.test && self.tunnel.kind == other.tunnel.kind
+impl FouCase {
+    /// Whether both are the same test through the same type of tunnel, and so are compared.
+    pub(super) fn is_compared_with(self, other: Self) -> bool {
+        self.test == other.test && self.tunnel.tunnel_type == other.tunnel.tunnel_type
     }
 
     pub(super) fn case(self) -> Case {
         Case::new()
-            .with("tunnel", self.tunnel.kind.name())
+            .with("tunnel", self.tunnel.tunnel_type.name())
             .with("encap", self.tunnel.encap.name())
             .with("test", self.test.name())
     }
 }
 
-impl Test {
+impl NetperfTest {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Stream => "stream",
@@ -111,7 +113,7 @@ impl Test {
     }
 }
 
-impl Kind {
+impl TunnelType {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Gre => "gre",
@@ -129,7 +131,7 @@ impl Kind {
     }
 }
 
-impl Encap {
+impl FouEncap {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -140,7 +142,7 @@ impl Encap {
     }
 }
 
-impl Side {
+impl TunnelSide {
     const fn other(self) -> Self {
         match self {
             Self::Left => Self::Right,
@@ -156,47 +158,47 @@ impl Side {
     }
 }
 
-impl Tunnel {
-    /// Its interface's.
+impl FouTunnel {
+    /// Its interface's name.
     pub(super) fn name(self) -> String {
-        format!("{}-{}", self.kind.name(), self.encap.name())
+        format!("{}-{}", self.tunnel_type.name(), self.encap.name())
     }
 
-    /// One end's address on the wire, of a network of 24 bits.
-    pub(super) const fn outer(self, side: Side) -> Ipv4Addr {
+    /// One end's outer address, in a /24.
+    pub(super) const fn outer(self, side: TunnelSide) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, self.number, side.host())
     }
 
-    /// One end's address in the tunnel, with its network's length.
-    pub(super) fn inner(self, side: Side) -> (IpAddr, u8) {
+    /// One end's inner address and its prefix length.
+    pub(super) fn inner(self, side: TunnelSide) -> (IpAddr, u8) {
         let (number, host) = (self.number, side.host());
-        match self.kind {
-            Kind::Gre | Kind::Ipip => (Ipv4Addr::new(10, 78, number, host).into(), 24),
-            Kind::Sit => {
+        match self.tunnel_type {
+            TunnelType::Gre | TunnelType::Ipip => (Ipv4Addr::new(10, 78, number, host).into(), 24),
+            TunnelType::Sit => {
                 (Ipv6Addr::new(0xfd78, number.into(), 0, 0, 0, 0, 0, host.into()).into(), 64)
             }
         }
     }
 
-    /// The lines of `ip` that make one end.
-    pub(super) fn lines(self, side: Side) -> String {
+    /// The `ip -batch` lines that add one end.
+    pub(super) fn lines(self, side: TunnelSide) -> String {
         let port = 5000 + u16::from(self.number);
         let (what, how) = match self.encap {
-            Encap::None => (String::new(), String::new()),
-            Encap::Fou => (format!("ipproto {}", self.kind.protocol()), "fou".to_owned()),
-            Encap::FouCsum => {
-                (format!("ipproto {}", self.kind.protocol()), "fou encap-csum".to_owned())
+            FouEncap::None => (String::new(), String::new()),
+            FouEncap::Fou => (format!("ipproto {}", self.tunnel_type.protocol()), "fou".to_owned()),
+            FouEncap::FouCsum => {
+                (format!("ipproto {}", self.tunnel_type.protocol()), "fou encap-csum".to_owned())
             }
-            Encap::Gue => ("gue".to_owned(), "gue".to_owned()),
+            FouEncap::Gue => ("gue".to_owned(), "gue".to_owned()),
         };
         let mut link = format!(
             "ip link add name {} type {} local {} remote {} ttl 64",
             self.name(),
-            self.kind.name(),
+            self.tunnel_type.name(),
             self.outer(side),
             self.outer(side.other())
         );
-        if self.encap == Encap::None {
+        if self.encap == FouEncap::None {
             return format!("{link}\n");
         }
         link.push_str(&format!(" encap {how} encap-sport auto encap-dport {port}"));
@@ -209,19 +211,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_every_encapsulation_and_a_name_that_fits() {
-        let only = Filter::default();
-        assert_eq!((tunnels(&only).len(), trials(&only).len()), (12, 36));
+    fn every_type_has_every_encapsulation_and_a_valid_name() {
+        let only = CaseFilter::default();
+        assert_eq!((tunnels(&only).len(), cases(&only).len()), (12, 36));
         assert!(all().all(|tunnel| tunnel.name().len() < 16));
-        let only: Filter = "tunnel=sit,encap=none,test=rr".parse().unwrap();
+        let only: CaseFilter = "tunnel=sit,encap=none,test=rr".parse().unwrap();
         assert_eq!(tunnels(&only).iter().map(|one| one.name()).collect::<Vec<_>>(), ["sit-none"]);
     }
 
     #[test]
-    fn lines_are_what_ip_takes() {
+    fn lines_of_gre_in_fou_with_checksum() {
         let tunnel = all().find(|tunnel| tunnel.name() == "gre-fou-csum").unwrap();
         assert_eq!(
-            tunnel.lines(Side::Right),
+            tunnel.lines(TunnelSide::Right),
             "ip fou add port 5003 ipproto 47\nip link add name gre-fou-csum type gre local 10.77.3.2 remote 10.77.3.1 \
              ttl 64 encap fou encap-csum encap-sport auto encap-dport 5003\n"
         );

@@ -1,4 +1,5 @@
-//! What netperf does in `TCP_STREAM` and `TCP_RR`: one connection that is kept full, and many that each have one byte under way.
+//! netperf's `TCP_STREAM` and `TCP_RR`: one connection that is kept full, and connections with one
+//! byte in flight each.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,30 +9,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::gateways::{CpuTime, Ends};
+use super::gateways::{CpuTime, Endpoints};
 
 /// Bytes of each write and read of a stream.
 const BLOCK: usize = 128 * 1024;
-/// How long traffic goes on before it is measured, of the measured time: past slow start.
+/// Warm-up as a share of the measured time: past slow start.
 const WARM_UP: f64 = 0.3;
-/// How long a read or write may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often a count is looked at that stands still.
-const LOOK: Duration = Duration::from_millis(1);
+/// Timeout of a read or a write.
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a count that stands still is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Bytes or transactions, the seconds that they took, and what the gateways used meanwhile.
+/// Bytes or transactions, seconds, and the gateways' CPU time.
 type Measured = (f64, f64, CpuTime);
 
-/// One stream for `time`: bytes of payload that arrived.
+/// Runs one stream for `time` and counts bytes of payload that arrive.
 pub(super) fn stream(
-    ends: Ends<'_>,
+    ends: Endpoints<'_>,
     time: Duration,
     cpu_time: impl Fn() -> anyhow::Result<CpuTime>,
 ) -> anyhow::Result<Measured> {
     let (client, server) = connection(ends)?;
     let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
     thread::scope(|scope| {
-        scope.spawn(move || write_until(client, done));
+        scope.spawn(move || write_until_done(client, done));
         scope.spawn(move || read_on(server, received));
         let measured = between(time, received, cpu_time);
         done.store(true, Ordering::Relaxed);
@@ -39,9 +40,10 @@ pub(super) fn stream(
     })
 }
 
-/// Requests and responses of one byte each over so many connections for `time`: how many, and in `latencies` the microseconds of each.
+/// Runs transactions of one byte each way over `connections` for `time` and counts them; appends
+/// their microseconds to `latencies`.
 pub(super) fn requests(
-    ends: Ends<'_>,
+    ends: Endpoints<'_>,
     connections: usize,
     time: Duration,
     cpu_time: impl Fn() -> anyhow::Result<CpuTime>,
@@ -67,24 +69,25 @@ pub(super) fn requests(
     })
 }
 
-/// A connection: its client's and its server's end.
-fn connection(ends: Ends<'_>) -> anyhow::Result<(TcpStream, TcpStream)> {
+/// A connection: the client's and the server's socket.
+fn connection(ends: Endpoints<'_>) -> anyhow::Result<(TcpStream, TcpStream)> {
     let (server_side, to) = ends.to;
     let listener = server_side.enter(|| TcpListener::bind(SocketAddr::new(to, 0)))?;
     let listener = listener.with_context(|| format!("cannot listen on {to}"))?;
     let place = listener.local_addr()?;
-    let client = ends.from.enter(|| TcpStream::connect_timeout(&place, PATIENCE))?;
+    let client = ends.from.enter(|| TcpStream::connect_timeout(&place, IO_TIMEOUT))?;
     let client = client.with_context(|| format!("cannot connect to {to}"))?;
     let (server, _) = listener.accept()?;
     for end in [&client, &server] {
         end.set_nodelay(true)?;
-        end.set_read_timeout(Some(PATIENCE))?;
-        end.set_write_timeout(Some(PATIENCE))?;
+        end.set_read_timeout(Some(IO_TIMEOUT))?;
+        end.set_write_timeout(Some(IO_TIMEOUT))?;
     }
     Ok((client, server))
 }
 
-/// Lets traffic begin and warm up, then counts for `time`, and where another program has the processor meanwhile, until something came through.
+/// Lets traffic warm up, then counts for `time`, or longer if nothing came through: another program
+/// may have had the processor.
 fn between(
     time: Duration,
     count: &AtomicU64,
@@ -101,23 +104,23 @@ fn between(
     Ok((counted, seconds, cpu_time()?.saturating_sub(cpu)))
 }
 
-/// The count once it is more than `from`: waits as long as a single read may take.
+/// Waits until the count is above `from`, for at most [`IO_TIMEOUT`].
 fn beyond(from: u64, count: &AtomicU64) -> anyhow::Result<u64> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + IO_TIMEOUT;
     loop {
         let now = count.load(Ordering::Relaxed);
         if now > from {
             return Ok(now);
         }
         if Instant::now() > end {
-            bail!("TCP is stuck: nothing came through within {} s", PATIENCE.as_secs());
+            bail!("TCP is stuck: nothing came through within {} s", IO_TIMEOUT.as_secs());
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Ends when it is told to, or the connection does.
-fn write_until(mut client: TcpStream, done: &AtomicBool) {
+/// Writes until `done`, or until the connection ends.
+fn write_until_done(mut client: TcpStream, done: &AtomicBool) {
     let block = vec![0x55; BLOCK];
     while !done.load(Ordering::Relaxed) && client.write_all(&block).is_ok() {}
 }
@@ -134,7 +137,7 @@ fn read_on(mut server: TcpStream, received: &AtomicU64) {
     }
 }
 
-/// Microseconds of each transaction. A broken connection ends it: what it did not do is missing from the count.
+/// Microseconds of each transaction. A broken connection ends it early.
 fn ask(mut client: TcpStream, count: &AtomicU64, done: &AtomicBool) -> Vec<f64> {
     let (mut byte, mut latencies) = ([0x55], Vec::new());
     while !done.load(Ordering::Relaxed) {
@@ -158,10 +161,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_that_is_busy_elsewhere_is_waited_for() {
+    fn measurement_waits_for_progress_on_a_busy_machine() {
         let count = &AtomicU64::new(0);
         let measured = thread::scope(|scope| {
-            // Two steps: what begins the warm-up, and what is counted well after the time is over.
+            // The first begins the warm-up; the second is counted long after the time is over.
             scope.spawn(|| {
                 count.fetch_add(1, Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(100));

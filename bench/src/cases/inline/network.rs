@@ -1,4 +1,4 @@
-//! A sender, a gateway and what is behind it, a namespace each. All goes when it is dropped.
+//! A sender, a gateway and a receiver, in a namespace each; all end when dropped.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,10 +18,11 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{Pool, Protocol, SizeClass};
 use zerocopy::IntoBytes;
 
-use super::sealer::Sealer;
-use super::{Path, Way};
+use super::InlinePath;
+use super::sealer::EspSealer;
+use crate::direction::TestDirection;
 
-/// Packets of one call: what a batch of the gateway is.
+/// Packets of one call: a batch of the gateway.
 const BURST: usize = 64;
 
 /// The gateway's end of the wire and the other one.
@@ -29,7 +30,7 @@ const NEAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 2, 0, 2)];
 
-/// Key and salt of both states, the same as in their lines.
+/// Key and salt of both SAs, the same as in `STATES`.
 const MATERIAL: [u8; 20] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20];
 const SPI_IN: u32 = 0x2001;
 
@@ -40,58 +41,63 @@ xfrm state add src 10.9.0.2 dst 10.9.0.1 proto esp spi 0x2001 reqid 1 mode tunne
 xfrm policy add src 10.2.0.0/24 dst 10.1.0.0/24 dir fwd tmpl src 10.9.0.2 dst 10.9.0.1 proto esp reqid 1 mode tunnel
 ";
 
-/// The network of one path.
+/// The namespaces of one path.
 #[derive(Debug)]
-pub(super) struct Network {
-    protected: End,
-    wire: End,
-    sealer: Sealer,
+pub(super) struct InlineNetwork {
+    protected: PeerEnd,
+    wire: PeerEnd,
+    sealer: EspSealer,
     frames: Frames,
     child: Child,
     _gateway: Namespace,
     _files: TempDir,
 }
 
-/// Who is at the other end of one of the gateway's devices.
+/// The other end of one of the gateway's devices.
 #[derive(Debug)]
-struct End {
+struct PeerEnd {
     namespace: Namespace,
     sender: PacketSocket,
     header: EthernetHeader,
 }
 
-impl Network {
-    pub(super) fn start(path: Path) -> anyhow::Result<Self> {
+impl InlineNetwork {
+    pub(super) fn start(path: InlinePath) -> anyhow::Result<Self> {
         let namespace = || Namespace::new().context("the bench needs root, for network namespaces");
         let (near, gateway, far) = (namespace()?, namespace()?, namespace()?);
         gateway.enter(|| Rtnetlink::open()?.add_veth("lan0", "eth0", near.as_fd()))??;
         gateway.enter(|| Rtnetlink::open()?.add_veth("wire0", "eth0", far.as_fd()))??;
         let (_, lan) = gateway.enter(|| settle("lan0", "10.1.0.1"))??;
         let (_, wire) = gateway.enter(|| settle("wire0", &NEAR.to_string()))??;
-        let protected = End::new(near, HOSTS[0], lan)?;
-        let wire = End::new(far, FAR, wire)?;
+        let protected = PeerEnd::new(near, HOSTS[0], lan)?;
+        let wire = PeerEnd::new(far, FAR, wire)?;
         gateway.enter(|| route_gateway(path))??;
         let files = tempfile::tempdir()?;
         let child = gateway.enter(|| start(path, files.path()))??;
-        let sealer = Sealer::new(SPI_IN, &MATERIAL)?;
+        let sealer = EspSealer::new(SPI_IN, &MATERIAL)?;
         let (frames, _files) = (Frames::new(), files);
         Ok(Self { protected, wire, sealer, frames, child, _gateway: gateway, _files })
     }
 
-    /// Sends a burst of packets of `bytes` to behind the gateway; how many the link took.
-    pub(super) fn offer(&mut self, way: Way, bytes: u16, pool: &mut Pool) -> anyhow::Result<u64> {
+    /// Sends a burst of packets of `bytes` bytes; returns how many the link took.
+    pub(super) fn offer(
+        &mut self,
+        direction: TestDirection,
+        bytes: u16,
+        pool: &mut Pool,
+    ) -> anyhow::Result<u64> {
         let Self { protected, wire, sealer, frames, .. } = self;
         let inner = usize::from(bytes);
-        let (from, len) = match way {
-            Way::Out => (protected, inner),
-            Way::In => (wire, Sealer::around(inner)),
+        let (from, len) = match direction {
+            TestDirection::Out => (protected, inner),
+            TestDirection::In => (wire, EspSealer::around(inner)),
         };
         for _ in 0..BURST {
             let mut packet = pool.take(SizeClass::Packet);
             let room = packet.append(len).context("a packet fits into its buffer")?;
-            match way {
-                Way::Out => write(room, HOSTS)?,
-                Way::In => {
+            match direction {
+                TestDirection::Out => write(room, HOSTS)?,
+                TestDirection::In => {
                     let [near, far] = HOSTS;
                     sealer.seal(room, inner, (FAR, NEAR), |room| write(room, [far, near]))?;
                 }
@@ -101,11 +107,11 @@ impl Network {
         Ok(from.sender.transmit(frames, pool).packets)
     }
 
-    /// How many packets have come out behind the gateway.
-    pub(super) fn arrived(&self, way: Way) -> anyhow::Result<u64> {
-        let end = match way {
-            Way::Out => &self.wire,
-            Way::In => &self.protected,
+    /// Packets that have come out behind the gateway so far.
+    pub(super) fn arrived(&self, direction: TestDirection) -> anyhow::Result<u64> {
+        let end = match direction {
+            TestDirection::Out => &self.wire,
+            TestDirection::In => &self.protected,
         };
         let table = end.namespace.enter(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
         let line = table.lines().find_map(|line| line.trim_start().strip_prefix("eth0:"));
@@ -113,7 +119,7 @@ impl Network {
         packets.context("the kernel counts no packets")
     }
 
-    /// What all threads of the gateway have used: the first number of `schedstat`, in nanoseconds.
+    /// CPU time of all threads of the gateway: the first number of `schedstat`, in nanoseconds.
     pub(super) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let mut nanoseconds = 0;
         let process = gateway_of(self.child.id()).context("the gateway has no process")?;
@@ -127,8 +133,8 @@ impl Network {
     }
 }
 
-impl End {
-    /// With an address of its own, and frames for the gateway's device.
+impl PeerEnd {
+    /// Gives the namespace an address, and addresses frames to the gateway's device.
     fn new(namespace: Namespace, own: Ipv4Addr, destination: MacAddr) -> anyhow::Result<Self> {
         let (index, source) = namespace.enter(|| settle("eth0", &own.to_string()))??;
         let options = PacketSocketOptions::new(index);
@@ -138,9 +144,9 @@ impl End {
     }
 }
 
-impl Drop for Network {
+impl Drop for InlineNetwork {
     fn drop(&mut self) {
-        // It ends with its standard input. Nobody is left to tell if it doesn't.
+        // It ends with its standard input. An error could not be reported here.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
@@ -155,21 +161,23 @@ fn settle(device: &str, own: &str) -> anyhow::Result<(u32, MacAddr)> {
     Ok((link.index, link.mac.context("a veth has an Ethernet address")?))
 }
 
-/// The gateway's own way to the other side, and in host mode the leave to forward.
-fn route_gateway(path: Path) -> anyhow::Result<()> {
+/// Adds the gateway's route to the other side, and enables forwarding in host mode.
+fn route_gateway(path: InlinePath) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let via = Via::Gateway("10.9.0.2".parse()?, None);
     kernel.add_route(&Route::new(prefix("10.2.0.0", 24)?, via))?;
-    let forwarding = if path == Path::Host { "1" } else { "0" };
+    let forwarding = if path == InlinePath::Host { "1" } else { "0" };
     Ok(uxfrm_io::netns::set_sysctl("net/ipv4/ip_forward", forwarding)?)
 }
 
-fn start(path: Path, files: &std::path::Path) -> anyhow::Result<Child> {
+fn start(path: InlinePath, files: &std::path::Path) -> anyhow::Result<Child> {
     let inline = match path {
-        Path::Host => "",
-        Path::Inline => "inline = { protected = 'lan0', wire = 'wire0' }\n",
-        Path::XdpWire => "inline = { protected = 'lan0', wire = 'wire0', wire_by = 'af-xdp' }\n",
-        Path::Xdp => {
+        InlinePath::Host => "",
+        InlinePath::Inline => "inline = { protected = 'lan0', wire = 'wire0' }\n",
+        InlinePath::XdpWire => {
+            "inline = { protected = 'lan0', wire = 'wire0', wire_by = 'af-xdp' }\n"
+        }
+        InlinePath::Xdp => {
             "inline = { protected = 'lan0', wire = 'wire0', protected_by = 'af-xdp', wire_by = 'af-xdp' }\n"
         }
     };
@@ -188,7 +196,7 @@ fn start(path: Path, files: &std::path::Path) -> anyhow::Result<Child> {
             bail!("a gateway ended at its start:\n{said}");
         }
     }
-    // Nobody reads on; a gateway that logs must not wait for that.
+    // Drains stderr, so that a gateway that logs does not block.
     thread::spawn(move || reader.read_to_end(&mut Vec::new()));
     Ok(child)
 }
@@ -198,7 +206,7 @@ fn prefix(address: &str, length: u8) -> anyhow::Result<Prefix> {
     Prefix::new(address, length).with_context(|| format!("{address}/{length}"))
 }
 
-/// A datagram from one host to another that fills `room`.
+/// Writes a datagram from one host to the other that fills `room`.
 fn write(room: &mut [u8], [source, destination]: [Ipv4Addr; 2]) -> anyhow::Result<()> {
     let len = u16::try_from(room.len())?;
     let mut ip = Ipv4Header::new(source, destination, Protocol::UDP, len);

@@ -1,4 +1,4 @@
-//! ESP as another gateway would send it, each packet with a number of its own.
+//! Seals ESP packets as another gateway would, each with its own sequence number.
 
 use std::net::Ipv4Addr;
 
@@ -10,9 +10,9 @@ use uxfrm_packet::Protocol;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use zerocopy::IntoBytes;
 
-/// A state's sending end.
+/// The sending end of an SA.
 #[derive(Debug)]
-pub(super) struct Sealer {
+pub(super) struct EspSealer {
     key: SaKey,
     crypter: Crypter,
     spi: u32,
@@ -23,7 +23,7 @@ pub(super) struct Sealer {
 const LEAD: usize = 8 + 8;
 const ICV: usize = 16;
 
-impl Sealer {
+impl EspSealer {
     /// AES-GCM with this key and salt.
     pub(super) fn new(spi: u32, material: &[u8; 20]) -> anyhow::Result<Self> {
         let none = KeyMaterial::from(Vec::new());
@@ -33,12 +33,12 @@ impl Sealer {
         Ok(Self { key, crypter: Crypter::new()?, spi, sequence: 0 })
     }
 
-    /// Bytes of the packet around one of `inner` bytes.
+    /// Bytes of the ESP packet around an inner packet of `inner` bytes.
     pub(super) const fn around(inner: usize) -> usize {
         ipv4::HEADER_LEN + LEAD + (inner + 2).next_multiple_of(4) + ICV
     }
 
-    /// Fills `packet`, as long as [`around`](Self::around) says, with what `write` makes of the room for the inner one.
+    /// Fills `packet`, as long as [`around`](Self::around) returns; `write` writes the inner packet.
     pub(super) fn seal(
         &mut self,
         packet: &mut [u8],

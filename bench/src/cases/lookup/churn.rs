@@ -1,4 +1,4 @@
-//! Changes of policies: how fast they are, and what look-ups feel of them.
+//! Policy changes: their rate, and their effect on look-ups.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,35 +11,39 @@ use uxfrm_engine::{
 use uxfrm_io::heap;
 
 use super::profile::{with_own_template, with_unlike_template};
-use super::{Loading, Match, Profile, Random, Set, flows_for};
-use crate::Options;
+use super::{LoadOrder, PolicyMatch, PolicyProfile, PolicySet, Random, flows_for};
+use crate::BenchOptions;
 use crate::clock::TscClock;
-use crate::report::{Case, Row, Sample};
+use crate::report::{Case, Row, Samples};
 
 const SIZES: [usize; 3] = [1000, 100_000, 1_000_000];
-const RATES: [Rate; 4] =
-    [Rate::PerSecond(0), Rate::PerSecond(10_000), Rate::PerSecond(100_000), Rate::Most];
+const RATES: [ChangeRate; 4] = [
+    ChangeRate::PerSecond(0),
+    ChangeRate::PerSecond(10_000),
+    ChangeRate::PerSecond(100_000),
+    ChangeRate::Most,
+];
 const CACHES: [(&str, CacheMode); 3] =
     [("off", CacheMode::Off), ("on", CacheMode::On), ("auto", CacheMode::Auto)];
-/// Packets that are timed together.
-const TOGETHER: usize = 32;
-/// How often look-ups while nothing changes and while something does take turns.
+/// Packets that are timed as one.
+const GROUP: usize = 32;
+/// How often look-ups without changes and look-ups beside changes take turns.
 const TURNS: u32 = 4;
-/// Changes that are timed one by one.
+/// Changes that are timed individually.
 const SINGLE: usize = 2000;
-/// Changes published at once otherwise.
+/// Changes that are published together otherwise.
 const BURST: usize = 100;
 
-/// Policies that another thread adds, and as many that it removes.
+/// How many policies another thread adds, and removes again.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Rate {
+pub(super) enum ChangeRate {
     PerSecond(u32),
-    /// As many as it can.
+    /// As fast as possible.
     Most,
 }
 
-impl Rate {
-    /// Policies that come at once.
+impl ChangeRate {
+    /// Policies of one burst.
     const fn burst(self) -> usize {
         match self {
             Self::PerSecond(rate) => (rate / 1000) as usize,
@@ -47,7 +51,7 @@ impl Rate {
         }
     }
 
-    /// From one burst to the next.
+    /// Time from one burst to the next.
     const fn pause(self) -> Duration {
         match self {
             Self::PerSecond(_) => Duration::from_millis(1),
@@ -56,7 +60,7 @@ impl Rate {
     }
 }
 
-impl fmt::Display for Rate {
+impl fmt::Display for ChangeRate {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PerSecond(rate) => write!(out, "{rate}/s"),
@@ -66,20 +70,20 @@ impl fmt::Display for Rate {
 }
 
 /// For each rate the caches that are measured.
-type RateCases = Vec<(Rate, Vec<(CacheMode, Case)>)>;
+type RateCases = Vec<(ChangeRate, Vec<(CacheMode, Case)>)>;
 
-/// What policies want done.
+/// The policies' templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Templates {
-    /// Nothing, all of them.
+enum TemplateKind {
+    /// No templates.
     None,
-    /// Each a tunnel of its own, to a peer whose address is near what is behind it.
+    /// A tunnel for each policy, to a peer whose address is close to the network behind it.
     Own,
-    /// Each a tunnel of its own, to a peer whose address is like no other.
+    /// A tunnel for each policy, to peers whose addresses have nothing in common.
     Unlike,
 }
 
-impl Templates {
+impl TemplateKind {
     fn of(self, policy: Policy) -> Policy {
         match self {
             Self::None => policy,
@@ -89,7 +93,7 @@ impl Templates {
     }
 }
 
-impl fmt::Display for Templates {
+impl fmt::Display for TemplateKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::None => "none",
@@ -101,25 +105,25 @@ impl fmt::Display for Templates {
 
 /// Tunnels to many sites.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tunnels {
+pub(super) struct TunnelSet {
     family: Family,
-    templates: Templates,
+    templates: TemplateKind,
     size: usize,
 }
 
 /// The sizes and rates that the options leave. IPv6, and policies with templates, are measured only
 /// while nothing changes.
-pub(super) fn wanted(options: &Options) -> Vec<(Tunnels, RateCases)> {
+pub(super) fn wanted(options: &BenchOptions) -> Vec<(TunnelSet, RateCases)> {
     let mut wanted = Vec::new();
     for size in SIZES.into_iter().filter(|size| !options.quick || *size <= 1000) {
         for (family, templates, rates) in [
-            (Family::V4, Templates::None, &RATES[..]),
-            (Family::V6, Templates::None, &RATES[..1]),
-            (Family::V4, Templates::Own, &RATES[..1]),
-            (Family::V6, Templates::Own, &RATES[..1]),
-            (Family::V6, Templates::Unlike, &RATES[..1]),
+            (Family::V4, TemplateKind::None, &RATES[..]),
+            (Family::V6, TemplateKind::None, &RATES[..1]),
+            (Family::V4, TemplateKind::Own, &RATES[..1]),
+            (Family::V6, TemplateKind::Own, &RATES[..1]),
+            (Family::V6, TemplateKind::Unlike, &RATES[..1]),
         ] {
-            let tunnels = Tunnels { family, templates, size };
+            let tunnels = TunnelSet { family, templates, size };
             let cases: Vec<_> =
                 rates.iter().map(|rate| (*rate, tunnels.cases(*rate, options))).collect();
             if cases.iter().any(|(_, cases)| !cases.is_empty()) {
@@ -130,18 +134,19 @@ pub(super) fn wanted(options: &Options) -> Vec<(Tunnels, RateCases)> {
     wanted
 }
 
-impl Tunnels {
-    /// With each cache that is measured, as far as the options leave it.
-    fn cases(self, rate: Rate, options: &Options) -> Vec<(CacheMode, Case)> {
-        let is_usual = self.family == Family::V4 && self.templates == Templates::None;
+impl TunnelSet {
+    /// The cache modes that are measured at this rate and that the options leave.
+    fn cases(self, rate: ChangeRate, options: &BenchOptions) -> Vec<(CacheMode, Case)> {
+        let is_usual = self.family == Family::V4 && self.templates == TemplateKind::None;
         let caches = if is_usual { &CACHES[..] } else { &CACHES[..1] };
         let cases = caches.iter().map(|(name, mode)| (*mode, self.case(name, rate)));
         cases.filter(|(_, case)| options.only.admits(case)).collect()
     }
 
-    fn case(self, cache: &str, rate: Rate) -> Case {
+    fn case(self, cache: &str, rate: ChangeRate) -> Case {
         let family = if self.family == Family::V4 { 4 } else { 6 };
-        let case = Case::new().with("profile", Profile::Tunnels.to_string()).with("family", family);
+        let case =
+            Case::new().with("profile", PolicyProfile::Tunnels.to_string()).with("family", family);
         let case = case.with("policies", self.size).with("match", "random").with("flows", 16_384);
         let case = case.with("cache", cache).with("templates", self.templates.to_string());
         case.with("changes", rate.to_string())
@@ -150,35 +155,36 @@ impl Tunnels {
 
 /// One row for each case.
 pub(super) fn measure(
-    tunnels: Tunnels,
+    tunnels: TunnelSet,
     cases: RateCases,
-    options: &Options,
+    options: &BenchOptions,
     clock: &TscClock,
     rows: &mut Vec<Row>,
 ) {
-    let Tunnels { family, templates, size } = tunnels;
+    let TunnelSet { family, templates, size } = tunnels;
     heap::release_free();
     let before = heap::resident();
     let mut random = Random::new(7);
     let count = if options.quick { 2 * SINGLE } else { 100_000 };
-    // One set, so that none of those that come is like one that is there.
-    let mut policies = Profile::Tunnels.policies(family, Direction::Out, size + count, &mut random);
-    let coming = Coming { policies: policies.split_off(size), templates };
-    let flows = flows_for(&policies, Match::Random, 16_384, family);
-    // They get their templates when they come, so that nothing but the database takes memory for these.
+    // All of one set, so that none that is added later is a duplicate.
+    let mut policies =
+        PolicyProfile::Tunnels.policies(family, Direction::Out, size + count, &mut random);
+    let pending = PendingPolicies { policies: policies.split_off(size), templates };
+    let flows = flows_for(&policies, PolicyMatch::Random, 16_384, family);
+    // Templates are added on loading, so that only the database has memory for them.
     let mut set =
-        Set::load(policies.into_iter().map(|policy| templates.of(policy)), Loading::Together);
-    let others = coming.policies.capacity() * size_of::<Policy>() + size_of_val(&*flows);
+        PolicySet::load(policies.into_iter().map(|policy| templates.of(policy)), LoadOrder::Bulk);
+    let others = pending.policies.capacity() * size_of::<Policy>() + size_of_val(&*flows);
     let memory = set.memory_per_policy(before, others);
-    let speed = coming.speed(&mut set.database);
+    let speed = pending.speed(&mut set.database);
     let time = Duration::from_millis(if options.quick { 50 } else { 500 });
     for (rate, cases) in cases {
-        let worker = |(mode, case)| Worker::new(mode, case, &flows, time);
+        let worker = |(mode, case)| LookupWorker::new(mode, case, &flows, time);
         let mut workers: Vec<_> = cases.into_iter().map(worker).collect();
-        // In turn: what has come and gone leaves the search another one.
+        // In turns, because changes leave another search structure behind.
         for _ in 0..TURNS {
             for worker in &mut workers {
-                worker.take_turn(&mut set.database, &coming, rate);
+                worker.take_turn(&mut set.database, &pending, rate);
             }
         }
         rows.extend(workers.iter().map(|worker| {
@@ -197,8 +203,8 @@ pub(super) fn measure(
     }
 }
 
-impl Set {
-    /// Bytes that the process has taken for each policy since it had `before`, names and words and all, other things' bytes apart, and so what loading has freed. None
+impl PolicySet {
+    /// Bytes that the process has taken for each policy since it had `before`, names and words and all, other things' bytes apart, and so what load_order has freed. None
     /// where there are so few that it says nothing.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn memory_per_policy(&self, before: Option<usize>, others: usize) -> Option<f64> {
@@ -209,24 +215,24 @@ impl Set {
     }
 }
 
-/// Policies that are not in the database.
-struct Coming {
+/// Policies that are not yet in the database.
+struct PendingPolicies {
     policies: Vec<Policy>,
-    templates: Templates,
+    templates: TemplateKind,
 }
 
-/// How fast the database changes while nobody looks.
-struct Speed {
-    /// Policies a second, in bursts.
+/// How fast the database changes without look-ups.
+struct ChangeSpeed {
+    /// Policies added a second, in bursts.
     adds: f64,
     removes: f64,
-    /// Microseconds from a change of one policy to its being published.
-    one: Sample,
+    /// Microseconds to change one policy and publish it.
+    one: Samples,
 }
 
-impl Coming {
-    fn speed(&self, database: &mut Database) -> Speed {
-        let mut one = Sample::default();
+impl PendingPolicies {
+    fn speed(&self, database: &mut Database) -> ChangeSpeed {
+        let mut one = Samples::default();
         for policy in &self.policies[..SINGLE] {
             let start = Instant::now();
             self.add(database, std::slice::from_ref(policy));
@@ -235,20 +241,20 @@ impl Coming {
         remove(database, &self.policies[..SINGLE]);
         let adds = self.rate(|burst| self.add(database, burst));
         let removes = self.rate(|burst| remove(database, burst));
-        Speed { adds, removes, one }
+        ChangeSpeed { adds, removes, one }
     }
 
-    /// Some of them.
+    /// Adds some of the policies.
     fn add(&self, database: &mut Database, policies: &[Policy]) {
         database.apply(Moment(0), |change| {
             for policy in policies {
-                // Two of one name are one.
+                // A duplicate is dropped.
                 let _ = change.add_policy(self.templates.of(policy.clone()));
             }
         });
     }
 
-    /// Policies a second.
+    /// Policies a second that `change` handles.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn rate(&self, mut change: impl FnMut(&[Policy])) -> f64 {
         let start = Instant::now();
@@ -257,36 +263,36 @@ impl Coming {
     }
 }
 
-/// Who looks up meanwhile, as workers do, also without a cache.
-struct Worker<'a> {
+/// Looks up as workers do, whatever the cache mode.
+struct LookupWorker<'a> {
     case: Case,
     flows: &'a [FlowKey],
     time: Duration,
     cache: PolicyCache,
     /// Cycles per packet of many small batches, while policies change and while they do not.
-    sample: Sample,
-    quiet: Sample,
-    /// What the cache did while they changed.
+    sample: Samples,
+    quiet: Samples,
+    /// Of look-ups beside changes.
     hits: u64,
     packets: u64,
-    /// Policies a second that it came to.
+    /// Policies changed a second, summed over the turns.
     reached: f64,
 }
 
-impl<'a> Worker<'a> {
+impl<'a> LookupWorker<'a> {
     fn new(mode: CacheMode, case: Case, flows: &'a [FlowKey], time: Duration) -> Self {
         let cache = PolicyCache::new(CacheSettings { mode, ..CacheSettings::default() }, 1);
-        let [sample, quiet] = [Sample::default(), Sample::default()];
+        let [sample, quiet] = [Samples::default(), Samples::default()];
         Self { case, flows, time, cache, sample, quiet, hits: 0, packets: 0, reached: 0.0 }
     }
 
-    fn take_turn(&mut self, database: &mut Database, coming: &Coming, rate: Rate) {
+    fn take_turn(&mut self, database: &mut Database, pending: &PendingPolicies, rate: ChangeRate) {
         let published = database.published();
         Self::look_up(&mut self.cache, &published, self.flows, self.time, &mut self.quiet);
         let (hits, packets) = self.counts();
         let done = AtomicBool::new(false);
         self.reached += std::thread::scope(|scope| {
-            let writer = scope.spawn(|| change_until(database, coming, rate, &done));
+            let writer = scope.spawn(|| change_until(database, pending, rate, &done));
             Self::look_up(&mut self.cache, &published, self.flows, self.time, &mut self.sample);
             done.store(true, Ordering::Relaxed);
             writer.join().unwrap_or(f64::NAN)
@@ -301,11 +307,11 @@ impl<'a> Worker<'a> {
         published: &Published,
         flows: &[FlowKey],
         time: Duration,
-        sample: &mut Sample,
+        sample: &mut Samples,
     ) {
         let start = Instant::now();
-        let mut found: Vec<AnswerId> = Vec::with_capacity(TOGETHER);
-        for flows in flows.chunks_exact(TOGETHER).cycle() {
+        let mut found: Vec<AnswerId> = Vec::with_capacity(GROUP);
+        for flows in flows.chunks_exact(GROUP).cycle() {
             if start.elapsed() > time {
                 break;
             }
@@ -315,11 +321,11 @@ impl<'a> Worker<'a> {
             cache.begin(&snapshot.spd);
             cache.lookup_each(&snapshot.spd, Direction::Out, flows, Spi(0), &mut found);
             std::hint::black_box(found.len());
-            sample.push(TscClock::per_packet(from, TOGETHER));
+            sample.push(TscClock::per_packet(from, GROUP));
         }
     }
 
-    /// Packets that found their flows, of how many.
+    /// Cache hits, and packets.
     fn counts(&self) -> (u64, u64) {
         let stats = self.cache.stats();
         (stats.hits, stats.hits + stats.misses + stats.stale + stats.bypassed)
@@ -329,11 +335,11 @@ impl<'a> Worker<'a> {
     fn row(&self, clock: &TscClock) -> Row {
         let Self { sample, quiet, .. } = self;
         let mut row = Row::of_packets(self.case.clone(), sample, 64, clock.hz());
-        // Batches right after a change differ from the others: a median would tell of one kind.
+        // A mean, because batches right after a change differ from the others.
         row.figure("mean_cycles", sample.mean(), 1);
         row.figure("quiet_mean_cycles", quiet.mean(), 1);
         row.figure("hit_share", self.hits as f64 / self.packets as f64, 3);
-        let nanoseconds = |of: &Sample, share: f64| of.quantile(share) / clock.hz() * 1e9;
+        let nanoseconds = |of: &Samples, share: f64| of.quantile(share) / clock.hz() * 1e9;
         row.figure("p50_ns", nanoseconds(sample, 0.5), 1);
         row.figure("p99_ns", nanoseconds(sample, 0.99), 1);
         row.figure("p999_ns", nanoseconds(sample, 0.999), 1);
@@ -343,19 +349,25 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Adds a burst of policies, then removes them when the next one comes, and so on.
+/// Adds bursts of policies and removes each when the next was added, until `done`; returns policies a
+/// second.
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
-fn change_until(database: &mut Database, coming: &Coming, rate: Rate, done: &AtomicBool) -> f64 {
+fn change_until(
+    database: &mut Database,
+    pending: &PendingPolicies,
+    rate: ChangeRate,
+    done: &AtomicBool,
+) -> f64 {
     let burst = rate.burst();
     let (mut changes, start) = (0_usize, Instant::now());
     let mut added: Option<&[Policy]> = None;
-    let mut bursts = coming.policies.chunks_exact(burst.max(1)).cycle();
+    let mut bursts = pending.policies.chunks_exact(burst.max(1)).cycle();
     let mut next = start;
     while !done.load(Ordering::Relaxed) {
         if burst != 0
             && let Some(burst) = bursts.next()
         {
-            coming.add(database, burst);
+            pending.add(database, burst);
             if let Some(old) = added.replace(burst) {
                 remove(database, old);
             }
@@ -373,7 +385,7 @@ fn change_until(database: &mut Database, coming: &Coming, rate: Rate, done: &Ato
 fn remove(database: &mut Database, policies: &[Policy]) {
     database.apply(Moment(0), |change| {
         for policy in policies {
-            // As in [`Coming::add`].
+            // A duplicate was not added.
             let _ = change.delete_policy(&PolicyKey {
                 direction: policy.direction,
                 kind: policy.kind,

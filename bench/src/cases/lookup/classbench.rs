@@ -1,4 +1,4 @@
-//! Rules and traces in ClassBench's format, from files of the user's own.
+//! Rules and traces in ClassBench's format, from the user's files.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -8,7 +8,8 @@ use uxfrm_engine::{Direction, Family, FlowKey, Policy, PortMask, Prefix, Selecto
 
 use super::profile::policy;
 
-/// The rules of a file as outbound policies, the first line's first. Port ranges become several policies with masks.
+/// The rules of a file as outbound policies, in the order of its lines. A port range becomes several
+/// policies with port masks.
 pub(super) fn rules(path: &Path) -> anyhow::Result<Vec<Policy>> {
     let text = read(path)?;
     let mut policies = Vec::new();
@@ -69,7 +70,7 @@ fn rule(line: &str) -> anyhow::Result<(Selector, Range, Range)> {
     Ok((selector, range(low, high)?, range(other_low, other_high)?))
 }
 
-/// A selector has one protocol or all.
+/// A selector has one protocol or any.
 fn read_protocol(text: &str) -> anyhow::Result<u8> {
     let wrong = || format!("a protocol is as in 0x06/0xFF, not {text}");
     let (protocol, mask) = text.split_once('/').with_context(wrong)?;
@@ -139,10 +140,10 @@ mod tests {
     use uxfrm_engine::{Database, Lookup, Moment};
 
     use super::*;
-    use crate::cases::lookup::{Profile, Random, packet_for};
+    use crate::cases::lookup::{PolicyProfile, Random, matching_flow};
 
     #[test]
-    fn ranges_become_masks_that_cover_them_and_nothing_else() {
+    fn port_masks_cover_exactly_the_range() {
         for range in
             [(0, 65535), (1024, 65535), (5, 5), (1, 14), (0, 0), (65535, 65535), (7810, 7830)]
         {
@@ -159,16 +160,17 @@ mod tests {
         assert_eq!(masks((0, 65535)).len(), 1);
     }
 
-    /// Rules and packets of our own generator, each packet with the line that decides over it; `UXFRM_BLESS=1` writes the files anew.
+    /// Rules and packets of our own generator, each packet with the line that it matches;
+    /// `UXFRM_BLESS=1` writes the files.
     #[test]
-    fn the_files_in_the_tests_are_what_the_generator_makes() {
+    fn test_data_is_up_to_date_with_the_generator() {
         for (profile, name) in FILES {
             let mut random = Random::new(1);
             let mut policies = profile.policies(Family::V4, Direction::Out, 100, &mut random);
             policies.sort_by_key(|policy| policy.priority);
             let rules: String = policies.iter().map(|policy| rule_line(&policy.selector)).collect();
             let packets: String = (0..200)
-                .map(|_| packet_for(&policies[random.below(policies.len())], &mut random))
+                .map(|_| matching_flow(&policies[random.below(policies.len())], &mut random))
                 .map(|flow| {
                     let first = policies.iter().position(|policy| policy.selector.matches(&flow));
                     packet_line(&flow, first.unwrap())
@@ -183,12 +185,12 @@ mod tests {
         }
     }
 
-    /// A line's number is its policies' priority, so the packets of a trace tell whether all of it was understood. Traces count from 0,
-    /// and those of ClassBench name a line that fits, which one before it may forestall.
+    /// A line's number is its policies' priority. Traces count lines from 0; those of ClassBench name a
+    /// line that matches, but an earlier one may match as well.
     #[test]
-    fn the_line_that_a_trace_names_decides() {
+    fn packet_matches_the_line_that_its_trace_names() {
         let own = FILES.map(|(_, name)| data(name));
-        // Sets of others, which have no place here: UXFRM_CLASSBENCH=DIRECTORY.
+        // Files that are not in the repository: UXFRM_CLASSBENCH=DIRECTORY.
         let others = std::env::var_os("UXFRM_CLASSBENCH").into_iter().flat_map(|directory| {
             let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
             files.filter(|path| !path.to_string_lossy().ends_with("_trace")).collect::<Vec<_>>()
@@ -198,7 +200,7 @@ mod tests {
             let mut database = Database::new(Backend::Portable, 1);
             database.apply(Moment(0), |change| {
                 for policy in rules(&path).unwrap() {
-                    // Lines of one selector are one policy: the first.
+                    // Lines with the same selector are one policy: the first.
                     let _ = change.add_policy(policy);
                 }
             });
@@ -218,8 +220,11 @@ mod tests {
         }
     }
 
-    const FILES: [(Profile, &str); 3] =
-        [(Profile::Acl, "acl_100"), (Profile::Fw, "fw_100"), (Profile::Ipc, "ipc_100")];
+    const FILES: [(PolicyProfile, &str); 3] = [
+        (PolicyProfile::Acl, "acl_100"),
+        (PolicyProfile::Fw, "fw_100"),
+        (PolicyProfile::Ipc, "ipc_100"),
+    ];
 
     fn data(name: &str) -> std::path::PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_without_packets_is_refused() {
+    fn empty_rules_or_trace_are_refused() {
         let refused = trace(Path::new("/dev/null")).unwrap_err();
         assert_eq!(refused.to_string(), "/dev/null: no packet in it");
         let refused = rules(Path::new("/dev/null")).unwrap_err();
@@ -260,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_no_policy_says_is_refused() {
+    fn rule_without_equivalent_policy_is_refused() {
         let refused = |ports: &str, protocol: &str| {
             let line = format!("@1.2.3.4/32 5.6.7.8/32 {ports} 0 : 65535 {protocol}");
             rule(&line).map(drop).map_err(|error| error.to_string())
@@ -275,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_can_not_be_read_is_told_with_what_would_be_right() {
+    fn malformed_field_is_refused_with_its_format() {
         let says = |read: anyhow::Result<()>| read.unwrap_err().to_string();
         let rule = |line: &str| says(rule(line).map(drop));
         let packet = |line: &str| says(packet(line).map(drop));
@@ -297,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_and_a_packet_are_read() {
+    fn rule_and_packet_are_parsed() {
         let line =
             "@67.81.126.218/32\t112.154.225.224/27\t0 : 65535\t37 : 37\t0x11/0xFF\t0x0000/0x0000\t";
         let (selector, source, destination) = rule(line).unwrap();

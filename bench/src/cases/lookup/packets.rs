@@ -1,4 +1,4 @@
-//! Packets as bytes, for look-ups that begin with parsing.
+//! Packets as bytes: look-ups begin with parsing.
 
 use std::net::IpAddr;
 
@@ -8,15 +8,15 @@ use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::{IpPacket, Protocol};
 use zerocopy::IntoBytes;
 
-/// The beginning of a packet: IP and what stands for ports.
+/// The beginning of a packet: the IP header, and 8 bytes with the ports or their like.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(super) struct Head {
+pub(super) struct PacketHead {
     bytes: [u8; 56],
     len: u8,
 }
 
-impl Head {
+impl PacketHead {
     /// The packet of a flow.
     pub(super) fn of(flow: &FlowKey) -> Self {
         const UPPER: u16 = 8;
@@ -50,14 +50,14 @@ impl Head {
         head
     }
 
-    /// Adds its flow to others, as a worker does.
+    /// Parses it and appends its flow, as a worker does.
     #[inline(always)]
     pub(super) fn parse(&self, flows: &mut Vec<FlowKey>) {
         let bytes = &self.bytes[..self.len.into()];
         let _ = IpPacket::parse_then(bytes, |ip| flows.push(FlowKey::of_bytes(&ip, bytes)));
     }
 
-    /// Makes it a packet of another flow, where the protocol has ports.
+    /// Changes the source port, and so the flow.
     pub(super) fn set_source_port(&mut self, port: u16) {
         let at = if self.bytes[0] >> 4 == 4 { 20 } else { 40 };
         self.bytes[at..at + 2].copy_from_slice(&port.to_be_bytes());

@@ -15,8 +15,8 @@ use super::random::Random;
 
 /// The shape of a policy set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Profile {
-    /// A site's own network to many others': destinations that do not overlap, /24 to /32 (/48 to /128).
+pub enum PolicyProfile {
+    /// A site's network to many others: destinations that do not overlap, /24 to /32 (/48 to /128).
     Tunnels,
     /// One host to another.
     Hosts,
@@ -32,12 +32,12 @@ pub enum Profile {
     Ipc,
 }
 
-impl Profile {
+impl PolicyProfile {
     /// All of them.
     pub const ALL: [Self; 7] =
         [Self::Tunnels, Self::Hosts, Self::Hub, Self::Mix, Self::Acl, Self::Fw, Self::Ipc];
 
-    /// A set of `count` policies with different selectors, priorities rising with some ties, out of order.
+    /// `count` policies with distinct selectors and random priorities, some of them equal.
     #[must_use]
     pub fn policies(
         self,
@@ -46,7 +46,7 @@ impl Profile {
         count: usize,
         random: &mut Random,
     ) -> Vec<Policy> {
-        let nets = Nets::new(family, count, random);
+        let nets = SiteNetworks::new(family, count, random);
         let mut seen = std::collections::HashSet::with_capacity(count);
         let mut policies = Vec::with_capacity(count);
         for serial in 0_u32.. {
@@ -62,7 +62,7 @@ impl Profile {
         policies
     }
 
-    fn selector(self, serial: u32, nets: &Nets, random: &mut Random) -> Selector {
+    fn selector(self, serial: u32, nets: &SiteNetworks, random: &mut Random) -> Selector {
         let family = nets.family;
         let v4 = family == Family::V4;
         let mut selector = Selector::any(family);
@@ -106,8 +106,8 @@ impl Profile {
     }
 
     /// The three shapes of packet filters.
-    fn filter(self, selector: &mut Selector, nets: &Nets, random: &mut Random) {
-        let wide = |nets: &Nets| if nets.family == Family::V4 { 1 } else { 4 };
+    fn filter(self, selector: &mut Selector, nets: &SiteNetworks, random: &mut Random) {
+        let wide = |nets: &SiteNetworks| if nets.family == Family::V4 { 1 } else { 4 };
         let unit = wide(nets);
         let acl: &[(usize, u8)] =
             &[(50, 32), (10, 31), (6, 30), (6, 28), (4, 27), (10, 24), (6, 22), (4, 16), (4, 0)];
@@ -173,9 +173,9 @@ impl Profile {
     }
 }
 
-/// A packet that fits a selector; what the selector leaves open is drawn.
+/// A flow that matches a policy; fields that the selector leaves open are random.
 #[must_use]
-pub fn packet_for(policy: &Policy, random: &mut Random) -> FlowKey {
+pub fn matching_flow(policy: &Policy, random: &mut Random) -> FlowKey {
     let selector = &policy.selector;
     let port =
         |mask: PortMask, random: &mut Random| mask.value & mask.mask | random.short() & !mask.mask;
@@ -197,9 +197,9 @@ pub fn packet_for(policy: &Policy, random: &mut Random) -> FlowKey {
     }
 }
 
-/// A packet that no profile has a policy for.
+/// A flow that no policy of any profile matches.
 #[must_use]
-pub fn stray(family: Family, random: &mut Random) -> FlowKey {
+pub fn unmatched_flow(family: Family, random: &mut Random) -> FlowKey {
     let net = match family {
         Family::V4 => Prefix::new(Ipv4Addr::new(240, 0, 0, 0).into(), 4),
         Family::V6 => Prefix::new(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
@@ -240,18 +240,18 @@ fn with_bits(family: Family, bits: u128) -> std::net::IpAddr {
     }
 }
 
-/// Where the addresses of a set come from: networks that the policies share, so that prefixes nest.
-struct Nets {
+/// The networks of a set's addresses: policies share them, so that prefixes nest.
+struct SiteNetworks {
     family: Family,
     sites: Vec<u128>,
     mixes: Vec<(u8, u8, [u16; 2], bool)>,
 }
 
-impl Nets {
+impl SiteNetworks {
     fn new(family: Family, count: usize, random: &mut Random) -> Self {
         let sites = (count / 16).clamp(4, 65_536);
         let site = |random: &mut Random| match family {
-            // Nothing above 223.255.255.255, so that there are strays.
+            // Nothing above 223.255.255.255, so that some flows match no policy.
             Family::V4 => u128::from(((random.word() % 0xdf00_0000) & 0xffff_0000) | 0x0100_0000),
             Family::V6 => 0x20 << 120 | random.wide() >> 8 & !(u128::MAX >> 40),
         };
@@ -269,7 +269,7 @@ impl Nets {
         Self { family, sites, mixes }
     }
 
-    /// The network of this site.
+    /// This site's network.
     fn own(&self) -> Prefix {
         match self.family {
             Family::V4 => prefix(self.family, 10 << 24, 8),
@@ -277,7 +277,7 @@ impl Nets {
         }
     }
 
-    /// A network that overlaps with no other of another serial number.
+    /// A network that overlaps with none of another serial number.
     fn apart(&self, serial: u32, len: u8, random: &mut Random) -> Prefix {
         // Multiplying by an odd number permutes the blocks.
         let block = u128::from(serial.wrapping_mul(0x9e37_79b1) & 0x00ff_ffff);
@@ -330,17 +330,18 @@ pub fn policy(direction: Direction, selector: Selector, priority: u32) -> Policy
     }
 }
 
-/// With a tunnel to the first address of what is behind it, which no policy for another destination has, and a request id of its own.
+/// Adds a tunnel to the first address of the destination network, with its own reqid.
 #[must_use]
 pub(super) fn with_own_template(policy: Policy) -> Policy {
     let peer = number(policy.selector.destination);
     with_template_to(peer, policy)
 }
 
-/// The same, but the peer's address has no byte in common with what is behind it, nor any zeros.
+/// Adds a tunnel to a peer whose address has no byte in common with the destination network, and no
+/// zeros.
 #[must_use]
 pub(super) fn with_unlike_template(policy: Policy) -> Policy {
-    // By an odd number, so that no two are the same.
+    // Multiplying by an odd number keeps addresses distinct.
     const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
     let peer = number(policy.selector.destination).wrapping_mul(ODD) ^ ODD;
     with_template_to(peer, policy)
@@ -361,7 +362,7 @@ fn with_template_to(peer: u128, policy: Policy) -> Policy {
     Policy { templates: vec![template], ..policy }
 }
 
-impl fmt::Display for Profile {
+impl fmt::Display for PolicyProfile {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Tunnels => "tunnels",
@@ -375,7 +376,7 @@ impl fmt::Display for Profile {
     }
 }
 
-impl FromStr for Profile {
+impl FromStr for PolicyProfile {
     type Err = anyhow::Error;
 
     fn from_str(name: &str) -> anyhow::Result<Self> {

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The source that a seed names.
+    /// The source of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -40,10 +40,10 @@ impl Random {
         usize::try_from(self.next() % bound as u64).unwrap_or(0)
     }
 
-    /// One of some things.
+    /// A random element.
     ///
     /// # Panics
-    /// Without things.
+    /// If there are none.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
@@ -51,7 +51,7 @@ impl Random {
     /// One of some things, each as often as its weight says.
     ///
     /// # Panics
-    /// Without weights.
+    /// If there are none.
     pub fn weighted<T: Copy>(&mut self, from: &[(usize, T)]) -> T {
         let all = from.iter().map(|(weight, _)| weight).sum();
         let mut at = self.below(all);

@@ -1,4 +1,4 @@
-//! What two hosts agree on: a state for each way, and its policies.
+//! The SAs and policies of the two hosts.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,22 +9,22 @@ use uxfrm_engine::{
     SaTransform, Selector, Spi, Template,
 };
 
-use super::plan::Path;
+use super::plan::ProtectionPath;
 
 /// The device of each host.
 pub(super) const DEVICE: &str = "nic0";
 const REQID: Reqid = Reqid(7);
-/// Rings of several workers come one after the other.
+/// Replay window: the rings of several workers arrive one after the other.
 const WINDOW: u32 = 4096;
 
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum HostSide {
     Left,
     Right,
 }
 
-impl End {
+impl HostSide {
     pub(super) const BOTH: [Self; 2] = [Self::Left, Self::Right];
 
     pub(super) const fn other(self) -> Self {
@@ -41,7 +41,7 @@ impl End {
         }
     }
 
-    /// Of what goes to it.
+    /// The SPI of packets to this host.
     const fn spi(self) -> Spi {
         match self {
             Self::Left => Spi(0x100),
@@ -49,8 +49,8 @@ impl End {
         }
     }
 
-    /// The state of what leaves `self`, as `holder` has it.
-    pub(super) fn state(self, holder: Self, path: Path) -> anyhow::Result<SaConfig> {
+    /// The SA of packets from `self`, as installed at `holder`.
+    pub(super) fn state(self, holder: Self, path: ProtectionPath) -> anyhow::Result<SaConfig> {
         let direction = if self == holder { Direction::Out } else { Direction::In };
         let to = self.other();
         let key: Vec<u8> = (0..20).map(|at| at ^ self.address().octets()[3]).collect();
@@ -69,8 +69,8 @@ impl End {
         })
     }
 
-    /// The policy for what leaves `self`, as `holder` has it.
-    pub(super) fn policy(self, holder: Self, path: Path) -> Policy {
+    /// The policy for packets from `self`, as installed at `holder`.
+    pub(super) fn policy(self, holder: Self, path: ProtectionPath) -> Policy {
         let direction = if self == holder { Direction::Out } else { Direction::In };
         let [source, destination] = [self, self.other()].map(|end| IpAddr::V4(end.address()));
         let kind = path.kind().filter(|kind| *kind == uxfrm_engine::OffloadKind::Packet);

@@ -1,9 +1,10 @@
-//! What the project wants: a device that does all costs the host no more than 5 % over the clear, one that encrypts no more than half of software
-//! at 1400 bytes.
+//! The project's goals: packet offload costs the host at most 5 % over the clear, crypto offload at
+//! most half of software at 1400 bytes.
 
 use crate::report::Row;
 
-/// A row's goal and whether it reaches it, in words; `None` where there is none, or the row that it is held against was left out.
+/// The row's `goal` text; `None` where there is none, or the row that it is compared with was left
+/// out.
 pub(super) fn verdict(row: &Row) -> Option<String> {
     let is = |key: &str, value: &str| row.case.value(key).as_deref() == Some(value);
     let (figure, most) = if is("path", "packet") && is("test", "forward") {

@@ -1,64 +1,68 @@
-//! A host's half, which is what is measured: from its own port to the device's ring, and back.
+//! The measured part of a host: from its port to the device's ring, and back.
 
 use uxfrm_engine::{Output, Received, Settings, Traffic, Worker};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool, SizeClass};
 
-use super::association::End;
-use super::site::Site;
-use super::traffic::Flow;
-use super::wire::{Sent, Wire};
+use super::association::HostSide;
+use super::host_config::HostConfig;
+use super::rings::{DeviceRings, TxEntry};
+use super::traffic::PacketFlow;
 use super::{NOW, RING, SUPERS};
 use crate::clock::TscClock;
 
 /// One worker of a host.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct HostWorker {
     worker: Worker,
-    pub(super) flow: Flow,
+    pub(super) flow: PacketFlow,
 }
 
-/// A worker's own port, with its buffers and scratch room: the same memory for the workers of all paths, so that none has better places in it.
+/// A worker's port with its buffers: the same memory for the workers of all paths, so that no path
+/// has better placed memory.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct WorkerPort {
     pub(super) pool: Pool,
     out: Output,
     batch: Batch,
-    /// What is to be sent, last one first.
+    /// Packets to send, the last first.
     pub(super) outgoing: Vec<PacketBuf>,
-    /// What was received.
+    /// Received packets.
     incoming: Vec<PacketBuf>,
-    sent: Vec<Sent>,
+    sent: Vec<TxEntry>,
     arrived: Vec<Received>,
     marked: Vec<Received>,
 }
 
-impl Host {
-    pub(super) fn new(site: &Site, end: End, number: usize) -> anyhow::Result<Self> {
+impl HostWorker {
+    pub(super) fn new(site: &HostConfig, end: HostSide, number: usize) -> anyhow::Result<Self> {
         let settings =
             Settings { cpu: uxfrm_engine::Cpu(u32::try_from(number)?), ..site.settings(end) };
-        Ok(Self { worker: Worker::new(settings, &site.published())?, flow: Flow::new(end, number) })
+        Ok(Self {
+            worker: Worker::new(settings, &site.published())?,
+            flow: PacketFlow::new(end, number),
+        })
     }
 
     /// Cycles from the port to the ring.
-    pub(super) fn send(&mut self, port: &mut Port, wire: &Wire) -> u64 {
-        let Port { pool, out, batch, outgoing, sent, .. } = port;
+    pub(super) fn send(&mut self, port: &mut WorkerPort, rings: &DeviceRings) -> u64 {
+        let WorkerPort { pool, out, batch, outgoing, sent, .. } = port;
         let from = TscClock::now();
         while !outgoing.is_empty() {
             let rest = outgoing.len().saturating_sub(BATCH);
             outgoing.drain(rest..).rev().for_each(|packet| batch.push(packet));
             self.worker.outbound(batch, NOW, pool, out);
-            sent.extend(out.handed.drain(..).map(Sent::from));
-            sent.extend(out.wire.drain().map(Sent::from));
-            wire.sent.put(sent, pool, &wire.waker);
+            sent.extend(out.handed.drain(..).map(TxEntry::from));
+            sent.extend(out.wire.drain().map(TxEntry::from));
+            rings.sent.put(sent, pool, &rings.waker);
         }
         TscClock::now().wrapping_sub(from)
     }
 
     /// Cycles from the ring to the port.
-    pub(super) fn receive(&mut self, port: &mut Port, wire: &Wire) -> u64 {
-        let Port { pool, out, incoming, arrived, marked, .. } = port;
+    pub(super) fn receive(&mut self, port: &mut WorkerPort, rings: &DeviceRings) -> u64 {
+        let WorkerPort { pool, out, incoming, arrived, marked, .. } = port;
         let from = TscClock::now();
-        wire.received.take(arrived, pool);
+        rings.received.take(arrived, pool);
         while !arrived.is_empty() {
             let count = arrived.len().min(BATCH);
             marked.extend(arrived.drain(..count));
@@ -70,13 +74,14 @@ impl Host {
         cycles
     }
 
-    /// What went out and came in so far.
+    /// Outbound and inbound traffic so far.
     pub(super) fn traffic(&self) -> (Traffic, Traffic) {
         (self.worker.outward(), self.worker.inward())
     }
 }
 
-/// A pool that needs no more memory: what a worker's thread asks for is elsewhere in memory than what others do, and slower or faster.
+/// A pool that needs no further memory. Memory that a worker's thread allocates itself may lie better
+/// or worse than another's.
 pub(super) fn stocked() -> Pool {
     let mut pool = Pool::new();
     for (class, count) in [(SizeClass::Packet, 2 * RING), (SizeClass::Super, SUPERS)] {
@@ -86,7 +91,7 @@ pub(super) fn stocked() -> Pool {
     pool
 }
 
-impl Port {
+impl WorkerPort {
     pub(super) fn new() -> Self {
         Self {
             pool: stocked(),

@@ -1,49 +1,50 @@
-//! Which cases there are.
+//! The cases.
 
 use uxfrm_engine::OffloadKind;
 
-use crate::Options;
+use crate::BenchOptions;
 use crate::report::Case;
 
-/// How packets are protected between two hosts.
+/// Who protects packets between the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Path {
-    /// Not at all.
+pub(super) enum ProtectionPath {
+    /// Nobody.
     Clear,
-    /// The host does all.
+    /// The host.
     Software,
     /// The device encrypts.
     Crypto,
-    /// The device does all.
+    /// The device does all of ESP.
     Packet,
 }
 
-/// What leaves the host.
+/// The packets that leave the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
-    /// UDP packets of so many bytes.
+pub(super) enum PacketSize {
+    /// UDP packets of this size in bytes.
     Bytes(u32),
     /// TCP super-packets of [`SEGMENTS`] segments, each a packet of [`SEGMENT`] bytes.
     Super,
 }
 
-/// One row to be.
+/// The case of a forwarding row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Variant {
-    pub(super) path: Path,
-    pub(super) size: Size,
+pub(super) struct ForwardCase {
+    pub(super) path: ProtectionPath,
+    pub(super) size: PacketSize,
     pub(super) workers: usize,
 }
 
-/// Bytes of a super-packet's segments once they are cut.
+/// Bytes of a packet that a super-packet is segmented into.
 pub(super) const SEGMENT: u32 = 1400;
-/// As many as 64 KiB hold.
+/// As many segments as fit 64 KiB.
 pub(super) const SEGMENTS: usize = 48;
 
-const SIZES: [Size; 4] = [Size::Bytes(64), Size::Bytes(512), Size::Bytes(1400), Size::Super];
+const SIZES: [PacketSize; 4] =
+    [PacketSize::Bytes(64), PacketSize::Bytes(512), PacketSize::Bytes(1400), PacketSize::Super];
 const WORKERS: [usize; 2] = [1, 2];
 
-impl Path {
+impl ProtectionPath {
     pub(super) const ALL: [Self; 4] = [Self::Clear, Self::Software, Self::Crypto, Self::Packet];
 
     pub(super) const fn name(self) -> &'static str {
@@ -55,7 +56,7 @@ impl Path {
         }
     }
 
-    /// What a device does in it.
+    /// The offload kind of the device, if any.
     pub(super) const fn kind(self) -> Option<OffloadKind> {
         match self {
             Self::Clear | Self::Software => None,
@@ -65,8 +66,8 @@ impl Path {
     }
 }
 
-impl Size {
-    /// Bytes of the packets on the wire, but for what protects them.
+impl PacketSize {
+    /// Bytes of the packets on the wire, without ESP.
     pub(super) const fn bytes(self) -> u32 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -82,29 +83,29 @@ impl Size {
     }
 }
 
-impl Variant {
+impl ForwardCase {
     pub(super) fn case(self) -> Case {
         let case = Case::new().with("test", "forward").with("path", self.path.name());
         self.size.put(case).with("workers", self.workers)
     }
 }
 
-/// Of one host.
+/// The most workers of one host.
 pub(super) fn most_workers() -> usize {
     WORKERS.into_iter().max().unwrap_or(1)
 }
 
-/// The rows of forwarding that the options leave.
-pub(super) fn variants(options: &Options) -> Vec<Variant> {
+/// The forwarding cases that the options leave.
+pub(super) fn forward_cases(options: &BenchOptions) -> Vec<ForwardCase> {
     let all = WORKERS.into_iter().flat_map(|workers| {
         SIZES.into_iter().flat_map(move |size| {
-            Path::ALL.into_iter().map(move |path| Variant { path, size, workers })
+            ProtectionPath::ALL.into_iter().map(move |path| ForwardCase { path, size, workers })
         })
     });
-    all.filter(|variant| options.only.admits(&variant.case())).collect()
+    all.filter(|case| options.only.admits(&case.case())).collect()
 }
 
 /// The case of the lock manager's messages.
-pub(super) fn messages(path: Path) -> Case {
+pub(super) fn messages(path: ProtectionPath) -> Case {
     Case::new().with("test", "lock-manager").with("path", path.name()).with("workers", 1)
 }

@@ -1,50 +1,56 @@
-//! What the hosts have to say to each other.
+//! The hosts' packets.
 
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::{Checksum, PacketBuf, Pool, Protocol, Segments, SizeClass};
 use zerocopy::IntoBytes;
 
-use super::association::End;
-use super::plan::{SEGMENT, SEGMENTS, Size};
+use super::association::HostSide;
+use super::plan::{PacketSize, SEGMENT, SEGMENTS};
 
 /// IPv4 and TCP headers.
 const TCP_HEADERS: usize = 40;
 const MSS: usize = SEGMENT as usize - TCP_HEADERS;
 
-/// A flow from one end to the other, of one worker.
+/// The flow of one worker of a host.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct PacketFlow {
     ip: Ipv4Header,
-    source: End,
+    source: HostSide,
     ports: [u8; 4],
     /// The TCP sequence number of the next byte.
     sequence: u32,
 }
 
-impl Flow {
-    pub(super) fn new(source: End, worker: usize) -> Self {
+impl PacketFlow {
+    pub(super) fn new(source: HostSide, worker: usize) -> Self {
         let ip = Ipv4Header::new(source.address(), source.other().address(), Protocol::UDP, 0);
         let [port, _] = u16::try_from(worker).unwrap_or(0).to_le_bytes();
         Self { ip, source, ports: [0x80, port, 0x81, port], sequence: 0 }
     }
 
-    /// As much as a full ring takes: so many buffers and packets on the wire.
-    pub(super) fn fill(&mut self, size: Size, pool: &mut Pool, into: &mut Vec<PacketBuf>) -> usize {
+    /// Appends as many packets as fill a ring; returns how many they are on the wire.
+    pub(super) fn fill(
+        &mut self,
+        size: PacketSize,
+        pool: &mut Pool,
+        into: &mut Vec<PacketBuf>,
+    ) -> usize {
         match size {
-            Size::Bytes(bytes) => {
-                into.extend((0..super::ROOM).map(|_| self.datagram(bytes as usize, pool)));
-                super::ROOM
+            PacketSize::Bytes(bytes) => {
+                into.extend((0..super::TURN_PACKETS).map(|_| self.datagram(bytes as usize, pool)));
+                super::TURN_PACKETS
             }
-            Size::Super => {
-                let count = super::ROOM / SEGMENTS / 2;
+            PacketSize::Super => {
+                let count = super::TURN_PACKETS / SEGMENTS / 2;
                 into.extend((0..count).map(|_| self.stream(SEGMENTS * MSS, pool)));
                 count * SEGMENTS
             }
         }
     }
 
-    /// `bytes` bytes of a stream in super-packets, and as how many packets they go over the wire.
+    /// Appends `bytes` bytes of a stream in super-packets; returns how many packets they are on the
+    /// wire.
     pub(super) fn message(
         &mut self,
         bytes: usize,
@@ -66,13 +72,13 @@ impl Flow {
             self.head(Protocol::UDP, room);
             room[20..24].copy_from_slice(&self.ports);
             room[24..26].copy_from_slice(&below(bytes - ipv4::HEADER_LEN).to_be_bytes());
-            // None.
+            // No checksum.
             room[26..28].fill(0);
         }
         packet
     }
 
-    /// A TCP super-packet as a TUN hands it over, its checksum left open; or one packet.
+    /// A TCP packet or super-packet as a TUN hands it over, with a partial checksum.
     fn stream(&mut self, payload: usize, pool: &mut Pool) -> PacketBuf {
         let len = TCP_HEADERS + payload;
         let mut packet = pool.take(SizeClass::holding(len));

@@ -6,14 +6,16 @@ use serde_json::Map;
 
 use super::peer::Peer;
 use super::relay::RelayEncap;
-use crate::Filter;
-use crate::pair::{Encapsulation, Frames, Mode, Protection, Transform, Tuning, is_root};
+use crate::CaseFilter;
+use crate::pair::{
+    EspEncapsulation, EspTransform, GatewayMode, GatewayTuning, Protection, WireFrames, is_root,
+};
 use crate::report::{Case, Row};
 
 /// A path that is tested: one frame size, and a tunnel or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TestPath {
-    pub(crate) frames: Frames,
+    pub(crate) frames: WireFrames,
     pub(crate) tunnel: TunnelKind,
 }
 
@@ -34,30 +36,34 @@ pub(crate) enum TunnelKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GatewaySetup {
     pub(crate) protection: Protection,
-    pub(crate) tuning: Tuning,
+    pub(crate) tuning: GatewayTuning,
 }
 
 const GCM_UDP: Protection =
-    Protection { transform: Transform::Gcm128, encapsulation: Encapsulation::Udp };
-const GCM_ESP: Protection = Protection { encapsulation: Encapsulation::Ip, ..GCM_UDP };
-const CBC_UDP: Protection = Protection { transform: Transform::Cbc128Sha1, ..GCM_UDP };
+    Protection { transform: EspTransform::Gcm128, encapsulation: EspEncapsulation::Udp };
+const GCM_ESP: Protection = Protection { encapsulation: EspEncapsulation::Ip, ..GCM_UDP };
+const CBC_UDP: Protection = Protection { transform: EspTransform::Cbc128Sha1, ..GCM_UDP };
 
-const ONE: Tuning =
-    Tuning { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host, gather: None };
-const TWO: Tuning = Tuning { workers: NonZeroUsize::MIN.saturating_add(1), ..ONE };
+const ONE: GatewayTuning = GatewayTuning {
+    workers: NonZeroUsize::MIN,
+    queue_delay: 0,
+    mode: GatewayMode::Host,
+    gather: None,
+};
+const TWO: GatewayTuning = GatewayTuning { workers: NonZeroUsize::MIN.saturating_add(1), ..ONE };
 /// One worker and short queues.
-const SHORT_QUEUE: Tuning = Tuning { queue_delay: 350, ..ONE };
+const SHORT_QUEUE: GatewayTuning = GatewayTuning { queue_delay: 350, ..ONE };
 /// Host mode with ESP by AF_XDP.
-const AF_XDP: Tuning = Tuning { mode: Mode::HostXdp, ..ONE };
+const AF_XDP: GatewayTuning = GatewayTuning { mode: GatewayMode::HostXdp, ..ONE };
 /// AF_XDP with no wait for more frames, and with a wait of 100 µs whether that pays or not.
-const AF_XDP_UNGATHERED: Tuning = Tuning { gather: Some(0), ..AF_XDP };
-const AF_XDP_GATHERED: Tuning = Tuning { gather: Some(100), ..AF_XDP };
+const AF_XDP_UNGATHERED: GatewayTuning = GatewayTuning { gather: Some(0), ..AF_XDP };
+const AF_XDP_GATHERED: GatewayTuning = GatewayTuning { gather: Some(100), ..AF_XDP };
 /// Inline gateways, each in front of a host of its own.
-const INLINE: Tuning = Tuning { mode: Mode::Inline, ..ONE };
-const INLINE_XDP: Tuning = Tuning { mode: Mode::InlineXdp, ..ONE };
+const INLINE: GatewayTuning = GatewayTuning { mode: GatewayMode::Inline, ..ONE };
+const INLINE_XDP: GatewayTuning = GatewayTuning { mode: GatewayMode::InlineXdp, ..ONE };
 
 /// A row for each of these paths, none of which can be measured here.
-pub(crate) fn refused(paths: &[TestPath], only: &Filter) -> Vec<Row> {
+pub(crate) fn refused(paths: &[TestPath], only: &CaseFilter) -> Vec<Row> {
     let cases = paths.iter().map(TestPath::case).filter(|case| only.lists_path(case));
     cases.map(|case| unmeasured(case, "needs root")).collect()
 }
@@ -73,7 +79,7 @@ impl TestPath {
     /// All of them, in the order of the rows: clear, relays, uxfrm, and the peers that are installed.
     pub(crate) fn all() -> Vec<Self> {
         let peers: Vec<Peer> = Peer::ALL.into_iter().filter(|peer| peer.is_installed()).collect();
-        [Frames::Super, Frames::Real]
+        [WireFrames::Super, WireFrames::Real]
             .into_iter()
             .flat_map(|frames| {
                 let own = Self::own().into_iter().filter(move |path| path.frames == frames);
@@ -93,27 +99,27 @@ impl TestPath {
             tunnel: TunnelKind::Gateways(GatewaySetup { protection, tuning }),
         };
         vec![
-            clear(Frames::Super),
-            relay(Frames::Super, RelayEncap::Udp),
-            relay(Frames::Super, RelayEncap::Esp),
-            gateways(Frames::Super, GCM_UDP, ONE),
-            gateways(Frames::Super, GCM_ESP, ONE),
-            gateways(Frames::Super, CBC_UDP, ONE),
-            gateways(Frames::Super, GCM_UDP, TWO),
-            gateways(Frames::Super, GCM_ESP, TWO),
-            gateways(Frames::Super, GCM_UDP, SHORT_QUEUE),
-            gateways(Frames::Super, GCM_ESP, SHORT_QUEUE),
-            clear(Frames::Real),
-            relay(Frames::Real, RelayEncap::Udp),
-            relay(Frames::Real, RelayEncap::Esp),
-            gateways(Frames::Real, GCM_UDP, ONE),
-            gateways(Frames::Real, GCM_ESP, ONE),
-            gateways(Frames::Real, GCM_UDP, SHORT_QUEUE),
-            gateways(Frames::Real, GCM_ESP, AF_XDP),
-            gateways(Frames::Real, GCM_ESP, AF_XDP_UNGATHERED),
-            gateways(Frames::Real, GCM_ESP, AF_XDP_GATHERED),
-            gateways(Frames::Real, GCM_ESP, INLINE),
-            gateways(Frames::Real, GCM_ESP, INLINE_XDP),
+            clear(WireFrames::Super),
+            relay(WireFrames::Super, RelayEncap::Udp),
+            relay(WireFrames::Super, RelayEncap::Esp),
+            gateways(WireFrames::Super, GCM_UDP, ONE),
+            gateways(WireFrames::Super, GCM_ESP, ONE),
+            gateways(WireFrames::Super, CBC_UDP, ONE),
+            gateways(WireFrames::Super, GCM_UDP, TWO),
+            gateways(WireFrames::Super, GCM_ESP, TWO),
+            gateways(WireFrames::Super, GCM_UDP, SHORT_QUEUE),
+            gateways(WireFrames::Super, GCM_ESP, SHORT_QUEUE),
+            clear(WireFrames::Real),
+            relay(WireFrames::Real, RelayEncap::Udp),
+            relay(WireFrames::Real, RelayEncap::Esp),
+            gateways(WireFrames::Real, GCM_UDP, ONE),
+            gateways(WireFrames::Real, GCM_ESP, ONE),
+            gateways(WireFrames::Real, GCM_UDP, SHORT_QUEUE),
+            gateways(WireFrames::Real, GCM_ESP, AF_XDP),
+            gateways(WireFrames::Real, GCM_ESP, AF_XDP_UNGATHERED),
+            gateways(WireFrames::Real, GCM_ESP, AF_XDP_GATHERED),
+            gateways(WireFrames::Real, GCM_ESP, INLINE),
+            gateways(WireFrames::Real, GCM_ESP, INLINE_XDP),
         ]
     }
 
@@ -121,16 +127,16 @@ impl TestPath {
     pub(crate) fn is_possible(&self) -> bool {
         let TunnelKind::Gateways(gateways) = self.tunnel else { return true };
         match gateways.tuning.mode {
-            Mode::Host | Mode::Inline => true,
-            Mode::HostXdp | Mode::InlineXdp => is_root(),
+            GatewayMode::Host | GatewayMode::Inline => true,
+            GatewayMode::HostXdp | GatewayMode::InlineXdp => is_root(),
         }
     }
 
     /// The keys that the cases of all its rows have.
     pub(crate) fn case(&self) -> Case {
         let frames = match self.frames {
-            Frames::Super => "super",
-            Frames::Real => "1500",
+            WireFrames::Super => "super",
+            WireFrames::Real => "1500",
         };
         match self.tunnel {
             TunnelKind::Clear => Case::new().with("path", "clear").with("frames", frames),
@@ -155,12 +161,12 @@ impl TestPath {
 }
 
 /// The `path` key; modes other than host mode are measured with raw ESP only.
-fn path_name(protection: Protection, mode: Mode) -> &'static str {
+fn path_name(protection: Protection, mode: GatewayMode) -> &'static str {
     match mode {
-        Mode::Host => protection.path(),
-        Mode::HostXdp => "uxfrm-af_xdp",
-        Mode::Inline => "uxfrm-inline",
-        Mode::InlineXdp => "uxfrm-xdp",
+        GatewayMode::Host => protection.path(),
+        GatewayMode::HostXdp => "uxfrm-af_xdp",
+        GatewayMode::Inline => "uxfrm-inline",
+        GatewayMode::InlineXdp => "uxfrm-xdp",
     }
 }
 

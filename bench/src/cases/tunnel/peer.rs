@@ -8,7 +8,7 @@ use std::env;
 use std::path::Path;
 
 use super::path::unmeasured;
-use crate::Filter;
+use crate::CaseFilter;
 use crate::pair::{Interrupt, Topology};
 use crate::report::{Case, Row};
 use process::PeerProcess;
@@ -96,7 +96,7 @@ impl RunningPeer {
 }
 
 /// A row for each peer that is not installed.
-pub(crate) fn absent(only: &Filter) -> Vec<Row> {
+pub(crate) fn absent(only: &CaseFilter) -> Vec<Row> {
     let absent = Peer::ALL.into_iter().filter(|peer| !peer.is_installed());
     let cases = absent.map(|peer| Case::new().with("path", peer.name()));
     let listed = cases.filter(|case| only.lists_path(case));

@@ -22,8 +22,8 @@ use nix::unistd::gettid;
 use uxfrm_io::Namespace;
 use uxfrm_io::poll::Waker;
 
-use crate::pair::processor::Task;
-use crate::pair::{A, B, Site, Topology};
+use crate::pair::processor::CpuTask;
+use crate::pair::{A, B, GatewaySite, Topology};
 use forwarder::{Forwarder, LossCounts};
 
 /// What pieces travel in.
@@ -88,8 +88,8 @@ impl Relays {
     }
 
     /// Their threads.
-    pub(crate) fn threads(&self) -> [Task; 2] {
-        self.ends.each_ref().map(|relay| Task::Thread(relay.tid))
+    pub(crate) fn threads(&self) -> [CpuTask; 2] {
+        self.ends.each_ref().map(|relay| CpuTask::Thread(relay.tid))
     }
 
     /// Ends them, and passes on what was found, with what they have to do with it if that is an error.
@@ -112,7 +112,7 @@ impl Relay {
     fn start(
         encap: RelayEncap,
         namespace: &Namespace,
-        ends: (&'static Site, &Site),
+        ends: (&'static GatewaySite, &GatewaySite),
     ) -> anyhow::Result<Self> {
         let name = ends.0.name;
         let forwarder = namespace

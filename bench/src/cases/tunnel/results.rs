@@ -4,7 +4,7 @@ use serde_json::Map;
 
 use super::goal;
 use super::path::unmeasured;
-use crate::report::{Case, Row, Sample};
+use crate::report::{Case, Row, Samples};
 
 /// A figure's name, its value in one round, and how many decimals are more than noise.
 pub(crate) type Figure = (&'static str, f64, i32);
@@ -16,7 +16,7 @@ pub(crate) struct CaseResults(Vec<CaseResult>);
 #[derive(Debug)]
 struct CaseResult {
     case: Case,
-    samples: Vec<(&'static str, Sample, i32)>,
+    samples: Vec<(&'static str, Samples, i32)>,
     /// Why it was not measured.
     unmeasured: Option<String>,
 }
@@ -26,7 +26,7 @@ impl CaseResults {
     pub(crate) fn record(&mut self, case: &Case, figures: &[Figure]) {
         let at = self.0.iter().position(|result| result.case == *case).unwrap_or_else(|| {
             let samples =
-                figures.iter().map(|&(name, _, places)| (name, Sample::default(), places));
+                figures.iter().map(|&(name, _, places)| (name, Samples::default(), places));
             let (case, samples) = (case.clone(), samples.collect());
             self.0.push(CaseResult { case, samples, unmeasured: None });
             self.0.len() - 1

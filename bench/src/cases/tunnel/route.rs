@@ -3,7 +3,7 @@
 use anyhow::Context;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
-use crate::pair::{PREFIX_LEN, Site};
+use crate::pair::{GatewaySite, PREFIX_LEN};
 
 /// Brings the device `tun` up and adds a route from `here` to the network behind `there` through it,
 /// in the namespace of the calling thread.
@@ -13,7 +13,7 @@ use crate::pair::{PREFIX_LEN, Site};
 pub(super) fn add_through(
     tun: &str,
     mtu: u32,
-    (here, there): (&Site, &Site),
+    (here, there): (&GatewaySite, &GatewaySite),
 ) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let tun = kernel.link(tun)?;

@@ -7,11 +7,12 @@ use anyhow::Context;
 use super::path::{GatewaySetup, TestPath, TunnelKind};
 use super::relay::Relays;
 use super::results::{CaseResults, Figure};
-use crate::Filter;
-use crate::pair::iperf::{self, Load, Run, Transfer};
-use crate::pair::processor::{self, CpuTime, Task};
+use crate::CaseFilter;
+use crate::pair::iperf::{self, IperfRun, TrafficLoad, Transfer};
+use crate::pair::processor::{self, CpuTask, CpuTime};
 use crate::pair::{
-    self, A, B, Congestion, Frames, Gateway, Interrupt, Interrupted, Keys, Mode, Pinger, Topology,
+    self, A, B, Congestion, GatewayMode, GatewayProcess, Interrupt, Interrupted, Pinger, SaKeyPair,
+    Topology, WireFrames,
 };
 use crate::report::Case;
 
@@ -35,12 +36,12 @@ const RATES: [u32; 4] = [160_000, 240_000, 320_000, 400_000];
 pub(crate) struct PathRunner {
     topology: Topology,
     seconds: u32,
-    only: Filter,
+    only: CaseFilter,
     interrupt: Interrupt,
 }
 
 /// Whether the filter leaves any test of a path. Offers all of them to the filter.
-pub(crate) fn tests_any(path: &TestPath, only: &Filter) -> bool {
+pub(crate) fn tests_any(path: &TestPath, only: &CaseFilter) -> bool {
     let case = path.case();
     let with = |test: &str, load: &str| case.clone().with("test", test).with("load", load);
     let mut cases = vec![with("rtt", "idle")];
@@ -57,7 +58,11 @@ pub(crate) fn tests_any(path: &TestPath, only: &Filter) -> bool {
 }
 
 impl PathRunner {
-    pub(crate) fn build(seconds: u32, only: &Filter, interrupt: Interrupt) -> anyhow::Result<Self> {
+    pub(crate) fn build(
+        seconds: u32,
+        only: &CaseFilter,
+        interrupt: Interrupt,
+    ) -> anyhow::Result<Self> {
         Ok(Self { topology: Topology::build()?, seconds, only: only.clone(), interrupt })
     }
 
@@ -100,17 +105,17 @@ impl PathRunner {
                 relays.stop(measured)
             }
             TunnelKind::Gateways(gateways) => match gateways.tuning.mode {
-                Mode::Host | Mode::HostXdp => {
+                GatewayMode::Host | GatewayMode::HostXdp => {
                     self.run_gateways(&self.topology, gateways, case, results)
                 }
-                Mode::Inline | Mode::InlineXdp => {
+                GatewayMode::Inline | GatewayMode::InlineXdp => {
                     let (between, hosts) = self.behind(path.frames)?;
                     hosts.run_gateways(&between, gateways, case, results)
                 }
             },
             TunnelKind::Peer(peer) => {
                 let mut running = peer.start(&self.topology, &self.interrupt)?;
-                let ends = running.pids().map(Task::Process);
+                let ends = running.pids().map(CpuTask::Process);
                 self.measure(case, &ends, results).map_err(|error| running.explain(error))
             }
         }
@@ -125,21 +130,21 @@ impl PathRunner {
         results: &mut CaseResults,
     ) -> anyhow::Result<()> {
         let directory = pair::private_directory("bench")?;
-        let keys = Keys::random()?;
+        let keys = SaKeyPair::random()?;
         let start = |here, there, namespace| {
             let config = pair::write(directory.path(), protection, &keys, (here, there), tuning)?;
-            Gateway::start(here.name, namespace, &config, &self.interrupt)
+            GatewayProcess::start(here.name, namespace, &config, &self.interrupt)
         };
         let mut gateways = [start(&A, &B, &between.a)?, start(&B, &A, &between.b)?];
-        let ends = gateways.each_ref().map(|gateway| Task::Process(gateway.pid()));
+        let ends = gateways.each_ref().map(|gateway| CpuTask::Process(gateway.pid()));
         self.measure(case, &ends, results).map_err(|error| {
             gateways.iter_mut().fold(error, |error, gateway| gateway.explain(error))
         })?;
-        gateways.into_iter().try_for_each(Gateway::stop)
+        gateways.into_iter().try_for_each(GatewayProcess::stop)
     }
 
     /// Namespaces for inline gateways, and a runner whose topology is the hosts behind them.
-    fn behind(&self, frames: Frames) -> anyhow::Result<(Topology, Self)> {
+    fn behind(&self, frames: WireFrames) -> anyhow::Result<(Topology, Self)> {
         let between = Topology::wired()?;
         between.carry(frames)?;
         let topology = between.behind()?;
@@ -147,7 +152,12 @@ impl PathRunner {
         Ok((between, Self { topology, seconds: self.seconds, only, interrupt }))
     }
 
-    fn measure(&self, case: &Case, ends: &[Task], results: &mut CaseResults) -> anyhow::Result<()> {
+    fn measure(
+        &self,
+        case: &Case,
+        ends: &[CpuTask],
+        results: &mut CaseResults,
+    ) -> anyhow::Result<()> {
         let mut pinger = self.topology.a.enter(|| Pinger::new(A.lan, B.lan))??;
         pinger.wait_for_path(FIRST_PING, &self.interrupt)?;
         self.round_trip(&case.clone().with("load", "idle"), &mut pinger, None, results)?;
@@ -169,7 +179,7 @@ impl PathRunner {
         &self,
         case: &Case,
         congestion: Congestion,
-        ends: &[Task],
+        ends: &[CpuTask],
         pinger: &mut Pinger,
         results: &mut CaseResults,
     ) -> anyhow::Result<()> {
@@ -187,9 +197,14 @@ impl PathRunner {
             cases.for_each(|case| results.record_unmeasured(&case, &reason));
             return Ok(());
         }
-        self.round_trip(&beside, pinger, Some(Load::Tcp { streams: 1, congestion }), results)?;
+        self.round_trip(
+            &beside,
+            pinger,
+            Some(TrafficLoad::Tcp { streams: 1, congestion }),
+            results,
+        )?;
         streams.try_for_each(|(case, streams)| {
-            results.record(&case, &self.tcp(Load::Tcp { streams, congestion }, ends)?);
+            results.record(&case, &self.tcp(TrafficLoad::Tcp { streams, congestion }, ends)?);
             Ok(())
         })
     }
@@ -199,14 +214,14 @@ impl PathRunner {
         &self,
         case: &Case,
         pinger: &mut Pinger,
-        load: Option<Load>,
+        load: Option<TrafficLoad>,
         results: &mut CaseResults,
     ) -> anyhow::Result<()> {
         let case = case.clone().with("test", "rtt");
         if !self.only.admits(&case) {
             return Ok(());
         }
-        let start = |load| Run::start(&self.topology, load, self.seconds + 2);
+        let start = |load| IperfRun::start(&self.topology, load, self.seconds + 2);
         let run = load.map(start).transpose()?;
         if run.is_some() {
             self.interrupt.sleep(SLOW_START)?;
@@ -219,7 +234,7 @@ impl PathRunner {
         Ok(())
     }
 
-    fn tcp(&self, load: Load, ends: &[Task]) -> anyhow::Result<Vec<Figure>> {
+    fn tcp(&self, load: TrafficLoad, ends: &[CpuTask]) -> anyhow::Result<Vec<Figure>> {
         let (transfer, cost) = self.run_load(load, ends)?;
         let gigabytes = transfer.bytes / 1e9;
         let mut figures = vec![("gbps", transfer.gbps(), 2)];
@@ -236,10 +251,11 @@ impl PathRunner {
         &self,
         case: &Case,
         bytes: u32,
-        ends: &[Task],
+        ends: &[CpuTask],
         results: &mut CaseResults,
     ) -> anyhow::Result<()> {
-        let offer = |rate| self.run_load(Load::Udp { bytes, packets_per_second: rate }, ends);
+        let offer =
+            |rate| self.run_load(TrafficLoad::Udp { bytes, packets_per_second: rate }, ends);
         let wanted = |load: &str| self.only.admits(&case.clone().with("load", load));
         let mut peak: Option<Transfer> = None;
         for rate in RATES.into_iter().map(Some).chain([None]) {
@@ -269,7 +285,7 @@ impl PathRunner {
         Ok(())
     }
 
-    fn run_load(&self, load: Load, ends: &[Task]) -> anyhow::Result<(Transfer, Cost)> {
+    fn run_load(&self, load: TrafficLoad, ends: &[CpuTask]) -> anyhow::Result<(Transfer, Cost)> {
         let before = Cost::so_far(ends)?;
         let transfer = iperf::run(&self.topology, load, self.seconds, &self.interrupt)?;
         Ok((transfer, Cost::so_far(ends)?.since(before)))
@@ -285,7 +301,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn so_far(ends: &[Task]) -> anyhow::Result<Self> {
+    fn so_far(ends: &[CpuTask]) -> anyhow::Result<Self> {
         let ends = ends.iter().map(|&task| processor::of(task)).sum::<anyhow::Result<_>>()?;
         Ok(Self { ends, machine: processor::of_machine()? })
     }
@@ -309,10 +325,10 @@ fn datagrams(transfer: &Transfer) -> Vec<Figure> {
 }
 
 /// The larger peak of both ends' processes. A relay is a thread of this process and has none.
-fn memory(ends: &[Task]) -> anyhow::Result<Option<Figure>> {
+fn memory(ends: &[CpuTask]) -> anyhow::Result<Option<Figure>> {
     let processes = ends.iter().filter_map(|end| match end {
-        Task::Process(pid) => Some(*pid),
-        Task::Thread(_) => None,
+        CpuTask::Process(pid) => Some(*pid),
+        CpuTask::Thread(_) => None,
     });
     let peaks = processes.map(processor::peak_memory);
     let peaks = peaks.collect::<anyhow::Result<Vec<_>>>()?;

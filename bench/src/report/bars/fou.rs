@@ -1,10 +1,10 @@
 //! The rows as bars.
 
 use super::Bars;
-use crate::report::rows::{Report, Row};
+use crate::report::rows::{BenchReport, Row};
 
 /// A picture for each test.
-pub(crate) fn figures(report: &Report) -> Vec<String> {
+pub(crate) fn figures(report: &BenchReport) -> Vec<String> {
     let tests = [
         ("stream", "gbps", "published_gbps", "TCP_STREAM, Gbit/s"),
         ("rr", "tps", "published_tps", "TCP_RR over 200 connections, transactions a second"),

@@ -1,7 +1,7 @@
 //! The rows as bars: host cycles by size, and what was published beside what was measured.
 
 use super::Bars;
-use crate::report::rows::{Report, Row};
+use crate::report::rows::{BenchReport, Row};
 
 /// The goals are of these.
 const CYCLES: &str = "host_cycles_per_packet";
@@ -15,7 +15,7 @@ struct Group {
 }
 
 /// All pictures that have rows.
-pub(crate) fn html(report: &Report) -> String {
+pub(crate) fn html(report: &BenchReport) -> String {
     let mut page = String::new();
     for group in groups() {
         let is_its = |row: &&Row| {

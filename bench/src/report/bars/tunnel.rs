@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::rows::{Report, Row};
+use crate::report::rows::{BenchReport, Row};
 
 /// A group: its title, the test and load of its rows, and the figure that the bars show.
 const GROUPS: [(&str, &str, Option<&str>, &str); 10] = [
@@ -34,7 +34,7 @@ const GROUPS: [(&str, &str, Option<&str>, &str); 10] = [
 ];
 
 /// All groups that have rows. A bar is the median, and the thin line on it goes from the least to the most of all rounds.
-pub(crate) fn html(report: &Report) -> String {
+pub(crate) fn html(report: &BenchReport) -> String {
     let mut page = format!("<style>{STYLE}</style>\n");
     for (title, test, load, figure) in GROUPS {
         let rows = report.rows.iter().filter(|row| {

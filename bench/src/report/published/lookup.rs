@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::rows::{Report, Row};
+use crate::report::rows::{BenchReport, Row};
 
 /// Megapackets a second by the index of the policy that matches, without and with the flow cache (VPP, `ipsec4-output`, one core,
 /// null encryption, 64 bytes; commit message of "ipsec: Performance improvement of ipsec4_output_node using flow cache").
@@ -39,7 +39,7 @@ struct Table {
 }
 
 /// As lines of text.
-pub(crate) fn text(report: &Report) -> String {
+pub(crate) fn text(report: &BenchReport) -> String {
     let mut text = String::new();
     for Table { title, head, lines } in tables(report) {
         let _ = writeln!(text, "\n{title}"); // writing to a string cannot fail
@@ -55,7 +55,7 @@ pub(crate) fn text(report: &Report) -> String {
 }
 
 /// As HTML.
-pub(crate) fn html(report: &Report) -> String {
+pub(crate) fn html(report: &BenchReport) -> String {
     let mut text = String::new();
     for Table { title, head, lines } in tables(report) {
         let cells = |tag: &str, cells: &[String]| -> String {
@@ -71,7 +71,7 @@ pub(crate) fn html(report: &Report) -> String {
 }
 
 /// None without a figure to put beside.
-fn tables(report: &Report) -> Vec<Table> {
+fn tables(report: &BenchReport) -> Vec<Table> {
     let all = vec![vpp(report), kernel_theirs(), kernel_ours(report)];
     let ours =
         all.iter().flat_map(|table| &table.lines).filter(|(name, _)| name.starts_with("uxfrm"));
@@ -79,7 +79,7 @@ fn tables(report: &Report) -> Vec<Table> {
     if ours.flat_map(|(_, line)| line).any(measured) { all } else { Vec::new() }
 }
 
-fn vpp(report: &Report) -> Table {
+fn vpp(report: &BenchReport) -> Table {
     let pair = |off: f64, on: f64| format!("{} / {}", mpps(off), mpps(on));
     let mut lines: Vec<_> = VPP
         .iter()
@@ -109,7 +109,7 @@ fn kernel_theirs() -> Table {
     Table { title, head, lines: lines.into() }
 }
 
-fn kernel_ours(report: &Report) -> Table {
+fn kernel_ours(report: &BenchReport) -> Table {
     let mut lines = Vec::new();
     for (flows, word) in [
         ("4", "4 flows"),
@@ -142,7 +142,7 @@ fn per_cent(ratio: f64) -> String {
 }
 
 /// Mpps of the outbound `tunnels` rows over IPv4; not a number where there is none.
-fn find(report: &Report, policies: &str, met: &str, flows: &str, cache: &str) -> f64 {
+fn find(report: &BenchReport, policies: &str, met: &str, flows: &str, cache: &str) -> f64 {
     let wanted = |row: &&Row| {
         let has = |key: &str, value: &str| row.case.value(key).is_some_and(|own| own == value);
         has("profile", "tunnels")
@@ -161,14 +161,14 @@ fn find(report: &Report, policies: &str, met: &str, flows: &str, cache: &str) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Case, Machine, Sample};
+    use crate::report::{Case, Machine, Samples};
 
     /// The look-up of one flow in a set, at a hundred million packets a second and more.
     fn row(cache: &str) -> Row {
         let case =
             Case::new().with("profile", "tunnels").with("family", 4).with("direction", "out");
         let case = case.with("policies", 1).with("match", "last").with("flows", 4);
-        let mut sample = Sample::default();
+        let mut sample = Samples::default();
         sample.push(20.0);
         Row::of_packets(case.with("cache", cache), &sample, 64, 2.6e9)
     }
@@ -177,7 +177,7 @@ mod tests {
     fn names_and_figures_keep_their_distance() {
         let machine = Machine { cpu: "x".into(), cores: 1, tsc_hz: 2.6e9, kernel: "6".into() };
         let rows = ["off", "on", "auto"].map(row).into();
-        let text = text(&Report { bench: "lookup", machine, rows });
+        let text = text(&BenchReport { bench: "lookup", machine, rows });
         assert!(text.contains("uxfrm, cache auto  130.00 / 130.00  "), "{text}");
         let starts = |line: &&str| line.contains("ever new flows") || line.contains("Arm TX2");
         let ends: Vec<usize> = text.lines().filter(starts).map(str::len).collect();

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
-use uxfrm_bench::pair::{Encapsulation, Protection, Transform};
+use uxfrm_bench::pair::{EspEncapsulation, EspTransform, Protection};
 
 /// A case, by the name that `--only` and the table use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,9 +27,9 @@ impl CaseName {
     pub(crate) fn protection(self) -> Option<Protection> {
         let (transform, encapsulation) = match self {
             Self::Clear => return None,
-            Self::Gcm128Udp => (Transform::Gcm128, Encapsulation::Udp),
-            Self::Gcm128Esp => (Transform::Gcm128, Encapsulation::Ip),
-            Self::Cbc128Sha1Esp => (Transform::Cbc128Sha1, Encapsulation::Ip),
+            Self::Gcm128Udp => (EspTransform::Gcm128, EspEncapsulation::Udp),
+            Self::Gcm128Esp => (EspTransform::Gcm128, EspEncapsulation::Ip),
+            Self::Cbc128Sha1Esp => (EspTransform::Cbc128Sha1, EspEncapsulation::Ip),
         };
         Some(Protection { transform, encapsulation })
     }

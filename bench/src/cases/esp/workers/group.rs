@@ -1,63 +1,67 @@
-//! Workers that carry packets at once.
+//! Workers that process packets at once.
 
 use std::sync::Mutex;
 
 use uxfrm_io::affinity;
 
-use super::{Path, States};
-use crate::Options;
+use super::{SaSharing, WorkerPath};
+use crate::BenchOptions;
 use crate::barrier::SpinBarrier;
-use crate::cases::esp::gateways::{Gateways, Sites};
-use crate::cases::esp::trial::Trial;
-use crate::report::{Row, Sample};
+use crate::cases::esp::ends::{TunnelEnds, WorkerPair};
+use crate::cases::esp::measurement::Measurement;
+use crate::report::{Row, Samples};
 use crate::ring::ROOM;
 
 /// Batches of a round.
 const STEPS: usize = 64;
-/// Rounds that are not counted: flow caches know all flows then.
+/// Rounds of warm-up: flow caches hold all flows afterwards.
 const WARM: usize = 3;
 
-/// As many workers of each end, and what their packets cost.
-pub(super) struct Team {
-    states: States,
-    members: Vec<Member>,
+/// Workers of each end, as many of one as of the other, and their cycles per packet.
+pub(super) struct WorkerGroup {
+    states: SaSharing,
+    workers: Vec<GroupWorker>,
     cpus: Vec<usize>,
-    cycles: Sample,
-    /// Their states and policies.
-    _sites: Sites,
+    cycles: Samples,
+    /// Their SAs and policies.
+    _sites: TunnelEnds,
 }
 
-struct Member {
-    gateways: Gateways,
-    trial: Trial,
+struct GroupWorker {
+    pair: WorkerPair,
+    measurement: Measurement,
 }
 
-impl Team {
-    pub(super) fn new(path: &Path, states: States, cpus: &[usize]) -> anyhow::Result<Self> {
+impl WorkerGroup {
+    pub(super) fn new(
+        path: &WorkerPath,
+        states: SaSharing,
+        cpus: &[usize],
+    ) -> anyhow::Result<Self> {
         let workers = cpus.len();
-        let scene = path.scene(if states == States::Own { workers } else { 1 });
-        let sites = Sites::new(&scene, path.way)?;
-        let member = |place: usize| {
-            let flow = if states == States::Own { place } else { 0 };
-            let gateways = sites.gateways(flow..flow + 1)?;
-            Ok(Member { gateways, trial: Trial::new(path.variant()) })
+        let setup = path.setup(if states == SaSharing::Separate { workers } else { 1 });
+        let sites = TunnelEnds::new(&setup, path.direction)?;
+        let worker = |place: usize| {
+            let flow = if states == SaSharing::Separate { place } else { 0 };
+            let pair = sites.worker_pair(flow..flow + 1)?;
+            Ok(GroupWorker { pair, measurement: Measurement::new(path.esp_case()) })
         };
-        let members = (0..workers).map(member).collect::<anyhow::Result<_>>()?;
+        let workers = (0..workers).map(worker).collect::<anyhow::Result<_>>()?;
         let cpus = cpus.to_vec();
-        Ok(Self { states, members, cpus, cycles: Sample::default(), _sites: sites })
+        Ok(Self { states, workers, cpus, cycles: Samples::default(), _sites: sites })
     }
 
     pub(super) fn workers(&self) -> usize {
-        self.members.len()
+        self.workers.len()
     }
 
-    /// Cycles per packet of a worker.
+    /// A worker's cycles per packet.
     pub(super) fn figure(&self) -> f64 {
         self.cycles.median()
     }
 
-    /// `alone` is what one worker by itself takes for a packet.
-    pub(super) fn row(self, path: &Path, alone: Option<f64>, hz: f64) -> Row {
+    /// `alone` is the cycles per packet of a single worker.
+    pub(super) fn row(self, path: &WorkerPath, alone: Option<f64>, hz: f64) -> Row {
         #[expect(clippy::cast_precision_loss, reason = "a few workers")]
         let workers = self.workers() as f64;
         let case = path.case(self.workers(), self.states);
@@ -71,17 +75,17 @@ impl Team {
         row
     }
 
-    /// Each batch is begun by all at once. The median of all workers' batches is the round's figure.
+    /// All workers begin each batch at once. The round's figure is the median of all their batches.
     fn round(&mut self, steps: usize) -> anyhow::Result<()> {
-        let barrier = SpinBarrier::of(self.members.len());
-        let (all, failed) = (Mutex::new(Sample::default()), Mutex::new(None));
+        let barrier = SpinBarrier::of(self.workers.len());
+        let (all, failed) = (Mutex::new(Samples::default()), Mutex::new(None));
         std::thread::scope(|scope| {
-            for (member, cpu) in self.members.iter_mut().zip(&self.cpus) {
+            for (worker, cpu) in self.workers.iter_mut().zip(&self.cpus) {
                 let (barrier, all, failed) = (&barrier, &all, &failed);
                 scope.spawn(move || {
-                    // Without such a processor any other will do.
+                    // If the processor is gone, any other will do.
                     let _ = affinity::pin(*cpu);
-                    let (cycles, result) = member.carry(barrier, steps);
+                    let (cycles, result) = worker.carry(barrier, steps);
                     if let Ok(mut all) = all.lock() {
                         cycles.into_iter().for_each(|cycles| all.push(cycles));
                     }
@@ -99,30 +103,31 @@ impl Team {
     }
 }
 
-/// Rounds of all teams in turn, the first of which are not counted.
-pub(super) fn measure(teams: &mut [Team], options: &Options) -> anyhow::Result<()> {
+/// Runs rounds of all groups in turn, the warm-up first.
+pub(super) fn measure(groups: &mut [WorkerGroup], options: &BenchOptions) -> anyhow::Result<()> {
     let (rounds, steps) = if options.quick { (2, 2) } else { (15, STEPS) };
     for round in 0..WARM + rounds {
-        for team in &mut *teams {
-            team.round(steps)?;
+        for group in &mut *groups {
+            group.round(steps)?;
             if round < WARM {
-                team.cycles = Sample::default();
+                group.cycles = Samples::default();
             }
         }
     }
     Ok(())
 }
 
-impl Member {
-    /// Cycles per packet of each batch, and what went wrong first: whoever fails goes on, as others wait for it.
+impl GroupWorker {
+    /// Cycles per packet of each batch, and the first error. After an error it goes on, because the
+    /// others wait for it.
     fn carry(&mut self, barrier: &SpinBarrier, steps: usize) -> (Vec<f64>, anyhow::Result<()>) {
         let (mut cycles, mut result) = (Vec::with_capacity(steps), Ok(()));
-        let way = self.trial.way();
+        let direction = self.measurement.direction();
         for _ in 0..steps {
-            let carried = self.trial.walk(&mut self.gateways, ROOM, |trial, gateway| {
+            let carried = self.measurement.walk(&mut self.pair, ROOM, |measurement, end| {
                 barrier.wait();
-                cycles.push(trial.pass(gateway, way));
-                // Nobody makes packets for the next batch while others are measured.
+                cycles.push(measurement.pass(end, direction));
+                // No worker prepares the next batch while another is measured.
                 barrier.wait();
             });
             result = result.and(carried);

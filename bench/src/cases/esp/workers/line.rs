@@ -1,4 +1,4 @@
-//! One operation on what workers share.
+//! One operation on a cache line that workers share.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,43 +6,45 @@ use anyhow::bail;
 use uxfrm_engine::{DropReason, PolicyEntry, Sa};
 use uxfrm_io::affinity;
 
-use super::{SHAPE, States, WINDOW};
-use crate::Options;
+use super::{MODE, SaSharing, WINDOW};
+use crate::BenchOptions;
 use crate::barrier::SpinBarrier;
-use crate::cases::esp::gateways::{NOW, Sites};
-use crate::cases::esp::plan::{Scene, Way};
+use crate::cases::esp::ends::{NOW, TunnelEnds};
+use crate::cases::esp::plan::EspSetup;
 use crate::clock::TscClock;
-use crate::report::Sample;
+use crate::direction::TestDirection;
+use crate::report::Samples;
 
-/// What is written for packets and shared by workers.
+/// A cache line that packets write and workers may share.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Line {
-    /// Numbers of packets that leave.
+pub(super) enum SharedLine {
+    /// The sequence counter of outbound packets.
     Sequence,
-    /// What a state has carried.
+    /// An SA's byte and packet counts.
     Counts,
-    /// What a policy has decided over.
+    /// A policy's counts.
     Policy,
-    /// Numbers that came.
+    /// The replay window.
     Window,
 }
 
-/// What the operations are done to.
+/// The SA and the policy that are written.
 struct Target {
     state: Arc<Sa>,
     policy: Arc<PolicyEntry>,
 }
 
-/// Numbers that a window takes as one.
+/// Consecutive sequence numbers of one operation.
 const NEIGHBOURS: u32 = 32;
 const BURSTS: u32 = 400;
 
-/// Operations between two meetings of so many workers: whoever is last, the numbers of all of them are in the window.
+/// Operations between two barriers: few enough that the numbers of all workers fit the window,
+/// whichever is last.
 fn burst(workers: u32) -> u32 {
     WINDOW / NEIGHBOURS / 2 / workers
 }
 
-impl Line {
+impl SharedLine {
     pub(super) const ALL: [Self; 4] = [Self::Sequence, Self::Counts, Self::Policy, Self::Window];
 
     pub(super) const fn name(self) -> &'static str {
@@ -54,13 +56,13 @@ impl Line {
         }
     }
 
-    /// Once. `turn` is another each time, whoever does it.
+    /// Runs the operation once. `turn` differs in each call of any worker.
     #[inline]
     fn write(self, target: &Target, turn: u32) -> Result<(), DropReason> {
         match self {
             Self::Sequence => target.state.sequence().take(NEIGHBOURS).map(drop),
             Self::Counts => {
-                // Without limits there is nothing to be said.
+                // Without limits there is no event.
                 let _ = target.state.charge(NEIGHBOURS, 64 * u64::from(NEIGHBOURS), NOW);
                 Ok(())
             }
@@ -76,28 +78,28 @@ impl Line {
     }
 }
 
-/// Cycles of an operation that workers on these processors do at once.
+/// Cycles of an operation while workers on these processors run it at once.
 pub(super) fn measure(
-    line: Line,
-    states: States,
+    line: SharedLine,
+    states: SaSharing,
     cpus: &[usize],
-    options: &Options,
-) -> anyhow::Result<Sample> {
+    options: &BenchOptions,
+) -> anyhow::Result<Samples> {
     let workers = cpus.len();
-    let targets = targets(if states == States::Own { workers } else { 1 })?;
+    let targets = targets(if states == SaSharing::Separate { workers } else { 1 })?;
     let bursts = if options.quick { 4 } else { BURSTS };
     let barrier = SpinBarrier::of(workers);
-    let (all, failed) = (Mutex::new(Sample::default()), Mutex::new(None));
+    let (all, failed) = (Mutex::new(Samples::default()), Mutex::new(None));
     std::thread::scope(|scope| {
         for (place, cpu) in (0..).zip(cpus) {
             let (barrier, all, failed) = (&barrier, &all, &failed);
             let writer = Writer { line, target: &targets[place as usize % targets.len()], place };
             scope.spawn(move || {
-                // Without such a processor any other will do.
+                // If the processor is gone, any other will do.
                 let _ = affinity::pin(*cpu);
                 let (cycles, result) = writer.write(barrier, bursts);
                 if let Ok(mut all) = all.lock() {
-                    // The first ones find cold caches.
+                    // The first bursts find cold caches.
                     cycles
                         .into_iter()
                         .skip(bursts as usize / 4)
@@ -115,15 +117,16 @@ pub(super) fn measure(
     }
 }
 
-/// One of several that write at once.
+/// One of several writers.
 struct Writer<'a> {
-    line: Line,
+    line: SharedLine,
     target: &'a Target,
     place: u32,
 }
 
 impl Writer<'_> {
-    /// Cycles of an operation, by bursts, and what went wrong: whoever fails goes on, as others wait for it.
+    /// Cycles of an operation for each burst, and the first error. After an error it goes on, because
+    /// the others wait for it.
     fn write(&self, barrier: &SpinBarrier, bursts: u32) -> (Vec<f64>, Result<(), DropReason>) {
         let workers = barrier.size();
         let burst = burst(workers);
@@ -140,11 +143,11 @@ impl Writer<'_> {
     }
 }
 
-/// So many states and policies as the data path has them.
+/// SAs and policies as the data path has them.
 fn targets(count: usize) -> anyhow::Result<Vec<Target>> {
     let transform = uxfrm_crypto::Transform::cipher_auth(None, None)?;
-    let scene = Scene { name: "null", transform, shape: SHAPE, sas: count, window: WINDOW };
-    let sites = Sites::new(&scene, Way::Out)?;
+    let setup = EspSetup { name: "null", transform, mode: MODE, sas: count, window: WINDOW };
+    let sites = TunnelEnds::new(&setup, TestDirection::Out)?;
     let snapshot = sites.sender.database.snapshot();
     let targets = snapshot.sad.iter().zip(snapshot.spd.iter());
     let targets = targets.map(|(state, policy)| {

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use uxfrm_io::Namespace;
 
 use super::process::PeerProcess;
-use crate::pair::{A, B, Interrupt, PREFIX_LEN, Site, Topology};
+use crate::pair::{A, B, GatewaySite, Interrupt, PREFIX_LEN, Topology};
 
 /// The file that shows that it is installed.
 pub(super) const PLUGIN: &str = "/usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so";
@@ -33,7 +33,7 @@ pub(super) fn start(
 
 fn start_end(
     namespace: &Namespace,
-    (here, there): (&Site, &Site),
+    (here, there): (&GatewaySite, &GatewaySite),
     interrupt: &Interrupt,
 ) -> anyhow::Result<PeerProcess> {
     let directory = PeerProcess::directory()?;
@@ -76,8 +76,8 @@ fn strongswan_conf(directory: &Path) -> String {
 }
 
 /// The pre-shared key need not be secret: both ends are processes of one round on this machine.
-fn swanctl_conf(here: &Site, there: &Site) -> String {
-    let net = |site: &Site| format!("{}/{PREFIX_LEN}", site.lan_net);
+fn swanctl_conf(here: &GatewaySite, there: &GatewaySite) -> String {
+    let net = |site: &GatewaySite| format!("{}/{PREFIX_LEN}", site.lan_net);
     format!(
         "connections {{\nto {{\n\
            version = 2\nlocal_addrs = {0}\nremote_addrs = {1}\nmobike = no\n\

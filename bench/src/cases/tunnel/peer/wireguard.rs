@@ -11,7 +11,7 @@ use uxfrm_io::Namespace;
 
 use super::process::PeerProcess;
 use crate::cases::tunnel::route;
-use crate::pair::{A, B, Interrupt, PREFIX_LEN, Site, Topology};
+use crate::pair::{A, B, GatewaySite, Interrupt, PREFIX_LEN, Topology};
 
 pub(super) const GO: &str = "wireguard-go";
 pub(super) const BORINGTUN: &str = "boringtun-cli";
@@ -87,7 +87,7 @@ fn start_end(
 }
 
 /// The `set` request for one end.
-fn configuration((own, others): (&KeyPair, &KeyPair), there: &Site) -> String {
+fn configuration((own, others): (&KeyPair, &KeyPair), there: &GatewaySite) -> String {
     format!(
         "set=1\nprivate_key={}\nlisten_port={PORT}\nreplace_peers=true\npublic_key={}\n\
          endpoint={}:{PORT}\nreplace_allowed_ips=true\nallowed_ip={}/{PREFIX_LEN}\n\n",

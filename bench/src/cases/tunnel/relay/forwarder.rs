@@ -15,7 +15,7 @@ use super::RelayEncap;
 use super::chunks;
 use super::reassembler::Reassembler;
 use crate::cases::tunnel::route;
-use crate::pair::{ESP_IN_UDP, Site};
+use crate::pair::{ESP_IN_UDP, GatewaySite};
 
 /// The TUN's name at either end.
 const TUN: &str = "relay0";
@@ -65,7 +65,10 @@ pub(super) struct LossCounts {
 
 impl Forwarder {
     /// Opens both sides in the namespace of the calling thread, which leads to `there` through them from now on.
-    pub(super) fn open(encap: RelayEncap, (here, there): (&Site, &Site)) -> anyhow::Result<Self> {
+    pub(super) fn open(
+        encap: RelayEncap,
+        (here, there): (&GatewaySite, &GatewaySite),
+    ) -> anyhow::Result<Self> {
         let tun = Tun::open(&TunOptions::new(TUN)).context("cannot open a TUN")?;
         let (wire, outer) = open_wire(encap, (here, there))?;
         let poller = Poller::new()?;
@@ -146,7 +149,7 @@ impl Forwarder {
 
 fn open_wire(
     encap: RelayEncap,
-    (here, there): (&Site, &Site),
+    (here, there): (&GatewaySite, &GatewaySite),
 ) -> anyhow::Result<(Box<dyn Port>, OuterHeader)> {
     let [local, remote] = [here, there].map(|site| SocketAddr::new(site.wire.into(), ESP_IN_UDP));
     Ok(match encap {

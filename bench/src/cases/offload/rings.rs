@@ -1,4 +1,4 @@
-//! What lies between two hosts and the network: rings as gateways have them between a worker and a device's thread.
+//! The rings between a worker and the device thread, as gateways have them.
 
 use uxfrm_engine::{Handed, Handover, Received};
 use uxfrm_io::poll::Waker;
@@ -9,30 +9,30 @@ use super::RING;
 
 /// One direction of one worker.
 #[derive(Debug)]
-pub(super) struct Wire {
-    /// From the host.
-    pub(super) sent: Exchange<Sent>,
-    /// For the other host.
+pub(super) struct DeviceRings {
+    /// From the host to the device.
+    pub(super) sent: Exchange<TxEntry>,
+    /// From the device to the other host.
     pub(super) received: Exchange<Received>,
-    /// Who is woken when a ring is not empty any more.
+    /// Wakes the device thread when a ring is no longer empty.
     pub(super) waker: Waker,
 }
 
-/// What a card's transmit ring holds.
+/// An entry of a transmit ring.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct TxEntry {
     pub(super) packet: PacketBuf,
-    /// What the device is to do; `None` to send it as it is.
+    /// What the device does; `None` to send the packet as it is.
     pub(super) handover: Option<Handover>,
 }
 
-impl Wire {
+impl DeviceRings {
     pub(super) fn new(waker: Waker) -> Self {
         Self { sent: Exchange::new(RING), received: Exchange::new(RING), waker }
     }
 }
 
-impl Carries for Sent {
+impl Carries for TxEntry {
     fn packet(&self) -> &PacketBuf {
         &self.packet
     }
@@ -42,13 +42,13 @@ impl Carries for Sent {
     }
 }
 
-impl From<PacketBuf> for Sent {
+impl From<PacketBuf> for TxEntry {
     fn from(packet: PacketBuf) -> Self {
         Self { packet, handover: None }
     }
 }
 
-impl From<Handed> for Sent {
+impl From<Handed> for TxEntry {
     fn from(Handed { packet, handover }: Handed) -> Self {
         Self { packet, handover: Some(handover) }
     }

@@ -1,4 +1,4 @@
-//! Two hosts, each with a device if the path has one.
+//! A host's SAs and policies, and its device if the path has one.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,26 +8,26 @@ use uxfrm_engine::{Database, DeviceId, HostAddresses, HostPort, Published, Setti
 use uxfrm_offload::{FunctionId, ModelNic, NicSetup, Nics, Profile};
 
 use super::NOW;
-use super::association::{DEVICE, End};
-use super::plan::Path;
+use super::association::{DEVICE, HostSide};
+use super::plan::ProtectionPath;
 
-/// One host's states and policies, and its device.
+/// One host's database and device.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct HostConfig {
     database: Database,
     nic: Option<Arc<Mutex<ModelNic>>>,
 }
 
-impl Site {
-    pub(super) fn new(end: End, path: Path) -> anyhow::Result<Self> {
+impl HostConfig {
+    pub(super) fn new(end: HostSide, path: ProtectionPath) -> anyhow::Result<Self> {
         let mut database = Database::new(Backend::Auto, 1);
         let nic = match path.kind() {
             Some(_) => Some(plug(&mut database)?),
             None => None,
         };
-        if path != Path::Clear {
+        if path != ProtectionPath::Clear {
             database.apply(NOW, |change| -> anyhow::Result<()> {
-                for from in End::BOTH {
+                for from in HostSide::BOTH {
                     change.add_policy(from.policy(end, path))?;
                     change.add_sa(from.state(end, path)?)?;
                 }
@@ -37,9 +37,9 @@ impl Site {
         Ok(Self { database, nic })
     }
 
-    pub(super) fn settings(&self, end: End) -> Settings {
+    pub(super) fn settings(&self, end: HostSide) -> Settings {
         let addresses: HostAddresses = [end.address().into()].into_iter().collect();
-        // As a TUN takes them.
+        // As with a TUN.
         let host = HostPort::SuperPackets { udp: UdpSuper::Refused };
         Settings { addresses, host, ..Settings::default() }
     }
@@ -53,7 +53,7 @@ impl Site {
     }
 }
 
-/// A device that does both kinds.
+/// Adds a device that supports both kinds of offload.
 fn plug(database: &mut Database) -> anyhow::Result<Arc<Mutex<ModelNic>>> {
     let setup =
         NicSetup::new(Profile::by_name("unlimited").context("a profile of ours")?, DeviceId(7));

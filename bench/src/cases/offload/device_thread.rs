@@ -1,4 +1,4 @@
-//! The devices and the network between them, on a thread of its own: their cycles are the model's, and no host's.
+//! The model NICs and the network between them. Their cycles are not a host's.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,24 +11,24 @@ use uxfrm_packet::{BATCH, Batch, Checksum, PacketBuf, Pool, Segments, SizeClass}
 
 use super::NOW;
 use super::host::stocked;
-use super::wire::{Sent, Wire};
+use super::rings::{DeviceRings, TxEntry};
 use crate::clock::TscClock;
 
-/// A host's, if it has one.
+/// A host's model NIC, if it has one.
 pub(super) type Device<'a> = Option<&'a Mutex<ModelNic>>;
 
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct DeviceThread {
     poller: Poller,
     pool: Pool,
     handed: Vec<Handed>,
-    sent: Vec<Sent>,
+    sent: Vec<TxEntry>,
     batch: Batch,
     arriving: Batch,
     received: Vec<Received>,
 }
 
-impl Network {
+impl DeviceThread {
     pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self {
             poller: Poller::new().context("no descriptor to wait with")?,
@@ -45,12 +45,16 @@ impl Network {
         self.poller.waker()
     }
 
-    /// Takes what one host has sent to the other; cycles of both devices.
-    pub(super) fn carry(&mut self, (from, to): (Device<'_>, Device<'_>), wire: &Wire) -> u64 {
-        // Whoever puts in next pays for waking again.
+    /// Moves what one host sent to the other; returns the cycles of both devices.
+    pub(super) fn carry(
+        &mut self,
+        (from, to): (Device<'_>, Device<'_>),
+        rings: &DeviceRings,
+    ) -> u64 {
+        // Consumes the wake-up, so that the next entry pays for one again.
         let _ready = self.poller.wait(Some(Duration::ZERO));
-        wire.sent.take(&mut self.sent, &mut self.pool);
-        for Sent { packet, handover } in self.sent.drain(..) {
+        rings.sent.take(&mut self.sent, &mut self.pool);
+        for TxEntry { packet, handover } in self.sent.drain(..) {
             match handover {
                 Some(handover) => self.handed.push(Handed { packet, handover }),
                 None => self.batch.push(packet),
@@ -67,7 +71,7 @@ impl Network {
             }
             (Some(_) | None, _) => {
                 self.copy();
-                // Cards of all kinds check what is plain.
+                // All NICs verify the checksums of plain packets.
                 self.received.extend(self.arriving.drain().map(|mut packet| {
                     packet.checksum = Checksum::Verified;
                     Received::from(packet)
@@ -75,11 +79,11 @@ impl Network {
                 0
             }
         };
-        wire.received.put(&mut self.received, &mut self.pool, &wire.waker);
+        rings.received.put(&mut self.received, &mut self.pool, &rings.waker);
         cycles
     }
 
-    /// The network: each packet arrives alone and in another buffer, as a card's memory access has it.
+    /// The network: each packet arrives in its own new buffer, as by DMA.
     fn copy(&mut self) {
         for packet in self.batch.drain() {
             let stride = match packet.segments {
@@ -107,7 +111,7 @@ impl Network {
             let from = TscClock::now();
             nic.receive(&mut self.batch, NOW, &mut self.pool, &mut queues);
             cycles += TscClock::now().wrapping_sub(from);
-            // Each worker's flow is in a queue of its own.
+            // Each worker's flow has its own queue.
             self.received.extend(queues.drain());
         }
         cycles

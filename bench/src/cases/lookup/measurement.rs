@@ -1,4 +1,4 @@
-//! Packets, and one way of looking them up.
+//! A stream of packets, and the measurement of one cache mode.
 
 use std::ops::Range;
 
@@ -7,58 +7,58 @@ use uxfrm_engine::{
     Ruling, Snapshot, Spi,
 };
 
-use super::packets::Head;
+use super::packets::PacketHead;
 use crate::clock::TscClock;
-use crate::report::{Case, Row, Sample};
+use crate::report::{Case, Row, Samples};
 
 /// Packets of a batch.
 const BATCH: usize = 256;
 
-/// Packets of some flows, turn by turn.
-pub(super) struct Traffic {
-    heads: Vec<Head>,
+/// Packets of some flows in turn.
+pub(super) struct PacketStream {
+    heads: Vec<PacketHead>,
     direction: Direction,
-    ever_new: bool,
+    always_new: bool,
 }
 
-/// One row in the making.
-pub(super) struct Trial {
+/// The measurement of one row.
+pub(super) struct LookupMeasurement {
     pub(super) case: Case,
-    pub(super) sample: Sample,
+    pub(super) sample: Samples,
     mode: CacheMode,
     cache: PolicyCache,
     ids: Vec<AnswerId>,
-    /// What the cache had done before the latest round, and did in it.
+    /// Cache statistics before the last round, and of it.
     before: CacheStats,
     round: CacheStats,
     packets: usize,
 }
 
-impl Traffic {
+impl PacketStream {
     pub(super) fn of(flows: &[FlowKey], direction: Direction) -> Self {
-        Self { heads: flows.iter().map(Head::of).collect(), direction, ever_new: false }
+        Self { heads: flows.iter().map(PacketHead::of).collect(), direction, always_new: false }
     }
 
-    /// The same, but from another port with each turn.
-    pub(super) fn ever_new(flows: &[FlowKey], direction: Direction) -> Self {
-        Self { ever_new: true, ..Self::of(flows, direction) }
+    /// Uses another source port in each turn, so that no flow repeats.
+    pub(super) fn always_new(flows: &[FlowKey], direction: Direction) -> Self {
+        Self { always_new: true, ..Self::of(flows, direction) }
     }
 
-    /// Packets of a turn.
+    /// Flows of a turn.
     pub(super) const fn flows(&self) -> usize {
         self.heads.len()
     }
 
-    /// Cycles per packet of one round: parses these packets batch after batch, and gives the flows to `work`. It is the median
-    /// batch's figure, so that what else runs on the machine does not count.
+    /// Parses packets batch by batch and passes the flows to `work`; returns the cycles per packet of
+    /// the median batch, so that other load on the machine does not count.
     pub(super) fn pass(
         &self,
         packets: Range<usize>,
         mut work: impl FnMut(&[FlowKey]) -> usize,
     ) -> f64 {
-        let mut batch: Vec<Head> = Vec::with_capacity(BATCH);
+        let mut batch: Vec<PacketHead> = Vec::with_capacity(BATCH);
         let mut flows: Vec<FlowKey> = Vec::with_capacity(BATCH);
-        let mut sample = Sample::default();
+        let mut sample = Samples::default();
         for start in packets.step_by(BATCH) {
             batch.clear();
             batch.extend((start..start + BATCH).map(|at| self.head(at)));
@@ -71,7 +71,8 @@ impl Traffic {
         sample.median()
     }
 
-    /// What the engine foretells of a look-up without a cache, in cycles, but for memory that it waits for; on average of some flows.
+    /// The engine's estimate of the cycles of a look-up without a cache and without cache misses,
+    /// averaged over some flows.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     pub(super) fn weigh(&self, snapshot: &Snapshot) -> f64 {
         let mut flows = Vec::new();
@@ -80,9 +81,9 @@ impl Traffic {
         all as f64 / flows.len() as f64 / 10.0
     }
 
-    fn head(&self, at: usize) -> Head {
+    fn head(&self, at: usize) -> PacketHead {
         let mut head = self.heads[at % self.heads.len()];
-        if self.ever_new {
+        if self.always_new {
             let turn = at / self.heads.len();
             head.set_source_port(u16::try_from(turn & 0xffff).unwrap_or(0));
         }
@@ -90,11 +91,11 @@ impl Traffic {
     }
 }
 
-impl Trial {
+impl LookupMeasurement {
     pub(super) fn new(mode: CacheMode, case: Case) -> Self {
         Self {
             case,
-            sample: Sample::default(),
+            sample: Samples::default(),
             mode,
             cache: PolicyCache::new(CacheSettings { mode, ..CacheSettings::default() }, 1),
             ids: Vec::with_capacity(BATCH),
@@ -108,11 +109,11 @@ impl Trial {
     pub(super) fn round(
         &mut self,
         snapshot: &Snapshot,
-        traffic: &Traffic,
+        stream: &PacketStream,
         packets: Range<usize>,
     ) -> f64 {
         self.packets = packets.len();
-        let cycles = self.pass(snapshot, traffic, packets);
+        let cycles = self.pass(snapshot, stream, packets);
         let stats = self.cache.stats();
         self.round = CacheStats {
             hits: stats.hits - self.before.hits,
@@ -123,7 +124,7 @@ impl Trial {
         cycles
     }
 
-    /// What the cache was like in the last round.
+    /// Adds the cache's figures of the last round.
     #[expect(clippy::cast_precision_loss, reason = "figures")]
     pub(super) fn tell(&self, row: &mut Row) {
         if self.mode != CacheMode::Off {
@@ -134,19 +135,19 @@ impl Trial {
         }
     }
 
-    /// Looks up as workers do, also without a cache.
-    fn pass(&mut self, snapshot: &Snapshot, traffic: &Traffic, packets: Range<usize>) -> f64 {
+    /// Looks up as workers do, whatever the cache mode.
+    fn pass(&mut self, snapshot: &Snapshot, stream: &PacketStream, packets: Range<usize>) -> f64 {
         let Self { cache, ids, .. } = self;
         let spd = &snapshot.spd;
-        let (spi, default) = match traffic.direction {
+        let (spi, default) = match stream.direction {
             Direction::Out => (Spi(0), spd.defaults().outbound),
             Direction::In => (Spi(0x1000), spd.defaults().inbound),
             Direction::Forward => (Spi(0x1000), spd.defaults().forward),
         };
-        traffic.pass(packets, |flows| {
+        stream.pass(packets, |flows| {
             ids.clear();
             cache.begin(spd);
-            cache.lookup_each(spd, traffic.direction, flows, spi, ids);
+            cache.lookup_each(spd, stream.direction, flows, spi, ids);
             let allowed = |id: &&AnswerId| match id.ruling() {
                 Ruling::Pass | Ruling::Protect => true,
                 Ruling::Block => false,
