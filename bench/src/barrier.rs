@@ -1,29 +1,29 @@
-//! Where threads wait for each other, so that what they do next they do at once.
+//! A barrier at which threads spin, so that they go on at the same moment.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Threads that wait for each other without sleep: a processor that slept begins slowly and with empty caches.
+/// A barrier without sleep: a processor that slept starts slowly and with cold caches.
 #[derive(Debug)]
 pub(crate) struct SpinBarrier {
-    came: AtomicUsize,
-    of: usize,
+    arrived: AtomicUsize,
+    threads: usize,
 }
 
 impl SpinBarrier {
-    pub(crate) const fn of(threads: usize) -> Self {
-        Self { came: AtomicUsize::new(0), of: threads }
+    pub(crate) const fn new(threads: usize) -> Self {
+        Self { arrived: AtomicUsize::new(0), threads }
     }
 
-    /// How many they are.
+    /// The number of threads.
     pub(crate) fn size(&self) -> u32 {
-        u32::try_from(self.of).unwrap_or(u32::MAX)
+        u32::try_from(self.threads).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn wait(&self) {
-        let place = self.came.fetch_add(1, Ordering::AcqRel);
-        let all = (place / self.of + 1) * self.of;
+        let place = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let all = (place / self.threads + 1) * self.threads;
         let mut spins = 0_u32;
-        while self.came.load(Ordering::Acquire) < all {
+        while self.arrived.load(Ordering::Acquire) < all {
             spins += 1;
             // There may be fewer processors than threads.
             if spins.is_multiple_of(10_000) {

@@ -1,8 +1,8 @@
-//! The cases of `uxfrm bench`: every published figure, from the user's own machine.
+//! The benches of `uxfrm bench`: every published figure, from the user's own machine.
 //!
-//! A case measures and fills a [`BenchReport`]; [`run`] picks it by name and writes what it found: a table, one JSON object
-//! (DESIGN.md, "Measuring"), or a page. Timings are best and median of interleaved rounds, so that a busy moment of the
-//! machine hits all competitors alike.
+//! A bench in [`cases`] measures and returns a [`BenchReport`]. [`run`] picks it by name and writes
+//! the report as a table, as one JSON object, or as a page. Timings are best and median of interleaved
+//! rounds, so that a busy moment of the machine hits all competitors alike.
 #![forbid(unsafe_code)]
 
 mod barrier;
@@ -25,32 +25,32 @@ pub use clock::TscClock;
 pub use filter::CaseFilter;
 pub use report::{BenchReport, Case, Machine, Row, Samples};
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug, Clone, Default)]
 pub struct BenchOptions {
     /// Only rows whose case has these keys and values.
     pub only: CaseFilter,
-    /// Few and short rounds: proves that the bench works, gives no figure.
+    /// Few and short rounds: proves that the bench works; the figures mean nothing.
     pub quick: bool,
-    /// Where the JSON object goes besides the table; `-` is standard output, in the table's stead.
+    /// The file of the JSON object; `-` writes it to standard output instead of the table.
     pub json: Option<PathBuf>,
-    /// Where the page goes; the curves alone, when it ends in `.svg`.
+    /// The file of the page; if it ends in `.svg`, it gets only the curves.
     pub html: Option<PathBuf>,
-    /// `lookup`: rules in ClassBench's format, in the profiles' stead.
+    /// `lookup`: a file of rules in ClassBench's format, instead of the profiles.
     pub rules: Option<PathBuf>,
-    /// `lookup`: packets for them.
+    /// `lookup`: a file of packets for these rules.
     pub trace: Option<PathBuf>,
-    /// `tunnel`, `fou` and the files of `control`: rounds; where none are said, five, fifteen and eleven.
+    /// `tunnel`, `fou` and the files of `control`: rounds; 5, 15 and 11 by default.
     pub rounds: Option<u32>,
-    /// `tunnel`: seconds of each run of iperf3, three where none are said.
+    /// `tunnel`: seconds of each run of iperf3; 3 by default.
     pub seconds: Option<u32>,
-    /// `esp`: cycles of each stage as well.
+    /// `esp`: also show the cycles of each stage.
     pub stages: bool,
 }
 
 impl BenchOptions {
     /// # Errors
-    /// No such bench; an option or a key of `--only` that only other benches have, which would be said for nothing.
+    /// No such bench, or an option or a key of `--only` that only other benches take.
     fn check(&self, name: &str) -> anyhow::Result<()> {
         let Some((_, keys)) = BENCHES.iter().find(|(bench, _)| *bench == name) else {
             let names = BENCHES.map(|(bench, _)| bench);
@@ -83,7 +83,7 @@ impl BenchOptions {
         Ok(())
     }
 
-    /// Whether the page is to be curves and nothing else.
+    /// Whether the page has only curves.
     fn wants_curves_alone(&self) -> bool {
         self.html.as_ref().and_then(|path| path.extension()).is_some_and(|end| end == "svg")
     }
@@ -99,7 +99,7 @@ impl BenchOptions {
         Ok(())
     }
 
-    /// Finds out before anything is measured whether there are places for the files.
+    /// Checks, before anything is measured, that the files can be written.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -113,7 +113,7 @@ impl BenchOptions {
     }
 }
 
-/// What [`run`] knows: names, and the keys that rows' cases have.
+/// The benches by name, each with the keys of its rows' cases.
 const BENCHES: [(&str, &[&str]); 10] = [
     ("crypto", &["op", "transform", "backend", "bytes"]),
     ("esp", &["direction", "transform", "bytes", "sas", "mode", "batch"]),
@@ -162,8 +162,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
 /// # Errors
-/// An unknown name, an option or a key that this bench does not have, a filter that leaves nothing, a file that cannot be written. What was measured
-/// is in `out` then, if anything was.
+/// An unknown name, an option or a key that this bench does not take, a filter value that selects no
+/// case, a file that cannot be written. If anything was measured, it has been written to `out`.
 pub fn run(name: &str, options: &BenchOptions, out: &mut impl Write) -> anyhow::Result<()> {
     options.check(name)?;
     options.open_files()?;
@@ -204,7 +204,7 @@ pub fn run(name: &str, options: &BenchOptions, out: &mut impl Write) -> anyhow::
         let page = if options.wants_curves_alone() { report.svg()? } else { report.html() };
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    // Benches whose cases are all known before they run have refused such a value already.
+    // Most benches know all their cases before they run, and have checked this already.
     options.ensure_all_values_select()
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_that_a_bench_does_not_take_is_refused() {
+    fn option_of_another_bench_is_refused() {
         let rules = BenchOptions { rules: Some("acl1".into()), ..BenchOptions::default() };
         let stages = BenchOptions { stages: true, ..BenchOptions::default() };
         let trace = BenchOptions { trace: Some("acl1_trace".into()), ..BenchOptions::default() };
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_no_row_of_a_bench_has_is_refused() {
+    fn filter_key_of_no_row_is_refused() {
         let only =
             |text: &str| BenchOptions { only: text.parse().unwrap(), ..BenchOptions::default() };
         let says = |text, name| only(text).check(name).err().map(|error| error.to_string());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_no_row_of_a_bench_has_is_told_with_those_that_there_are() {
+    fn filter_value_of_no_row_is_refused_with_the_known_values() {
         let says = |name, only: &str| {
             let options = BenchOptions {
                 only: only.parse().unwrap(),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_value_that_selects_nothing_is_refused_before_measuring() {
+    fn filter_value_that_selects_nothing_is_refused_before_measuring() {
         for (name, only, why) in [
             ("esp", "sas=1,sas=1024", "none has sas=1024 (sas is one of 1, 64, 256, 4096)"),
             ("esp", "sas=64,sas=1,bytes=256", "sas=64 selects no case: with bytes=256, sas is 1"),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_not_be_written_is_told_at_once_and_what_was_measured_is_shown() {
+    fn unwritable_file_is_refused_first_and_full_disk_keeps_the_table() {
         let run_to = |json: &str, html: Option<&str>| {
             let only = "op=seal,transform=gcm128,bytes=64".parse().unwrap();
             let (json, html) = (Some(json.into()), html.map(Into::into));

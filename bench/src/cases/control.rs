@@ -1,9 +1,11 @@
-//! `uxfrm bench control`: what requests of the control protocol cost, from bytes in to bytes out, without sockets; and what files of lines
-//! take, by unmodified `ip -batch` beside the same with the machine's own kernel (`batch`). How long a dump keeps the control thread is in `dump`.
+//! `uxfrm bench control`: the cost of requests of the control protocol without sockets, from bytes in
+//! to bytes out; of batch files, by unmodified `ip -batch` beside the machine's own kernel (`batch`);
+//! and of dumps (`dump`).
 //!
-//! Without sockets, each request comes from a client of its own that joins and leaves, as `ip -batch` opens a socket per command. `count` requests of
-//! one kind go to databases that the kinds before have filled, so `newsa` at 100,000 ends with 100,000 states. The same at
-//! 1,000 in the same run tells whether a request costs more where there is much already.
+//! Without sockets each request comes from its own client, which joins and leaves, as `ip -batch` opens
+//! a socket per command. `count` requests of one kind go to databases that the kinds before have
+//! filled, so `newsa` at 100,000 ends with 100,000 SAs. Comparing with 1,000 in the same run shows
+//! whether a request costs more in a large database.
 
 mod batch;
 mod dump;
@@ -21,17 +23,17 @@ use crate::report::{BenchReport, Case, Machine, Row, Samples};
 
 const COUNTS: [u32; 3] = [100, 1000, 100_000];
 
-/// Who hears of every change.
+/// Listeners that hear every change.
 const LISTENERS: [(u32, &str); 2] = [(0, "none"), (1, "one")];
 
-/// After how many requests workers see what has changed: the gateway publishes after each turn, and a client that waits for no answer
-/// has many requests in one.
+/// Requests between two publications. The gateway publishes after each turn, and a client that does
+/// not wait for answers has many requests in one.
 const TURNS: [u32; 2] = [1, 64];
 
-/// Makes the request with a number.
+/// Makes the request of a number.
 type MakeRequest = fn(u32) -> Vec<u8>;
 
-/// In the order in which each round sends them: what one adds, a later one finds.
+/// The kinds of request in the order of each round: later ones use what earlier ones add.
 const REQUESTS: [(&str, MakeRequest); 8] = [
     ("newpolicy", |nth| policy(0x13, nth)),
     ("updpolicy", |nth| policy(0x19, nth)),
@@ -46,7 +48,7 @@ const REQUESTS: [(&str, MakeRequest); 8] = [
 /// Measures what the options leave.
 ///
 /// # Errors
-/// A request that is refused, which no figure would excuse; and what `batch` has.
+/// A request that is refused, and the errors of `batch`.
 pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
@@ -111,7 +113,7 @@ fn measure(
     Ok(())
 }
 
-/// A server, its databases, and a clock that nothing hangs on.
+/// A control server with its database, without sockets.
 struct InProcessServer {
     server: Server,
     database: Database,
@@ -172,7 +174,8 @@ fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Block policies between random networks, as `xfrm_policy_add_speed.sh` adds them; `nth` makes each another one.
+/// The selector of a block policy between networks, as `xfrm_policy_add_speed.sh` adds them, distinct
+/// for each `nth`.
 fn selector(nth: u32) -> Vec<u8> {
     let mut random = Random::new(u64::from(nth));
     let mut bytes = vec![0; 56];
@@ -198,7 +201,7 @@ fn policy_id(nth: u32) -> Vec<u8> {
     [selector(nth), vec![0, 0, 0, 0, 1, 0, 0, 0]].concat()
 }
 
-/// Peers of 256 states each, as a large gateway has them.
+/// Peers with 256 SAs each, as in a large gateway.
 fn peer(nth: u32) -> [u8; 4] {
     (0x0a00_0000 | nth >> 8).to_be_bytes()
 }
@@ -248,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_is_carried_out() {
+    fn every_request_succeeds_and_a_refusal_is_an_error() {
         let mut server = InProcessServer::new(1, 1);
         for (_, make) in REQUESTS {
             (0..20).for_each(|nth| server.request(&make(nth)).unwrap());

@@ -1,7 +1,7 @@
 //! `uxfrm bench crypto`: cycles per packet of each transform, size, direction and backend.
 //!
-//! 256 packets of one SA in batches of 64, as a worker has them; `bytes` is the text (payload and trailer), padded to
-//! the cipher's block. The `null` transform has nothing to do: its rows are the floor of a job's own cost.
+//! 256 packets of one SA in batches of 64, as a worker has them. `bytes` is the text (payload and
+//! trailer), padded to the cipher's block. Rows of the `null` transform are the cost of a job itself.
 
 use uxfrm_crypto::{
     Authenticity, Backend, Crypter, Iv, KeyMaterial, OpenJob, SaKey, SealJob, Sealing, SeqHigh,
@@ -19,19 +19,19 @@ const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
 /// Measures what the options leave.
 ///
 /// # Errors
-/// [`uxfrm_crypto::Error`] from making a key, or a wrong verdict, which no figure would excuse.
+/// [`uxfrm_crypto::Error`] from making a key, or a wrong verdict.
 pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let (rounds, passes) = if options.quick { (2, 1) } else { (21, 10) };
-    let mut trials = trials(options)?;
+    let mut measurements = measurements(options)?;
     options.ensure_all_values_select()?;
     let mut crypter = Crypter::new()?;
     let clock = TscClock::calibrate();
     for _ in 0..rounds {
-        for trial in &mut trials {
-            trial.round(&mut crypter, passes)?;
+        for measurement in &mut measurements {
+            measurement.round(&mut crypter, passes)?;
         }
     }
-    let rows = trials
+    let rows = measurements
         .into_iter()
         .map(|t| Row::of_packets(t.case, &t.sample, t.bytes, clock.hz()))
         .collect();
@@ -66,21 +66,21 @@ enum Op {
     Open,
 }
 
-/// One row in the making.
-struct Trial {
+/// The measurement of one row.
+struct Measurement {
     case: Case,
     op: Op,
     bytes: u32,
     key: SaKey,
-    /// Sealed packets; opening works on copies, made outside the measured time.
+    /// Sealed packets; `open` works on copies, made outside the measured time.
     sealed: Vec<Vec<u8>>,
     packets: Vec<Vec<u8>>,
     counter: u64,
     sample: Samples,
 }
 
-fn trials(options: &BenchOptions) -> anyhow::Result<Vec<Trial>> {
-    let mut trials = Vec::new();
+fn measurements(options: &BenchOptions) -> anyhow::Result<Vec<Measurement>> {
+    let mut measurements = Vec::new();
     for (name, transform) in transforms()? {
         for backend in Backend::available() {
             for bytes in SIZES {
@@ -88,15 +88,15 @@ fn trials(options: &BenchOptions) -> anyhow::Result<Vec<Trial>> {
                     let case = Case::new().with("op", word).with("transform", name);
                     let case = case.with("backend", backend.name()).with("bytes", bytes);
                     let key = key(&transform, *backend)?;
-                    // What ipsec-mb has not is not shown under its name.
+                    // A transform that ipsec-mb lacks is not shown under its name.
                     if key.backend() == *backend && options.only.admits(&case) {
-                        trials.push(Trial::new(case, op, bytes, key)?);
+                        measurements.push(Measurement::new(case, op, bytes, key)?);
                     }
                 }
             }
         }
     }
-    Ok(trials)
+    Ok(measurements)
 }
 
 fn key(transform: &Transform, backend: Backend) -> Result<SaKey, uxfrm_crypto::Error> {
@@ -104,7 +104,7 @@ fn key(transform: &Transform, backend: Backend) -> Result<SaKey, uxfrm_crypto::E
     SaKey::new(transform, &bytes(transform.key_len()), &bytes(transform.auth_key_len()), backend)
 }
 
-impl Trial {
+impl Measurement {
     fn new(case: Case, op: Op, bytes: u32, key: SaKey) -> anyhow::Result<Self> {
         let transform = *key.transform();
         let text_len = (bytes as usize).next_multiple_of(transform.block_len());
@@ -115,7 +115,7 @@ impl Trial {
         Ok(Self { case, op, bytes, key, sealed, packets, counter, sample: Samples::default() })
     }
 
-    /// All packets, `passes` times over.
+    /// Processes all packets `passes` times.
     fn round(&mut self, crypter: &mut Crypter, passes: usize) -> anyhow::Result<()> {
         let mut total = 0.0;
         for _ in 0..passes {
@@ -136,7 +136,7 @@ impl Trial {
     }
 }
 
-/// The jobs are made within the measured time: a worker makes them, too.
+/// Making the jobs is part of the measured time, as in a worker.
 fn seal(
     crypter: &mut Crypter,
     key: &SaKey,
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quick_run_has_a_row_for_each_case_asked_for() {
+    fn quick_run_has_a_row_for_each_transform() {
         let only = "op=seal,bytes=64,backend=portable".parse().unwrap();
         let report = run(&BenchOptions { only, quick: true, ..BenchOptions::default() }).unwrap();
         assert_eq!(report.rows.len(), transforms().unwrap().len());

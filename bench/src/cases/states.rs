@@ -1,6 +1,9 @@
-//! `uxfrm bench states`: cycles to find a state on the way in and on the way out, alone and in batches, microseconds to add and delete one with
-//! all workers told, also while a dump goes on, and what a state takes: before its first packet, with its keys as they were given, and once it is in use.
-//! Beside that, what memory itself takes: cycles for one cache line anywhere in as many bytes, when many are asked for at once.
+//! `uxfrm bench states`: cycles to look up an SA inbound and outbound, one by one and in batches;
+//! microseconds to add, delete and publish one, also during a dump; and bytes of an SA before its
+//! first packet and in use.
+//!
+//! Beside that, the cost of memory itself: cycles to read one cache line anywhere in as many bytes,
+//! when many are prefetched at once.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,16 +25,16 @@ use crate::report::{BenchReport, Case, Machine, Row, Samples};
 const SIZES: [u32; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 /// Look-ups per measurement.
 const BATCH: usize = 256;
-/// Look-ups whose states are fetched together, as workers do.
-const TOGETHER: usize = 64;
-/// States that are added, and deleted again, one at a time.
+/// Look-ups whose SAs are prefetched together, as by workers.
+const GROUP: usize = 64;
+/// SAs that are added one by one, and deleted again.
 const CHANGES: u32 = 200;
-/// States that a datagram of a dump shows.
-const PART: usize = 16;
-/// Bytes of memory that a state may take, more or less.
-const BYTES: usize = 200;
-/// States that are used, to see what that takes.
-const USED: usize = 20_000;
+/// SAs that a datagram of a dump shows.
+const DUMP_PART: usize = 16;
+/// Bytes of memory of an SA, roughly.
+const STATE_BYTES: usize = 200;
+/// SAs that are activated to measure their bytes in use.
+const USED_STATES: usize = 20_000;
 
 /// Measures what the options leave.
 ///
@@ -40,7 +43,7 @@ const USED: usize = 20_000;
 pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let clock = TscClock::calibrate();
     let mut rows = Vec::new();
-    // Kept, so that no database is built in what another left behind.
+    // All are kept, so that none is built in memory that another freed.
     let mut databases = Vec::new();
     let wanted = wanted_sizes(options);
     options.ensure_all_values_select()?;
@@ -64,14 +67,14 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
             of_size.push(Row::of_packets(case, &sample, 64, clock.hz()));
         }
         let in_use = each + bytes_of_use(&snapshot);
-        let line = line_cycles(size as usize * BYTES, if options.quick { 4 } else { 400 });
+        let line = line_cycles(size as usize * STATE_BYTES, if options.quick { 4 } else { 400 });
         for mut row in of_size {
             row.figure("insert_us", insert, 2);
             row.figure("insert_dumping_us", insert_dumping, 2);
             row.figure("delete_us", delete, 2);
             row.figure("load_seconds", load_seconds, 3);
             row.figure("line_cycles", line, 1);
-            // Of a few states nothing can be said: the process grows by pages.
+            // With few SAs the figure means nothing: the process grows by pages.
             let shown = |bytes| if size < 10_000 { f64::NAN } else { bytes };
             row.figure("bytes_per_state", shown(each), 0);
             row.figure("bytes_in_use", shown(in_use), 0);
@@ -82,14 +85,14 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     Ok(BenchReport { bench: "states", machine: Machine::here(clock.hz()), rows })
 }
 
-/// A look-up's direction, how many states are looked up at once, and the row's case.
+/// A look-up's direction, how many SAs are looked up at once, and the row's case.
 type LookUpCase = (&'static str, usize, Case);
 
-/// The numbers of states that the options leave, and the look-ups in each.
+/// The numbers of SAs that the options leave, and the look-ups in each.
 fn wanted_sizes(options: &BenchOptions) -> Vec<(u32, Vec<LookUpCase>)> {
     let sizes = SIZES.into_iter().filter(|size| !options.quick || *size <= 1000);
     let wanted = sizes.map(|size| {
-        let look_ups = [("in", 1), ("in", TOGETHER), ("out", 1), ("out", TOGETHER)];
+        let look_ups = [("in", 1), ("in", GROUP), ("out", 1), ("out", GROUP)];
         let cases = look_ups.map(|(direction, batch)| {
             let case = Case::new().with("states", size).with("direction", direction);
             (direction, batch, case.with("batch", batch))
@@ -99,7 +102,7 @@ fn wanted_sizes(options: &BenchOptions) -> Vec<(u32, Vec<LookUpCase>)> {
     wanted.filter(|(_, cases): &(_, Vec<_>)| !cases.is_empty()).collect()
 }
 
-/// Cycles per look-up of random states, some at a time.
+/// Cycles per look-up of random SAs, `batch` at a time.
 fn look_ups(
     snapshot: &Snapshot,
     size: u32,
@@ -113,8 +116,8 @@ fn look_ups(
         let numbers: Vec<u32> = (0..BATCH).map(|_| random.word() % size).collect();
         let from = TscClock::now();
         let found: usize = match direction {
-            "in" => numbers.chunks(batch).map(|some| found_inward(snapshot, some)).sum(),
-            _ => numbers.chunks(batch).map(|some| found_outward(snapshot, some)).sum(),
+            "in" => numbers.chunks(batch).map(|some| find_inbound(snapshot, some)).sum(),
+            _ => numbers.chunks(batch).map(|some| find_outbound(snapshot, some)).sum(),
         };
         let cycles = TscClock::per_packet(from, BATCH);
         assert_eq!(black_box(found), BATCH, "every state is found");
@@ -125,16 +128,16 @@ fn look_ups(
     sample
 }
 
-/// Cycles for each of many cache lines out of so many bytes, all of which are asked for long before they are read.
+/// Cycles to read each of many random cache lines out of `bytes`, prefetched long before.
 fn line_cycles(bytes: usize, rounds: usize) -> f64 {
-    let memory = vec![Line([1; 8]); bytes.div_ceil(size_of::<Line>())];
+    let memory = vec![CacheLine([1; 8]); bytes.div_ceil(size_of::<CacheLine>())];
     let mut random = Random::new(10);
     let mut sample = Samples::default();
     for _ in 0..rounds {
         let line = |_| &memory[random.word() as usize % memory.len()];
-        let lines: Vec<&Line> = (0..BATCH + TOGETHER).map(line).collect();
+        let lines: Vec<&CacheLine> = (0..BATCH + GROUP).map(line).collect();
         let from = TscClock::now();
-        for (this, next) in lines.iter().zip(&lines[TOGETHER..]) {
+        for (this, next) in lines.iter().zip(&lines[GROUP..]) {
             uxfrm_packet::prefetch_far(*next);
             black_box(this.0[0]);
         }
@@ -146,14 +149,14 @@ fn line_cycles(bytes: usize, rounds: usize) -> f64 {
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line([u64; 8]);
+struct CacheLine([u64; 8]);
 
-fn found_inward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
+fn find_inbound(snapshot: &Snapshot, numbers: &[u32]) -> usize {
     if numbers.len() > 1 && snapshot.sad.is_far() {
-        let mut wanted = [(id(0), 0); TOGETHER];
+        let mut wanted = [(id(0), 0); GROUP];
         wanted.iter_mut().zip(numbers).for_each(|(place, number)| place.0 = id(*number));
         let mut count = 0;
-        let wanted = &wanted[..numbers.len().min(TOGETHER)];
+        let wanted = &wanted[..numbers.len().min(GROUP)];
         snapshot.sad.inbound_each(wanted, |found| count += usize::from(found.is_some()));
         return count;
     }
@@ -163,7 +166,7 @@ fn found_inward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
     numbers.iter().filter(|number| is_found(id(**number))).count()
 }
 
-fn found_outward(snapshot: &Snapshot, numbers: &[u32]) -> usize {
+fn find_outbound(snapshot: &Snapshot, numbers: &[u32]) -> usize {
     if numbers.len() > 1 && snapshot.sad.is_far() {
         snapshot.sad.fetch_outbound(numbers.iter().map(|number| query(*number)));
     }
@@ -199,8 +202,8 @@ const fn query(number: u32) -> OutboundQuery<'static> {
     }
 }
 
-/// Microseconds of one addition, of one between the parts of a dump, and of one deletion, each published; a worker holds the
-/// snapshot before.
+/// Microseconds to add an SA, to add one between the parts of a dump, and to delete one, each with
+/// publishing, while a worker holds the snapshot before.
 fn changes(database: &mut Database, size: u32) -> anyhow::Result<(f64, f64, f64)> {
     let _held = database.snapshot();
     let new = (size..size + 2 * CHANGES).map(state).collect::<anyhow::Result<Vec<_>>>()?;
@@ -210,7 +213,7 @@ fn changes(database: &mut Database, size: u32) -> anyhow::Result<(f64, f64, f64)
     for (number, config) in new.into_iter().enumerate() {
         let dumping = number % 2;
         if dumping == 1 {
-            let part = database.states_from(cursor).take(PART).last();
+            let part = database.states_from(cursor).take(DUMP_PART).last();
             cursor = part.map_or(cursor, |sa| StateCursor::behind(sa));
         }
         let start = Instant::now();
@@ -229,7 +232,7 @@ fn changes(database: &mut Database, size: u32) -> anyhow::Result<(f64, f64, f64)
 
 const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// Each state has a peer of its own.
+/// Each SA has its own peer.
 const fn peer(number: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number))
 }
@@ -255,17 +258,17 @@ fn state(number: u32) -> anyhow::Result<SaConfig> {
     })
 }
 
-/// What a state takes more once it carries packets: counts, window, and the keys as the crypto library wants them.
+/// Bytes that an SA takes more once it carries packets: counters, replay window and expanded keys.
 fn bytes_of_use(snapshot: &Snapshot) -> f64 {
     let before = resident();
-    let used: Vec<_> = snapshot.sad.iter().take(USED).map(Arc::clone).collect();
+    let used: Vec<_> = snapshot.sad.iter().take(USED_STATES).map(Arc::clone).collect();
     used.iter().for_each(|sa| sa.activate());
     #[expect(clippy::cast_precision_loss, reason = "20,000 at the most")]
     let count = used.len() as f64;
     (resident() - before) / count
 }
 
-/// Bytes of memory that this process has.
+/// Resident bytes of this process.
 fn resident() -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     heap::resident().map_or(f64::NAN, |bytes| bytes as f64)

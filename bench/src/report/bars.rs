@@ -1,4 +1,5 @@
-//! Rows of a report as bars: what was measured, and in grey below it what was published, each beside the longest of its own.
+//! Bar charts of a report's rows: measured figures, and published ones in grey below them, each to its
+//! own scale.
 
 use std::fmt::Write as _;
 
@@ -11,22 +12,22 @@ use super::rows::Row;
 const WIDTH: f64 = 420.0;
 const LINE: f64 = 17.0;
 const LEFT: f64 = 110.0;
-/// For the figure at the end of the longest bar.
+/// Room for the figure at the end of the longest bar.
 const RIGHT: f64 = 110.0;
 
-/// What of a report's rows is drawn.
+/// A bar chart of one figure.
 #[derive(Debug)]
-pub(crate) struct Bars<'a> {
-    /// What they show, and in which unit.
+pub(crate) struct BarChart<'a> {
+    /// What it shows, with the unit.
     pub(crate) title: &'a str,
     /// The name of the figure.
     pub(crate) figure: &'a str,
-    /// That of the published one, if anything of the kind was.
+    /// The name of the published figure, if there is one.
     pub(crate) published: Option<&'a str>,
 }
 
-impl Bars<'_> {
-    /// The picture of these rows; each has a name, and a note behind its figure.
+impl BarChart<'_> {
+    /// Draws these rows, each with a name and a note behind its figure.
     pub(crate) fn picture<'r>(
         &self,
         rows: &'r [&Row],
@@ -60,7 +61,7 @@ impl Bars<'_> {
     }
 }
 
-/// A figure and how it compares with the largest of its kind; `None` where the row has none.
+/// A row's figure and its share of the largest one; `None` if the row has none.
 fn share(rows: &[&Row], row: &Row, figure: &str) -> Option<(f64, f64)> {
     let longest =
         rows.iter().filter_map(|row| value(row, figure)).fold(f64::MIN_POSITIVE, f64::max);

@@ -1,4 +1,4 @@
-//! Curves of cycles over policies, as SVG that needs nothing else: figures of panels side by side.
+//! Curves of cycles over the number of policies, as self-contained SVG: figures of several panels.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,18 +7,19 @@ use super::rows::{BenchReport, Case, Row};
 
 const PANEL: f64 = 320.0;
 const HEIGHT: f64 = 270.0;
-/// Around the curves of a panel: tick labels to the left and below, the title above, the curves' names to the right.
+/// Margins of a panel: tick labels to the left and below, the title above, the curves' names to the
+/// right.
 const LEFT: f64 = 40.0;
 const RIGHT: f64 = 76.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 40.0;
-/// Between names of curves.
+/// Distance between names of curves.
 const LINE: f64 = 13.0;
 const COLOURS: [&str; 7] =
     ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#bf3989", "#57606a"];
 const GREY: &str = "#8c959f";
 
-/// Values that have panels of their own, and the panels' titles.
+/// Values that have their own panels, and the panels' titles.
 const FLOWS: [(&str, &str); 4] = [
     ("4", "4 flows"),
     ("16384", "16k flows"),
@@ -30,10 +31,10 @@ const MATCHES: [(&str, &str); 4] =
 const CACHES: [(&str, &str); 3] =
     [("off", "without cache"), ("on", "cache on"), ("auto", "cache auto")];
 
-/// Policies and cycles.
+/// Numbers of policies and cycles.
 type Points = Vec<(f64, f64)>;
 
-/// Panels of one scale, and what they are about.
+/// Panels of one scale under a title.
 struct Figure {
     title: String,
     panels: Vec<Panel>,
@@ -44,12 +45,12 @@ struct Panel {
     curves: BTreeMap<String, Points>,
 }
 
-/// The figures that a report's rows have curves for, each as an SVG element.
+/// The figures of a report, each as an SVG element.
 pub(crate) fn figures(report: &BenchReport) -> Vec<String> {
     all(&report.rows).iter().map(|figure| svg(&drawn(figure, 0.0), figure.size())).collect()
 }
 
-/// All of them below each other, as a file of its own.
+/// All figures below each other, as an SVG file.
 pub(crate) fn file(report: &BenchReport) -> String {
     let mut content = String::from("<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
     let mut size: (f64, f64) = (0.0, 0.0);
@@ -63,28 +64,28 @@ pub(crate) fn file(report: &BenchReport) -> String {
 
 /// Whether rows of these cases have curves.
 pub(crate) fn are_of(cases: impl IntoIterator<Item = Case>) -> bool {
-    let rows: Vec<Row> = cases.into_iter().map(imagined).collect();
+    let rows: Vec<Row> = cases.into_iter().map(placeholder).collect();
     !all(&rows).is_empty()
 }
 
-/// A row as if it had been measured.
-fn imagined(case: Case) -> Row {
+/// A row with placeholder figures.
+fn placeholder(case: Case) -> Row {
     let figures = ["cycles_per_packet", "floor_cycles"].map(|name| (name.to_owned(), 1.into()));
     Row { case, figures: figures.into_iter().collect() }
 }
 
 fn all(rows: &[Row]) -> Vec<Figure> {
     let mut figures = Vec::new();
-    for way in [("out", "outbound"), ("in", "inbound")] {
+    for direction in [("out", "outbound"), ("in", "inbound")] {
         for family in ["4", "6"] {
-            figures.extend(of_way(rows, way, family));
+            figures.extend(of_direction(rows, direction, family));
         }
     }
-    // One point is no curve.
+    // A single point is no curve.
     let draws = |panel: &Panel| panel.curves.values().any(|points| points.len() > 1);
     figures.iter_mut().for_each(|figure| figure.panels.retain(draws));
     figures.retain(|figure| !figure.panels.is_empty());
-    // What would repeat a part of another.
+    // Drops figures that would repeat a part of another.
     figures.retain(|figure| match figure.title.split_whitespace().next() {
         Some("All") => figure.panels.iter().any(|panel| panel.curves.len() > 1),
         Some("Which") => figure.panels.len() > 1,
@@ -93,13 +94,13 @@ fn all(rows: &[Row]) -> Vec<Figure> {
     figures
 }
 
-/// The figures of one direction, with its name, and one version of IP.
-fn of_way(rows: &[Row], (direction, way): (&str, &str), family: &str) -> [Figure; 3] {
+/// The figures of one direction and one version of IP.
+fn of_direction(rows: &[Row], (direction, name): (&str, &str), family: &str) -> [Figure; 3] {
     let here = || {
         let rows = rows.iter().filter(|row| row.case.value("changes").is_none());
         rows.filter(|row| is(row, "direction", direction) && is(row, "family", family))
     };
-    let title = |what: &str| format!("{what}, IPv{family}, {way}");
+    let title = |what: &str| format!("{what}, IPv{family}, {name}");
     let tunnels = || here().filter(|row| is(row, "profile", "tunnels"));
     let random = tunnels().filter(|row| is(row, "match", "random"));
     let without = tunnels().filter(|row| is(row, "cache", "off"));
@@ -137,7 +138,8 @@ fn flows_of(row: &Row) -> Named {
     (if few { "4 flows" } else { "16k flows" }.to_owned(), "cycles_per_packet")
 }
 
-/// A panel for each value of a key; `curves` names those that a row has a point for, and the figure.
+/// A panel for each value of a key; `curves` returns the curves that a row has a point on, and the
+/// point's figure.
 fn panels<'a>(
     rows: impl Iterator<Item = &'a Row>,
     key: &str,
@@ -202,7 +204,7 @@ fn drawn(figure: &Figure, y: f64) -> String {
 }
 
 impl Figure {
-    /// Panels side by side: three at the most, and of four two.
+    /// Panels side by side: at most three, or two of four.
     const fn columns(&self) -> usize {
         match self.panels.len() {
             columns @ 0..=3 => columns,
@@ -320,7 +322,7 @@ fn look(name: &str, other: &'static str) -> (&'static str, &'static str) {
     }
 }
 
-/// Names with their heights, moved so that none covers another.
+/// Moves names so that none covers another.
 fn apart<'a>(mut names: Vec<(f64, &'a str, &'a str)>) -> Vec<(f64, &'a str, &'a str)> {
     names.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut free = HEIGHT - BOTTOM;
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn each_number_of_flows_has_a_panel_with_a_curve_for_each_cache() {
+    fn each_number_of_flows_has_a_panel_with_a_curve_per_cache() {
         let text = file(&report());
         for part in ["4 flows", "16k flows", "cache on", "cache off", "parsing", ">1M<", ">300<"] {
             assert!(text.contains(part), "{part}");
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn names_keep_their_distance() {
+    fn curve_names_do_not_overlap() {
         let placed =
             apart(vec![(100.0, "a", ""), (99.0, "b", ""), (101.0, "c", ""), (20.0, "d", "")]);
         let heights: Vec<f64> = placed.iter().map(|(height, ..)| *height).collect();

@@ -11,15 +11,15 @@ impl BenchReport {
     /// The JSON object.
     ///
     /// # Errors
-    /// None that is known: every key is a string.
+    /// None is known: every key is a string.
     pub fn json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)?)
     }
 
-    /// A text table, one line a row.
+    /// Writes a text table, one line a row.
     ///
     /// # Errors
-    /// What `out` has.
+    /// Writing to `out`.
     pub fn table(&self, out: &mut impl Write) -> std::io::Result<()> {
         writeln!(out, "{}", self.heading())?;
         let (names, lines) = self.cells();
@@ -41,7 +41,7 @@ impl BenchReport {
         Ok(())
     }
 
-    /// A page with the table, to be opened from a file.
+    /// A self-contained HTML page with the table.
     #[must_use]
     pub fn html(&self) -> String {
         let mut page = format!(
@@ -69,10 +69,10 @@ impl BenchReport {
         page
     }
 
-    /// The curves alone, as one picture.
+    /// Only the curves, as one picture.
     ///
     /// # Errors
-    /// When this bench draws none, or there are too few rows for a curve.
+    /// If this bench draws none, or there are too few rows for a curve.
     pub fn svg(&self) -> anyhow::Result<String> {
         if self.bench != "lookup" || curves::figures(self).is_empty() {
             anyhow::bail!("bench {} has no curves of these rows: name an .html file", self.bench);
@@ -108,7 +108,7 @@ impl BenchReport {
         line
     }
 
-    /// Column names and cells; what a row does not have stays empty.
+    /// Column names and cells; a figure that a row lacks is an empty cell.
     fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut names: Vec<String> = Vec::new();
         for row in &self.rows {

@@ -5,18 +5,18 @@ use serde_json::{Map, Value};
 
 use super::sample::Samples;
 
-/// One bench's result (DESIGN.md, "Measuring").
+/// One bench's result. Its serialization is the JSON object of `--json`.
 #[derive(Debug, Serialize)]
 pub struct BenchReport {
     /// The bench's name.
     pub bench: &'static str,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// What it found.
+    /// One row for each case.
     pub rows: Vec<Row>,
 }
 
-/// The machine a report is from.
+/// The machine that a report is from.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// Model name.
@@ -32,26 +32,26 @@ pub struct Machine {
 /// One case and its figures.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// The parameters that were measured.
     pub case: Case,
     /// Figures by name.
     #[serde(flatten)]
     pub figures: Map<String, Value>,
 }
 
-/// The keys that tell a row from the others.
+/// The keys and values that identify a row.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Case(Map<String, Value>);
 
 impl Case {
-    /// No keys yet.
+    /// A case without keys.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One key more.
+    /// Adds a key.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.insert(key.to_owned(), value.into());
@@ -67,7 +67,7 @@ impl Case {
         self.0.get(key)
     }
 
-    /// A key's value as the command line writes it.
+    /// A key's value as `--only` writes it.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<String> {
         self.0.get(key).map(shown)
@@ -75,7 +75,8 @@ impl Case {
 }
 
 impl Row {
-    /// The usual figures of packets of `bytes` each: median and best cycles per packet, and what the median comes to.
+    /// Figures of packets of `bytes` bytes: median, least and most cycles per packet, and the rates that
+    /// follow from the median.
     #[must_use]
     pub fn of_packets(case: Case, sample: &Samples, bytes: u32, tsc_hz: f64) -> Self {
         let sorted = sample.sorted();
@@ -91,7 +92,8 @@ impl Row {
         row
     }
 
-    /// The figures of `count` requests in a row: median, best and worst microseconds of one, and what all take by the median.
+    /// Figures of `count` requests in sequence: median, least and most microseconds of one, and the
+    /// median's seconds for all.
     #[must_use]
     pub fn of_requests(case: Case, sample: &Samples, count: u32, tsc_hz: f64) -> Self {
         let micros = 1e6 / tsc_hz;
@@ -105,7 +107,7 @@ impl Row {
         row
     }
 
-    /// Median, best and worst cycles of an operation.
+    /// Median, least and most cycles of an operation.
     #[must_use]
     pub fn of_operations(case: Case, sample: &Samples) -> Self {
         let mut row = Self { case, figures: Map::new() };
@@ -115,13 +117,13 @@ impl Row {
         row
     }
 
-    /// Cycles of each stage that was measured by itself.
+    /// Cycles of each stage that was measured.
     pub fn stages(&self) -> impl Iterator<Item = (&str, f64)> {
         let stages = self.figures.iter().filter(|(name, _)| name.starts_with("stage_"));
         stages.filter_map(|(name, cycles)| Some((name.as_str(), cycles.as_f64()?)))
     }
 
-    /// One figure more, rounded to `places`.
+    /// Adds a figure, rounded to `places` decimals.
     pub fn figure(&mut self, name: &str, value: f64, places: i32) {
         let scale = 10f64.powi(places);
         self.figures.insert(name.to_owned(), ((value * scale).round() / scale).into());
@@ -129,7 +131,7 @@ impl Row {
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     #[must_use]
     pub fn here(tsc_hz: f64) -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -1,22 +1,22 @@
 //! Statistics over the rounds of a measurement.
 
-/// One figure of each round: cycles per packet, most often.
+/// One figure of each round, mostly cycles per packet.
 #[derive(Debug, Clone, Default)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// One round more.
+    /// Adds a round.
     pub fn push(&mut self, cycles_per_packet: f64) {
         self.0.push(cycles_per_packet);
     }
 
-    /// The middle one; not a number without any.
+    /// The median; not a number without rounds.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
-    /// The one that a share of all, from 0 to 1, is below; not a number without any.
+    /// The quantile of a share from 0 to 1; not a number without rounds.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -30,7 +30,8 @@ impl Samples {
         sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
     }
 
-    /// The mean of all but the dearest one of a hundred, which other things on the machine make; not a number without any.
+    /// The mean of all but the highest hundredth, which is other load on the machine; not a number
+    /// without rounds.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     pub fn mean(&self) -> f64 {
@@ -39,8 +40,8 @@ impl Samples {
         most.iter().sum::<f64>() / most.len() as f64
     }
 
-    /// Between which ones the true median lies with 95 % confidence, whatever the distribution: those about √n places from the
-    /// middle (the binomial distribution of how many are below it, as a normal one).
+    /// The bounds of the true median with 95 % confidence, whatever the distribution: about √n ranks
+    /// from the middle (the normal approximation of the binomial distribution).
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a few rounds")]
     pub fn confidence(&self) -> [f64; 2] {
@@ -49,25 +50,25 @@ impl Samples {
         [self.quantile(0.5 - away), self.quantile(0.5 + away)]
     }
 
-    /// The largest one; not a number without any.
+    /// The largest; not a number without rounds.
     #[must_use]
     pub fn max(&self) -> f64 {
         self.sorted().last().copied().unwrap_or(f64::NAN)
     }
 
-    /// The smallest one; not a number without any.
+    /// The smallest; not a number without rounds.
     #[must_use]
     pub fn min(&self) -> f64 {
         self.sorted().first().copied().unwrap_or(f64::NAN)
     }
 
-    /// Each round's figure by that of the same round of another.
+    /// Each round's figure divided by that of the same round in `other`.
     #[must_use]
     pub fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect())
     }
 
-    /// How many there are.
+    /// The number of rounds.
     #[must_use]
     pub fn rounds(&self) -> usize {
         self.0.len()
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_of_many_is_known_better() {
+    fn confidence_narrows_with_more_rounds() {
         let confidence = |count: u32| {
             let mut sample = Samples::default();
             (0..count).for_each(|value| sample.push(f64::from(value)));

@@ -1,5 +1,5 @@
-//! Files of lines, as scripts have them: by unmodified `ip -batch` under `uxfrm exec` beside the same with the machine's own kernel, and by
-//! `uxfrm xfrm -batch`.
+//! Batch files: read by unmodified `ip -batch` under `uxfrm exec`, by the same with the machine's own
+//! kernel, and by `uxfrm xfrm -batch`.
 //!
 //! ```text
 //!   namespace:  ip -batch FILE                      the kernel's databases
@@ -7,8 +7,9 @@
 //!               uxfrm xfrm -batch FILE
 //! ```
 //!
-//! All take turns in each round, and the databases are empty before each turn. The policies are those of the kernel's selftest
-//! `xfrm_policy_add_speed.sh`; that the file was read to its end is seen from the number of policies or states that there are then.
+//! All take turns in each round, with empty databases. The policies are those of the kernel's selftest
+//! `xfrm_policy_add_speed.sh`. The number of policies or states afterwards shows that the file was read
+//! to its end.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,21 +25,21 @@ use crate::pair::{GatewayProcess, Interrupt, find_tun, gain_privileges, private_
 use crate::report::{Case, Row, Samples};
 
 const COUNT: u32 = 100_000;
-/// Proves that the bench works.
-const FEW: u32 = 2000;
-/// Where none are said.
+/// Lines of a file with `--quick`.
+const QUICK_COUNT: u32 = 2000;
+/// Default rounds.
 const ROUNDS: u32 = 11;
 
-/// Policies take no longer than the kernel takes.
-const MOST_OF_KERNEL: f64 = 1.0;
-/// Seconds for as many states.
-const MOST_FOR_STATES: f64 = 2.0;
+/// Goal: policies take no longer than with the kernel.
+const GOAL_OF_KERNEL: f64 = 1.0;
+/// Goal: seconds for 100,000 states.
+const GOAL_SECONDS: f64 = 2.0;
 
 const CONFIGURATION: &str = "[host]\ntun = \"uxfrm0\"\n\n[wire]\nencapsulation = \"esp\"\n\n[xfrm]\nsequences = \"sequences\"\n";
 
-/// Who reads the file.
+/// The program that reads the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum BatchReader {
     /// `ip -batch` with the kernel.
     Kernel,
     /// `ip -batch` under `uxfrm exec`.
@@ -47,22 +48,22 @@ pub(super) enum Reader {
     Own,
 }
 
-/// What the lines add.
+/// The objects that the lines add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lines {
+pub(super) enum BatchObject {
     Policies,
     States,
 }
 
-/// In the order in which each round takes them.
-const TURNS: [(Reader, Lines); 4] = [
-    (Reader::Kernel, Lines::Policies),
-    (Reader::Exec, Lines::Policies),
-    (Reader::Own, Lines::Policies),
-    (Reader::Own, Lines::States),
+/// The turns of a round, in order.
+const SCHEDULE: [(BatchReader, BatchObject); 4] = [
+    (BatchReader::Kernel, BatchObject::Policies),
+    (BatchReader::Exec, BatchObject::Policies),
+    (BatchReader::Own, BatchObject::Policies),
+    (BatchReader::Own, BatchObject::States),
 ];
 
-impl Reader {
+impl BatchReader {
     const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "ip -batch",
@@ -71,7 +72,7 @@ impl Reader {
         }
     }
 
-    /// The program with words of `ip` behind it.
+    /// The command that runs `ip` with these words.
     fn command(self, uxfrm: &Path, words: &[&str]) -> Command {
         let mut command = Command::new(if self == Self::Kernel { Path::new("ip") } else { uxfrm });
         match self {
@@ -79,14 +80,14 @@ impl Reader {
             Self::Exec => drop(command.args(["exec", "--", "ip"])),
             Self::Own => drop(command.arg("xfrm")),
         }
-        // `uxfrm xfrm` is `ip xfrm` already.
+        // `uxfrm xfrm` already stands for `ip xfrm`.
         let words = words.iter().skip_while(|word| self == Self::Own && **word == "xfrm");
         command.args(words).stdin(Stdio::null());
         command
     }
 }
 
-impl Lines {
+impl BatchObject {
     const fn object(self) -> &'static str {
         match self {
             Self::Policies => "policy",
@@ -103,16 +104,16 @@ impl Lines {
 }
 
 /// The files and readers that the options leave.
-pub(super) fn wanted(options: &BenchOptions) -> Vec<(Reader, Lines)> {
+pub(super) fn wanted(options: &BenchOptions) -> Vec<(BatchReader, BatchObject)> {
     let count = count(options);
-    TURNS.into_iter().filter(|turn| options.only.admits(&case(*turn, count))).collect()
+    SCHEDULE.into_iter().filter(|turn| options.only.admits(&case(*turn, count))).collect()
 }
 
 const fn count(options: &BenchOptions) -> u32 {
-    if options.quick { FEW } else { COUNT }
+    if options.quick { QUICK_COUNT } else { COUNT }
 }
 
-fn case((reader, lines): (Reader, Lines), count: u32) -> Case {
+fn case((reader, lines): (BatchReader, BatchObject), count: u32) -> Case {
     let case = Case::new().with("count", count).with("request", lines.object());
     case.with("by", reader.name())
 }
@@ -121,30 +122,34 @@ fn case((reader, lines): (Reader, Lines), count: u32) -> Case {
 ///
 /// # Errors
 /// Without root and user namespaces, `/dev/net/tun` or `ip`, and any failure of a reader.
-pub(super) fn run(wanted: &[(Reader, Lines)], options: &BenchOptions) -> anyhow::Result<Vec<Row>> {
+pub(super) fn run(
+    wanted: &[(BatchReader, BatchObject)],
+    options: &BenchOptions,
+) -> anyhow::Result<Vec<Row>> {
     let count = count(options);
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
     if let Err(reason) = gain_privileges().and_then(|()| find_tun()) {
-        // Asked for by name, they must be there.
+        // If the filter names them, it is an error.
         return if options.only.names("by") { Err(reason) } else { Ok(vec![absent(&reason)]) };
     }
-    let stage = Stage::build(count)?;
+    let test_bed = BatchTestBed::build(count)?;
     let interrupt = Interrupt::listen()?;
-    let gateway = GatewayProcess::start("uxfrm", &stage.ours, &stage.configuration(), &interrupt)?;
-    let mut samples = TURNS.map(|turn| (turn, Samples::default()));
+    let gateway =
+        GatewayProcess::start("uxfrm", &test_bed.ours, &test_bed.configuration(), &interrupt)?;
+    let mut samples = SCHEDULE.map(|turn| (turn, Samples::default()));
     let mut ratios = Samples::default();
     for _ in 0..options.rounds.unwrap_or(if options.quick { 1 } else { ROUNDS }) {
         let mut kernel = None;
         for (turn, sample) in samples.iter_mut().filter(|(turn, _)| wanted.contains(turn)) {
             interrupt.check()?;
-            let seconds = stage.take(*turn)?;
+            let seconds = test_bed.take(*turn)?;
             sample.push(seconds);
             match turn.0 {
-                Reader::Kernel => kernel = Some(seconds),
-                Reader::Exec => kernel.iter().for_each(|kernel| ratios.push(seconds / kernel)),
-                Reader::Own => {}
+                BatchReader::Kernel => kernel = Some(seconds),
+                BatchReader::Exec => kernel.iter().for_each(|kernel| ratios.push(seconds / kernel)),
+                BatchReader::Own => {}
             }
         }
     }
@@ -155,15 +160,21 @@ pub(super) fn run(wanted: &[(Reader, Lines)], options: &BenchOptions) -> anyhow:
         .collect())
 }
 
-/// The row of what can't be measured here.
+/// The row that says why nothing can be measured here.
 fn absent(reason: &anyhow::Error) -> Row {
-    let case = Case::new().with("by", Reader::Exec.name());
+    let case = Case::new().with("by", BatchReader::Exec.name());
     let mut row = Row { case, figures: serde_json::Map::new() };
     row.figures.insert("note".to_owned(), format!("not measured: {reason:#}").into());
     row
 }
 
-fn row(case: Case, turn: (Reader, Lines), sample: &Samples, ratios: &Samples, count: u32) -> Row {
+fn row(
+    case: Case,
+    turn: (BatchReader, BatchObject),
+    sample: &Samples,
+    ratios: &Samples,
+    count: u32,
+) -> Row {
     let mut row = Row { case, figures: serde_json::Map::new() };
     row.figure("us_per_request", sample.median() * 1e6 / f64::from(count), 3);
     row.figure("seconds", sample.median(), 4);
@@ -171,22 +182,22 @@ fn row(case: Case, turn: (Reader, Lines), sample: &Samples, ratios: &Samples, co
     row.figure("max", sample.max() * 1e6 / f64::from(count), 3);
     row.figures.insert("rounds".to_owned(), sample.rounds().into());
     let (figure, value, most) = match turn {
-        (Reader::Exec, Lines::Policies) if ratios.rounds() > 0 => {
+        (BatchReader::Exec, BatchObject::Policies) if ratios.rounds() > 0 => {
             row.figure("of_kernel", ratios.median(), 3);
             row.figure("of_kernel_min", ratios.min(), 3);
             row.figure("of_kernel_max", ratios.max(), 3);
-            ("of_kernel", ratios.median(), MOST_OF_KERNEL)
+            ("of_kernel", ratios.median(), GOAL_OF_KERNEL)
         }
-        (Reader::Own, Lines::States) => ("seconds", sample.median(), MOST_FOR_STATES),
-        (Reader::Kernel | Reader::Exec | Reader::Own, _) => return row,
+        (BatchReader::Own, BatchObject::States) => ("seconds", sample.median(), GOAL_SECONDS),
+        (BatchReader::Kernel | BatchReader::Exec | BatchReader::Own, _) => return row,
     };
     let verdict = if value <= most { "met" } else { "MISSED" };
     row.figures.insert("goal".to_owned(), format!("{verdict}: {figure} ≤ {most}").into());
     row
 }
 
-/// Both namespaces and the files.
-struct Stage {
+/// Two namespaces, for the kernel and for uxfrm, and the files.
+struct BatchTestBed {
     kernels: Namespace,
     ours: Namespace,
     directory: tempfile::TempDir,
@@ -194,7 +205,7 @@ struct Stage {
     count: u32,
 }
 
-impl Stage {
+impl BatchTestBed {
     fn build(count: u32) -> anyhow::Result<Self> {
         let (kernels, ours) = (Namespace::new()?, Namespace::new()?);
         for namespace in [&kernels, &ours] {
@@ -206,24 +217,24 @@ impl Stage {
         }
         let directory = private_directory("bench")?;
         let uxfrm = std::env::current_exe()?;
-        let stage = Self { kernels, ours, directory, uxfrm, count };
-        fs::write(stage.configuration(), CONFIGURATION)?;
-        for lines in [Lines::Policies, Lines::States] {
-            fs::write(stage.file(lines), lines.text(count))?;
+        let test_bed = Self { kernels, ours, directory, uxfrm, count };
+        fs::write(test_bed.configuration(), CONFIGURATION)?;
+        for lines in [BatchObject::Policies, BatchObject::States] {
+            fs::write(test_bed.file(lines), lines.text(count))?;
         }
-        Ok(stage)
+        Ok(test_bed)
     }
 
     fn configuration(&self) -> PathBuf {
         self.directory.path().join("uxfrm.toml")
     }
 
-    fn file(&self, lines: Lines) -> PathBuf {
+    fn file(&self, lines: BatchObject) -> PathBuf {
         self.directory.path().join(lines.object())
     }
 
-    /// Has a file read, and what it added taken away again. Seconds that reading took.
-    fn take(&self, (reader, lines): (Reader, Lines)) -> anyhow::Result<f64> {
+    /// Has a file read, then deletes what it added; returns the seconds that reading took.
+    fn take(&self, (reader, lines): (BatchReader, BatchObject)) -> anyhow::Result<f64> {
         let file = self.file(lines);
         let from = Instant::now();
         self.run(reader, &["-batch", &file.to_string_lossy()])?;
@@ -239,8 +250,8 @@ impl Stage {
         Ok(seconds)
     }
 
-    fn run(&self, reader: Reader, words: &[&str]) -> anyhow::Result<Output> {
-        let namespace = if reader == Reader::Kernel { &self.kernels } else { &self.ours };
+    fn run(&self, reader: BatchReader, words: &[&str]) -> anyhow::Result<Output> {
+        let namespace = if reader == BatchReader::Kernel { &self.kernels } else { &self.ours };
         let mut command = reader.command(&self.uxfrm, words);
         let output = namespace.enter(|| command.output())?;
         let output = output.with_context(|| format!("cannot run {}", reader.name()))?;
@@ -252,12 +263,12 @@ impl Stage {
     }
 }
 
-/// The numbers of a text like `SPD IN 0 OUT 100000 FWD 0`, or `SAD count 100000`.
+/// The numbers in a text like `SPD IN 0 OUT 100000 FWD 0` or `SAD count 100000`.
 fn numbers(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Half of them share one destination in thirty-two.
+/// Lines that add policies; half of them share one destination in thirty-two.
 fn policies(count: u32) -> String {
     let mut lines = String::new();
     for nth in 0..count {
@@ -273,12 +284,12 @@ fn policies(count: u32) -> String {
     lines
 }
 
-/// Peers of 256 states each, as a large gateway has them.
+/// Lines that add states: peers with 256 each, as in a large gateway.
 fn states(count: u32) -> String {
     let mut lines = String::new();
     for nth in 0..count {
         let _ = writeln!(
-            lines, // as above
+            lines, // writing to a string cannot fail
             "xfrm state add src 192.0.2.1 dst 10.{}.{}.1 proto esp spi {:#x} reqid 1 mode tunnel \
              aead rfc4106(gcm(aes)) 0x{:040x} 128",
             nth / 256 / 256,
@@ -297,8 +308,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_lines_are_alike() {
-        for lines in [Lines::Policies, Lines::States] {
+    fn lines_are_distinct() {
+        for lines in [BatchObject::Policies, BatchObject::States] {
             let text = lines.text(COUNT);
             let all: BTreeSet<&str> = text.lines().collect();
             assert_eq!(all.len(), COUNT as usize);
@@ -306,16 +317,16 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_read() {
+    fn numbers_are_parsed_from_count_output() {
         assert!(numbers("\t SPD IN  0 OUT 100000 FWD 0\n").contains(&100_000));
         assert!(!numbers("SAD count 10000\n").contains(&100_000));
     }
 
     #[test]
-    fn a_row_says_whether_it_reaches_its_goal() {
+    fn row_says_whether_its_goal_is_met() {
         let mut ratios = Samples::default();
         ratios.push(1.1);
-        let turn = (Reader::Exec, Lines::Policies);
+        let turn = (BatchReader::Exec, BatchObject::Policies);
         let row = row(Case::new(), turn, &ratios, &ratios, 100);
         assert_eq!(row.figures["goal"], "MISSED: of_kernel ≤ 1");
     }

@@ -1,5 +1,6 @@
-//! Dumps of policies and states, datagram by datagram: the control thread does nothing else while it makes one, so the longest tells how long any
-//! other client may wait for a dump. Each datagram counts with its quickest of some rounds.
+//! Dumps of policies and states, datagram by datagram. The control thread does nothing else while it
+//! makes one, so the longest is the time that another client may have to wait. Each datagram counts
+//! with its shortest time of several rounds.
 
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use crate::BenchOptions;
 use crate::report::{Case, Row, Samples};
 
 const COUNTS: [u32; 3] = [1000, 100_000, 1_000_000];
-/// Changes that workers see together while the databases are filled.
+/// Changes that are published together while the database is filled.
 const TURN: u32 = 4096;
 const ROUNDS: usize = 9;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
@@ -78,7 +79,7 @@ fn measure(
     request: &[u8],
     expected: u32,
 ) -> anyhow::Result<Row> {
-    // What else runs on the machine keeps a datagram now and then, but hardly the same one in every round.
+    // Other load on the machine delays some datagrams, but hardly the same one in every round.
     let mut quickest: Vec<f64> = Vec::new();
     for _ in 0..ROUNDS {
         let (parts, shown) = dump(server, request);
@@ -99,7 +100,7 @@ fn measure(
     Ok(row)
 }
 
-/// Microseconds of each datagram, the request for the first one included; and how many policies or states they showed.
+/// Microseconds of each datagram, the first with its request, and how many objects they showed.
 fn dump(server: &mut InProcessServer, request: &[u8]) -> (Vec<f64>, u32) {
     let InProcessServer { server, database, out, .. } = server;
     let client = ClientId { connection: 1, port: 4711 };
@@ -120,7 +121,7 @@ fn dump(server: &mut InProcessServer, request: &[u8]) -> (Vec<f64>, u32) {
     (parts, shown)
 }
 
-/// How many messages of a datagram are not the last one, `NLMSG_DONE`.
+/// Messages of a datagram other than `NLMSG_DONE`.
 fn shown_by(mut datagram: &[u8]) -> u32 {
     let mut shown = 0;
     while let [a, b, c, d, kind @ ..] = datagram {
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_policy_and_state_is_shown() {
+    fn dump_shows_every_policy() {
         let options = BenchOptions {
             quick: true,
             only: "dump=policies".parse().unwrap(),

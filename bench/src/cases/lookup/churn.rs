@@ -204,8 +204,8 @@ pub(super) fn measure(
 }
 
 impl PolicySet {
-    /// Bytes that the process has taken for each policy since it had `before`, names and words and all, other things' bytes apart, and so what load_order has freed. None
-    /// where there are so few that it says nothing.
+    /// The bytes that the process has grown by for each policy since `before`, less `others`; `None`
+    /// below 100,000 policies, where it would mean nothing.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn memory_per_policy(&self, before: Option<usize>, others: usize) -> Option<f64> {
         let policies = self.database.current().spd.len();

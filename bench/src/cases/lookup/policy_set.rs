@@ -20,7 +20,7 @@ pub(super) enum LoadOrder {
     Bulk,
     /// One by one, each published, as by `ip xfrm policy add`.
     OneByOne,
-    /// The same, and planned_sets anew afterwards, as gateways do.
+    /// One by one, then rebuilt, as gateways do.
     Rebuilt,
 }
 

@@ -48,7 +48,7 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// One of some things, each as often as its weight says.
+    /// A random element, by weight.
     ///
     /// # Panics
     /// If there are none.

@@ -182,7 +182,7 @@ struct TurnBarriers {
 
 impl TurnBarriers {
     const fn of(workers: usize) -> Self {
-        Self { turn: SpinBarrier::of(workers + 1), together: SpinBarrier::of(workers) }
+        Self { turn: SpinBarrier::new(workers + 1), together: SpinBarrier::new(workers) }
     }
 }
 

@@ -1,12 +1,13 @@
-//! A bare relay at each end: what any tunnel in user space costs on this machine, without cryptography, policies or any other work on a
-//! packet.
+//! A bare relay at each end: the cost of any tunnel in user space on this machine, without
+//! cryptography, policies or other work on a packet.
 //!
 //! ```text
-//!   TUN ─▶ as it was read, in pieces of the wire's length ─▶ wire ─▶ put together ─▶ TUN
+//!   TUN ─▶ packet as read, in chunks of the wire's length ─▶ wire ─▶ reassembled ─▶ TUN
 //! ```
 //!
-//! It moves what it reads through the same ports as a gateway, super-packets included. What it adds to a packet is what it takes to put it
-//! together again, and never to write anything else to the TUN when a piece is lost: a [`parcel`]'s notes and tags.
+//! It moves packets through the same ports as a gateway, super-packets included. It adds a header and
+//! tags ([`chunks`]) so that the other end can reassemble a packet, and writes nothing else to its TUN
+//! when a chunk is lost.
 
 mod chunks;
 mod forwarder;
@@ -26,10 +27,10 @@ use crate::pair::processor::CpuTask;
 use crate::pair::{A, B, GatewaySite, Topology};
 use forwarder::{Forwarder, LossCounts};
 
-/// What pieces travel in.
+/// The encapsulation of chunks on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RelayEncap {
-    /// UDP datagrams, as trains (`UDP_SEGMENT`).
+    /// UDP datagrams, in segment bursts (`UDP_SEGMENT`).
     Udp,
     /// IPv4 packets of ESP's protocol, through raw sockets.
     Esp,
@@ -44,16 +45,16 @@ impl RelayEncap {
         }
     }
 
-    /// Bytes of a piece on a wire that carries 1500: less 20 of IPv4, and 8 of UDP.
-    const fn piece(self) -> u16 {
+    /// Bytes of a chunk on a wire of 1500: less 20 of IPv4, and 8 of UDP.
+    const fn chunk_len(self) -> u16 {
         match self {
             Self::Udp => 1472,
             Self::Esp => 1480,
         }
     }
 
-    /// What fits into ESP's tunnel mode with AES-GCM on that wire (`net/xfrm/xfrm_state.c: __xfrm_state_mtu`): TCP makes segments of the
-    /// same size as through a gateway.
+    /// The MTU of ESP tunnel mode with AES-GCM on that wire (`net/xfrm/xfrm_state.c:
+    /// __xfrm_state_mtu`), so that TCP's segments have the same size as through a gateway.
     const fn tun_mtu(self) -> u32 {
         match self {
             Self::Udp => 1438,
@@ -62,7 +63,7 @@ impl RelayEncap {
     }
 }
 
-/// A relay at each end. Dropped, they end, and TUNs and routes go with them.
+/// A relay at each end. When dropped, they end, and TUNs and routes go with them.
 #[derive(Debug)]
 pub(crate) struct Relays {
     ends: [Relay; 2],
@@ -78,7 +79,7 @@ struct Relay {
 }
 
 impl Relays {
-    /// Starts both, each leading to the other's network.
+    /// Starts both, each with a route to the other's network.
     ///
     /// # Errors
     /// The kernel's.
@@ -92,14 +93,14 @@ impl Relays {
         self.ends.each_ref().map(|relay| CpuTask::Thread(relay.tid))
     }
 
-    /// Ends them, and passes on what was found, with what they have to do with it if that is an error.
+    /// Ends them and returns `measured`, with their loss counts if it is an error.
     ///
     /// # Errors
-    /// That one, or a relay's own.
-    pub(crate) fn stop(self, found: anyhow::Result<()>) -> anyhow::Result<()> {
-        self.ends.into_iter().fold(found, |found, relay| {
+    /// `measured`, or a relay's own.
+    pub(crate) fn stop(self, measured: anyhow::Result<()>) -> anyhow::Result<()> {
+        self.ends.into_iter().fold(measured, |measured, relay| {
             let name = relay.name;
-            match (found, relay.stop().with_context(|| format!("relay {name} failed"))) {
+            match (measured, relay.stop().with_context(|| format!("relay {name} failed"))) {
                 (Ok(()), ended) => ended.map(drop),
                 (Err(error), Ok(losses)) => Err(error.context(format!("relay {name} {losses}"))),
                 (Err(error), Err(ended)) => Err(error.context(format!("{ended:#}"))),
@@ -121,7 +122,7 @@ impl Relay {
         let waker = forwarder.waker();
         let (tell, told) = channel();
         let run = move || {
-            // Who started it waits for this.
+            // `start` waits for this.
             let _ = tell.send(gettid().as_raw().unsigned_abs());
             forwarder.run()
         };
@@ -144,7 +145,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // Stopped before, it has told all; if not, another error is on its way.
+        // After `stop` there is nothing to report; else another error is already on its way.
         let _ = self.end();
     }
 }

@@ -1,9 +1,9 @@
-//! The rows as bars.
+//! Bar charts of `bench fou`.
 
-use super::Bars;
+use super::BarChart;
 use crate::report::rows::{BenchReport, Row};
 
-/// A picture for each test.
+/// A chart for each test.
 pub(crate) fn figures(report: &BenchReport) -> Vec<String> {
     let tests = [
         ("stream", "gbps", "published_gbps", "TCP_STREAM, Gbit/s"),
@@ -15,7 +15,7 @@ pub(crate) fn figures(report: &BenchReport) -> Vec<String> {
         .filter_map(|(test, figure, published, title)| {
             let of_test = |row: &&Row| row.case.value("test").is_some_and(|value| value == test);
             let rows: Vec<&Row> = report.rows.iter().filter(of_test).collect();
-            let bars = Bars { title, figure, published: Some(published) };
+            let bars = BarChart { title, figure, published: Some(published) };
             (!rows.is_empty()).then(|| bars.picture(&rows, name, |_| ""))
         })
         .collect()

@@ -1,12 +1,12 @@
-//! The rows as bars: host cycles by size, and what was published beside what was measured.
+//! Bar charts of `bench offload`: host cycles by size, and published figures below the measured.
 
-use super::Bars;
+use super::BarChart;
 use crate::report::rows::{BenchReport, Row};
 
-/// The goals are of these.
+/// The figure that goals are set for.
 const CYCLES: &str = "host_cycles_per_packet";
 
-/// Rows of a picture, and the figure that is drawn.
+/// The rows of a chart, and the figure that is drawn.
 struct Group {
     title: String,
     keys: Vec<(&'static str, String)>,
@@ -14,7 +14,7 @@ struct Group {
     published: Option<&'static str>,
 }
 
-/// All pictures that have rows.
+/// All charts that have rows.
 pub(crate) fn html(report: &BenchReport) -> String {
     let mut page = String::new();
     for group in groups() {
@@ -73,7 +73,7 @@ impl Group {
         let (figure, published) = (self.figure, self.published);
         let name = |row: &Row| row.case.value("path").unwrap_or_default();
         let note = |row: &Row| if figure == CYCLES && misses(row) { ", goal missed" } else { "" };
-        Bars { title: &self.title, figure, published }.picture(rows, name, note)
+        BarChart { title: &self.title, figure, published }.picture(rows, name, note)
     }
 }
 

@@ -1,10 +1,10 @@
-//! The rows as bars, one group a test.
+//! Bar charts of `bench tunnel`, one group for each test.
 
 use std::fmt::Write as _;
 
 use crate::report::rows::{BenchReport, Row};
 
-/// A group: its title, the test and load of its rows, and the figure that the bars show.
+/// A group: its title, its rows' test and load, and the figure that the bars show.
 const GROUPS: [(&str, &str, Option<&str>, &str); 10] = [
     ("One TCP stream, Gbit/s", "tcp1", None, "gbps"),
     ("Four TCP streams, Gbit/s", "tcp4", None, "gbps"),
@@ -33,7 +33,7 @@ const GROUPS: [(&str, &str, Option<&str>, &str); 10] = [
     ("CPU seconds of both gateways or relays per GB, one TCP stream", "tcp1", None, "cpu_s_per_gb"),
 ];
 
-/// All groups that have rows. A bar is the median, and the thin line on it goes from the least to the most of all rounds.
+/// All groups that have rows. A bar is the median; the thin line on it spans all rounds.
 pub(crate) fn html(report: &BenchReport) -> String {
     let mut page = format!("<style>{STYLE}</style>\n");
     for (title, test, load, figure) in GROUPS {
@@ -52,7 +52,7 @@ pub(crate) fn html(report: &BenchReport) -> String {
 struct Bar {
     name: String,
     value: f64,
-    /// Of the figure that is shown, if it is the row's first.
+    /// Least and most of the figure, if it is the row's first.
     spread: Option<(f64, f64)>,
     missed: bool,
 }

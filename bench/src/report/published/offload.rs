@@ -1,14 +1,15 @@
-//! What was published: Gbit/s of many TCP streams ("Extend XFRM core to allow packet offload configuration", v9: `ConnectX`-6 Dx, Xeon 8380), and the
-//! lock manager's messages ("Niantic": 82599, 10 Gbit/s).
+//! Published figures of ESP offload: Gbit/s of many TCP streams ("Extend XFRM core to allow packet
+//! offload configuration", v9: `ConnectX`-6 Dx, Xeon 8380), and a lock manager's messages ("Niantic":
+//! 82599, 10 Gbit/s).
 
 use crate::report::rows::Row;
 
-/// One path.
+/// Figures of one path.
 struct PublishedOffload {
     path: &'static str,
     /// Gbit/s on one processor and on two.
     gbps: [f64; 2],
-    /// Messages a second, and microseconds of each; the slides' card had no kind *packet*.
+    /// Messages a second, and microseconds of each; the 82599 had no packet offload.
     messages: Option<[f64; 2]>,
 }
 
@@ -19,7 +20,7 @@ const PUBLISHED: [PublishedOffload; 4] = [
     PublishedOffload { path: "packet", gbps: [28.0, 57.0], messages: None },
 ];
 
-/// Adds what was published for a case: streams stand beside super-packets.
+/// Adds the published figures of the row's case; those of TCP streams go to super-packets.
 pub(crate) fn add(row: &mut Row) {
     let value = |key: &str| row.case.value(key).unwrap_or_default();
     let (test, path, workers) = (value("test"), value("path"), value("workers"));

@@ -77,7 +77,7 @@ impl WorkerGroup {
 
     /// All workers begin each batch at once. The round's figure is the median of all their batches.
     fn round(&mut self, steps: usize) -> anyhow::Result<()> {
-        let barrier = SpinBarrier::of(self.workers.len());
+        let barrier = SpinBarrier::new(self.workers.len());
         let (all, failed) = (Mutex::new(Samples::default()), Mutex::new(None));
         std::thread::scope(|scope| {
             for (worker, cpu) in self.workers.iter_mut().zip(&self.cpus) {

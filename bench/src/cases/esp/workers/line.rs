@@ -88,7 +88,7 @@ pub(super) fn measure(
     let workers = cpus.len();
     let targets = targets(if states == SaSharing::Separate { workers } else { 1 })?;
     let bursts = if options.quick { 4 } else { BURSTS };
-    let barrier = SpinBarrier::of(workers);
+    let barrier = SpinBarrier::new(workers);
     let (all, failed) = (Mutex::new(Samples::default()), Mutex::new(None));
     std::thread::scope(|scope| {
         for (place, cpu) in (0..).zip(cpus) {

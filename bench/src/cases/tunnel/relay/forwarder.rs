@@ -1,4 +1,5 @@
-//! A relay's loop: what the TUN gives goes to the wire in pieces, and what comes together from the wire goes to the TUN.
+//! A relay's loop: packets from the TUN go to the wire in chunks, chunks from the wire are reassembled
+//! and go to the TUN.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,10 +21,10 @@ use crate::pair::{ESP_IN_UDP, GatewaySite};
 /// The TUN's name at either end.
 const TUN: &str = "relay0";
 
-/// Packets that wait in the TUN, as in a gateway's.
+/// Queue length of the TUN, as in a gateway.
 const QUEUE: u32 = 4000;
 
-/// Packets that a super-packet is cut into at the most, as in a gateway's: then it leaves as one message.
+/// Segments of a super-packet at most, as in a gateway, so that it leaves as one message.
 const SEGMENTS: u32 = 44;
 
 const HOST: u8 = 0;
@@ -45,26 +46,26 @@ pub(super) struct Forwarder {
     losses: LossCounts,
 }
 
-/// What goes around each piece.
+/// The header around each chunk.
 #[derive(Debug)]
 enum OuterHeader {
     /// Headers that the kernel writes.
     Udp(UdpPath),
-    /// A header of our own, of which the kernel fills in length and checksum.
+    /// An IPv4 header, in which the kernel fills length and checksum.
     Ip(Ipv4Header),
 }
 
-/// What did not arrive.
+/// Packets that did not arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossCounts {
-    given_up: u64,
+    incomplete: u64,
     uncut: u64,
     refused_by_wire: u64,
     refused_by_tun: u64,
 }
 
 impl Forwarder {
-    /// Opens both sides in the namespace of the calling thread, which leads to `there` through them from now on.
+    /// Opens TUN and wire in the namespace of the calling thread, with a route to `there` through the TUN.
     pub(super) fn open(
         encap: RelayEncap,
         (here, there): (&GatewaySite, &GatewaySite),
@@ -85,9 +86,9 @@ impl Forwarder {
             tun,
             wire,
             outer,
-            stride: encap.piece(),
+            stride: encap.chunk_len(),
             number: 0,
-            reassembler: Reassembler::new(encap.piece()),
+            reassembler: Reassembler::new(encap.chunk_len()),
             pool: Pool::new(),
             taken: Batch::new(),
             made: Batch::new(),
@@ -95,20 +96,20 @@ impl Forwarder {
         })
     }
 
-    /// Ends the loop.
+    /// Waking it ends the loop.
     pub(super) fn waker(&self) -> Waker {
         self.poller.waker()
     }
 
-    /// Relays until it is woken; what did not arrive.
+    /// Relays until it is woken; returns the losses.
     ///
     /// # Errors
-    /// When a port is broken.
+    /// A broken port.
     pub(super) fn run(mut self) -> anyhow::Result<LossCounts> {
         loop {
             let ready = self.poller.wait(None).context("cannot poll")?;
             if ready.woken {
-                return Ok(LossCounts { given_up: self.reassembler.given_up(), ..self.losses });
+                return Ok(LossCounts { incomplete: self.reassembler.incomplete(), ..self.losses });
             }
             if ready.has(HOST) {
                 self.send()?;
@@ -124,7 +125,7 @@ impl Forwarder {
         for mut packet in self.taken.drain() {
             self.number = self.number.wrapping_add(1);
             if chunks::split(&mut packet, self.number, self.stride).is_some() {
-                self.outer.put_around(packet, self.stride, &mut self.pool, &mut self.made);
+                self.outer.add(packet, self.stride, &mut self.pool, &mut self.made);
             } else {
                 self.losses.uncut += 1;
                 self.pool.give(packet);
@@ -138,7 +139,7 @@ impl Forwarder {
     fn receive(&mut self) -> anyhow::Result<()> {
         self.wire.receive(&mut self.pool, &mut self.taken).context("the wire is broken")?;
         for mut message in self.taken.drain() {
-            self.outer.take_off(&mut message);
+            self.outer.strip(&mut message);
             self.reassembler.take(message, &mut self.pool, &mut self.made);
         }
         let done = self.tun.transmit(&mut self.made, &mut self.pool);
@@ -171,29 +172,30 @@ fn open_wire(
 }
 
 impl OuterHeader {
-    /// Makes packets for the wire of a parcel's pieces. Raw sockets send each by itself, and want it with its header: it is copied.
-    fn put_around(&self, mut pieces: PacketBuf, stride: u16, pool: &mut Pool, into: &mut Batch) {
+    /// Makes packets for the wire of a packet's chunks. Raw sockets send each by itself with its header,
+    /// so it is copied.
+    fn add(&self, mut chunks: PacketBuf, stride: u16, pool: &mut Pool, into: &mut Batch) {
         match self {
             Self::Udp(path) => {
-                pieces.udp = Some(*path);
-                into.push(pieces);
+                chunks.udp = Some(*path);
+                into.push(chunks);
             }
             Self::Ip(header) => {
-                for piece in pieces.bytes().chunks(stride.into()) {
+                for chunk in chunks.bytes().chunks(stride.into()) {
                     let mut packet = pool.take(SizeClass::Packet);
-                    for part in [header.as_bytes(), piece] {
-                        // A buffer of this class has room for 2,048 bytes, and the wire's MTU is less.
+                    for part in [header.as_bytes(), chunk] {
+                        // The buffer has room for 2,048 bytes, more than the wire's MTU.
                         packet.append(part.len()).expect("room for 2048").copy_from_slice(part);
                     }
                     into.push(packet);
                 }
-                pool.give(pieces);
+                pool.give(chunks);
             }
         }
     }
 
-    /// Takes off what the kernel leaves before a piece.
-    fn take_off(&self, message: &mut PacketBuf) {
+    /// Removes the header that the kernel leaves before a chunk.
+    fn strip(&self, message: &mut PacketBuf) {
         match self {
             Self::Udp(_) => {}
             Self::Ip(_) => message.pull(ipv4::HEADER_LEN),
@@ -203,10 +205,10 @@ impl OuterHeader {
 
 impl fmt::Display for LossCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { given_up, uncut, refused_by_wire, refused_by_tun } = self;
+        let Self { incomplete, uncut, refused_by_wire, refused_by_tun } = self;
         write!(
             f,
-            "gave up {given_up} incomplete packets, could not cut {uncut}, \
+            "gave up {incomplete} incomplete packets, could not cut {uncut}, \
              and had {refused_by_wire} refused by the wire and {refused_by_tun} by the TUN"
         )
     }
