@@ -1,4 +1,5 @@
-//! `uxfrm bench lookup` as a user runs it: which rows there are, their keys, and the files that it writes. No figure is looked at.
+//! `uxfrm bench lookup` as a user runs it: its rows, their keys, and the files that it writes. Figures
+//! are not checked.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use uxfrm_bench::{BenchOptions, run};
 
-/// The keys of a case (DESIGN.md, "Measuring").
+/// The keys of a case.
 const KEYS: [&str; 7] = ["cache", "direction", "family", "flows", "match", "policies", "profile"];
 
 #[expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
@@ -38,7 +39,7 @@ fn temporary(name: &str) -> PathBuf {
 }
 
 #[test]
-fn without_a_word_every_axis_is_there() {
+fn default_run_has_all_values_of_each_key() {
     let rows = rows(&options("policies=10"));
     assert_eq!(values(&rows, "profile"), set("tunnels hosts hub mix acl fw ipc"));
     assert_eq!(values(&rows, "match"), set("first last random none"));
@@ -66,7 +67,7 @@ fn without_a_word_every_axis_is_there() {
 }
 
 #[test]
-fn any_corner_can_be_asked_for() {
+fn filter_selects_cases_outside_the_default() {
     for (profile, other) in [("hosts", "first"), ("mix", "none"), ("ipc", "last")] {
         let only =
             format!("profile={profile},family=6,direction=in,policies=100,match={other},flows=4");
@@ -75,7 +76,7 @@ fn any_corner_can_be_asked_for() {
 }
 
 #[test]
-fn rules_and_packets_come_from_files() {
+fn rules_and_trace_are_read_from_files() {
     for name in ["acl_100", "fw_100", "ipc_100"] {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let (rules, trace) = (Some(data.join(name)), Some(data.join(format!("{name}_trace"))));
@@ -89,7 +90,7 @@ fn rules_and_packets_come_from_files() {
 }
 
 #[test]
-fn a_page_and_a_picture_are_drawn() {
+fn page_and_svg_are_well_formed() {
     let only =
         "profile=tunnels,family=4,direction=out,match=random,policies=1,policies=10,policies=100";
     for name in ["lookup.html", "lookup.svg"] {

@@ -1,4 +1,4 @@
-//! What the two gateways of a case are told: a configuration and a batch file of `ip xfrm` lines for each.
+//! The files of the two gateways: a configuration and a batch file of `ip xfrm` lines for each.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::protection::{EspEncapsulation, EspTransform, Protection};
 use super::site::{ESP_IN_UDP, GatewaySite, LAN, PREFIX_LEN, WIRE};
 
-/// One random key per direction, for one run of one case.
+/// A random key for each direction, for one run of one case.
 #[expect(missing_debug_implementations, reason = "keys are not for logs")]
 pub struct SaKeyPair {
     a_to_b: Zeroizing<[u8; KEY_ROOM]>,
@@ -24,7 +24,7 @@ pub struct SaKeyPair {
 const KEY_ROOM: usize = 36;
 
 impl SaKeyPair {
-    /// New ones from the kernel.
+    /// Draws new keys from the kernel.
     ///
     /// # Errors
     /// The kernel's.
@@ -35,36 +35,36 @@ impl SaKeyPair {
         Ok(keys)
     }
 
-    /// The key of what `site` receives.
+    /// The key of packets to `site`.
     fn towards(&self, site: &GatewaySite) -> &[u8; KEY_ROOM] {
         if *site == super::site::B { &self.a_to_b } else { &self.b_to_a }
     }
 }
 
-/// What a gateway is told beside its states and policies.
+/// A gateway's configuration beside its states and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewayTuning {
-    /// Threads that move packets.
+    /// Worker threads.
     pub workers: NonZeroUsize,
-    /// Microseconds that packets may wait in a queue (`[wire] queue_delay`); 0 for as long as there is room.
+    /// Microseconds that packets may wait in a queue (`[wire] queue_delay`); 0 for no limit.
     pub queue_delay: u32,
-    /// Where plain packets are.
+    /// How it gets packets.
     pub mode: GatewayMode,
-    /// Microseconds for which devices gather frames (`[wire] gather`), where they do not do as they would.
+    /// Microseconds for which devices gather frames (`[wire] gather`); `None` for the default.
     pub gather: Option<u32>,
 }
 
 /// Whose packets a gateway protects, and how it gets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GatewayMode {
-    /// The host's own, by a TUN.
+    /// The host's packets, by a TUN.
     #[default]
     Host,
-    /// The same, with ESP by AF_XDP.
+    /// The host's packets, by a TUN, with ESP by AF_XDP.
     HostXdp,
-    /// Those of a network behind it, by packet sockets.
+    /// Packets of a network behind it, by packet sockets.
     Inline,
-    /// The same, with ESP by AF_XDP.
+    /// Packets of a network behind it, with ESP by AF_XDP.
     InlineXdp,
 }
 
@@ -74,8 +74,9 @@ impl Default for GatewayTuning {
     }
 }
 
-/// Writes both files for the gateway at `here` into `directory`; the path of the configuration. Its workers may
-/// move: they share the machine with the other gateway's and with both ends of the traffic.
+/// Writes both files for the gateway at `here` into `directory`; returns the path of the configuration.
+/// Its workers are not pinned: they share the machine with the other gateway's and with both ends of
+/// the traffic.
 ///
 /// # Errors
 /// A file that can't be written.
@@ -94,10 +95,10 @@ pub fn write(
     Ok(config_path)
 }
 
-/// A directory for keys: nobody else may look into it, and it goes when it is dropped. `purpose` is in its name.
+/// A directory for keys that only this user may read, removed when dropped. `purpose` is in its name.
 ///
 /// # Errors
-/// No room or right to make one.
+/// No space or no permission.
 pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
     tempfile::Builder::new()
         .prefix(&format!("uxfrm-{purpose}-"))
@@ -118,22 +119,22 @@ fn config(
             format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\nwire_by = \"af-xdp\"\n\n")
         }
     };
-    let express = match mode {
+    let af_xdp = match mode {
         GatewayMode::HostXdp => format!("af_xdp = \"{WIRE}\"\n"),
         GatewayMode::Host | GatewayMode::Inline | GatewayMode::InlineXdp => String::new(),
     };
     let gather = gather.map(|gather| format!("gather = {gather}\n")).unwrap_or_default();
-    // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
+    // Rust's escapes in `{:?}` are also TOML's for every path of a temporary directory.
     let (batch, store) = (batch.display().to_string(), store.display().to_string());
     format!(
         "{inline}[host]\ntun = \"uxfrm0\"\n\n\
-         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{express}{gather}\n\
+         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{af_xdp}{gather}\n\
          [xfrm]\nbatch = [{batch:?}]\nsequences = {store:?}\n\n\
          [runtime]\nworkers = {workers}\npin = false\n"
     )
 }
 
-/// The lines for `here`: a state for each direction, and the policies that want them.
+/// The lines for `here`: a state for each direction, and the policies that use them.
 fn batch(
     protection: Protection,
     keys: &SaKeyPair,
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn gcm_in_udp() {
+    fn gcm_in_udp_has_states_and_policies() {
         let key = "ab".repeat(20);
         let lines = lines(GCM_UDP, (&A, &B));
         assert_eq!(lines.len(), 5);
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_have_the_same_states() {
+    fn states_are_the_same_at_both_ends() {
         for case in [GCM, CBC] {
             let (mut a, mut b) = (lines(case, (&A, &B)), lines(case, (&B, &A)));
             a[..2].sort();
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn cbc_has_two_keys() {
+    fn cbc_sha1_state_has_cipher_and_hash_key() {
         let line = &lines(CBC, (&B, &A))[0];
         let (cipher, hash) = ("ba".repeat(16), "ba".repeat(20));
         assert!(

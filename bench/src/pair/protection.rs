@@ -1,11 +1,11 @@
-//! What protects packets between the sites.
+//! The protection of packets between the sites.
 
-/// What packets are protected with.
+/// An ESP transform and its encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
     /// The ESP transform.
     pub transform: EspTransform,
-    /// What ESP travels in.
+    /// The encapsulation of ESP.
     pub encapsulation: EspEncapsulation,
 }
 
@@ -18,7 +18,7 @@ pub enum EspTransform {
     Cbc128Sha1,
 }
 
-/// What ESP travels in.
+/// The encapsulation of ESP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EspEncapsulation {
     /// IP protocol 50.
@@ -28,7 +28,7 @@ pub enum EspEncapsulation {
 }
 
 impl Protection {
-    /// `path` of a row's case object, as the bench `tunnel` names it.
+    /// The value of the key `path` in rows of `bench tunnel`.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self.encapsulation {
@@ -39,7 +39,7 @@ impl Protection {
 }
 
 impl EspTransform {
-    /// `transform` of a row's case object, as the benches name it.
+    /// The value of the key `transform` in rows of all benches.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {

@@ -1,24 +1,24 @@
-//! The two ends, and the addresses they have.
+//! The two ends and their addresses.
 
 use std::net::Ipv4Addr;
 
 /// One end: a gateway with a network behind it, all in one network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewaySite {
-    /// As it is called on the screen and in file names.
+    /// Its name on the screen and in file names.
     pub name: &'static str,
     /// The address in the protected network, on the loopback device.
     pub lan: Ipv4Addr,
     /// The protected network's first address; it has 24 bits.
     pub lan_net: Ipv4Addr,
-    /// The address on the wire, where ESP comes from.
+    /// The address on the wire, the source of ESP.
     pub wire: Ipv4Addr,
-    /// The SPI of what comes in here.
+    /// The SPI of inbound packets.
     pub spi: u32,
 }
 
 impl GatewaySite {
-    /// The gateway's own address in the protected network, where the hosts there are others.
+    /// The gateway's address in the protected network, if the hosts there are others.
     #[must_use]
     pub fn lan_gateway(&self) -> Ipv4Addr {
         let [a, b, c, _] = self.lan_net.octets();

@@ -123,7 +123,7 @@ impl PeerProcess {
 impl Drop for PeerProcess {
     fn drop(&mut self) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
-            // It may have ended already; as it was not waited for, the number is still its own.
+            // It may have ended already; the pid is still its own until it is waited for.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
         let end = Instant::now() + STOP;
@@ -131,7 +131,7 @@ impl Drop for PeerProcess {
             thread::sleep(Duration::from_millis(5));
         }
         if !matches!(self.has_ended(), Ok(true)) {
-            // Nobody is left to tell.
+            // An error could not be reported.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
