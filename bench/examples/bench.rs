@@ -1,5 +1,5 @@
-//! The benches without the rest of uxfrm: `cargo run --release -p uxfrm-bench --example bench -- crypto
-//! [--quick] [FILE.html] [key=value,…]`.
+//! The benches without the rest of uxfrm: `cargo run --release -p uxfrm-bench --example bench --
+//! crypto [--quick] [FILE.html] [key=value,…]`.
 
 use uxfrm_bench::BenchOptions;
 use uxfrm_io::huge_pages::HugePages;

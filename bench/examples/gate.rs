@@ -1,5 +1,5 @@
-//! For `scripts/bench-gate`: `gate` prints the names of the paths whose instructions are counted, `gate
-//! PATH` walks one.
+//! For `scripts/bench-gate`: `gate` prints the names of the paths whose instructions are counted,
+//! `gate PATH` walks one.
 #![expect(clippy::print_stdout, reason = "a program")]
 
 use uxfrm_bench::cases::esp::gate;

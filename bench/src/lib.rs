@@ -1,8 +1,8 @@
 //! The benches of `uxfrm bench`: every published figure, from the user's own machine.
 //!
 //! A bench in [`cases`] measures and returns a [`BenchReport`]. [`run`] picks it by name and writes
-//! the report as a table, as one JSON object, or as a page. Timings are best and median of interleaved
-//! rounds, so that a busy moment of the machine hits all competitors alike.
+//! the report as a table, as one JSON object, or as a page. Timings are best and median of
+//! interleaved rounds, so that a busy moment of the machine hits all competitors alike.
 #![forbid(unsafe_code)]
 
 mod barrier;
@@ -162,8 +162,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
 /// # Errors
-/// An unknown name, an option or a key that this bench does not take, a filter value that selects no
-/// case, a file that cannot be written. If anything was measured, it has been written to `out`.
+/// An unknown name, an option or a key that this bench does not take, a filter value that selects
+/// no case, a file that cannot be written. If anything was measured, it has been written to `out`.
 pub fn run(name: &str, options: &BenchOptions, out: &mut impl Write) -> anyhow::Result<()> {
     options.check(name)?;
     options.open_files()?;

@@ -1,4 +1,5 @@
-//! Results of a bench and how they are shown: rows, bars, curves, and published figures beside them.
+//! Results of a bench and how they are shown: rows, bars, curves, and published figures beside
+//! them.
 //!
 //! Nothing in here knows the cases that fill a report.
 

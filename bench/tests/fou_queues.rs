@@ -1,5 +1,5 @@
-//! Four parallel flows through one tunnel, on a NIC with four receive queues (Toeplitz hash, as in the
-//! model NICs): plain IPIP uses one queue, FOU several.
+//! Four parallel flows through one tunnel, on a NIC with four receive queues (Toeplitz hash, as in
+//! the model NICs): plain IPIP uses one queue, FOU several.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"

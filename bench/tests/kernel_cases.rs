@@ -1,6 +1,6 @@
-//! The kernel's cases of policy look-up (`tools/testing/selftests/net/xfrm_policy.sh`): policies that
-//! overlap, exact and inexact ones side by side, in every order of adding. Checked is which policy
-//! matches.
+//! The kernel's cases of policy look-up (`tools/testing/selftests/net/xfrm_policy.sh`): policies
+//! that overlap, exact and inexact ones side by side, in every order of adding. Checked is which
+//! policy matches.
 
 use uxfrm_bench::cases::lookup::{Random, policy};
 use uxfrm_crypto::Backend;
@@ -79,7 +79,8 @@ fn other_policies(count: u8) -> Vec<Policy> {
         .collect()
 }
 
-/// `do_esp_policy`, `do_exception`: a wide policy, an exception for one host, and both among others.
+/// `do_esp_policy`, `do_exception`: a wide policy, an exception for one host, and both among
+/// others.
 #[test]
 fn exception_before_wide_policy_matches_until_deleted() {
     for others in [0, 100, 250] {
@@ -101,8 +102,8 @@ fn exception_before_wide_policy_matches_until_deleted() {
     }
 }
 
-/// `do_overlap`: the selftest's nested prefixes, some of which the kernel's tree once lost when it merged
-/// nodes.
+/// `do_overlap`: the selftest's nested prefixes, some of which the kernel's tree once lost when it
+/// merged nodes.
 #[test]
 fn nested_prefixes_are_found_in_any_order() {
     let nested = [

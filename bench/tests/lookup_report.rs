@@ -1,5 +1,5 @@
-//! `uxfrm bench lookup` as a user runs it: its rows, their keys, and the files that it writes. Figures
-//! are not checked.
+//! `uxfrm bench lookup` as a user runs it: its rows, their keys, and the files that it writes.
+//! Figures are not checked.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! `uxfrm bench control`: the cost of requests of the control protocol without sockets, from bytes in
-//! to bytes out; of batch files, by unmodified `ip -batch` beside the machine's own kernel (`batch`);
-//! and of dumps (`dump`).
+//! `uxfrm bench control`: the cost of requests of the control protocol without sockets, from bytes
+//! in to bytes out; of batch files, by unmodified `ip -batch` beside the machine's own kernel
+//! (`batch`); and of dumps (`dump`).
 //!
-//! Without sockets each request comes from its own client, which joins and leaves, as `ip -batch` opens
-//! a socket per command. `count` requests of one kind go to databases that the kinds before have
-//! filled, so `newsa` at 100,000 ends with 100,000 SAs. Comparing with 1,000 in the same run shows
-//! whether a request costs more in a large database.
+//! Without sockets each request comes from its own client, which joins and leaves, as `ip -batch`
+//! opens a socket per command. `count` requests of one kind go to databases that the kinds before
+//! have filled, so `newsa` at 100,000 ends with 100,000 SAs. Comparing with 1,000 in the same run
+//! shows whether a request costs more in a large database.
 
 mod batch;
 mod dump;
@@ -174,8 +174,8 @@ fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The selector of a block policy between networks, as `xfrm_policy_add_speed.sh` adds them, distinct
-/// for each `nth`.
+/// The selector of a block policy between networks, as `xfrm_policy_add_speed.sh` adds them,
+/// distinct for each `nth`.
 fn selector(nth: u32) -> Vec<u8> {
     let mut random = Random::new(u64::from(nth));
     let mut bytes = vec![0; 56];

@@ -1,7 +1,8 @@
 //! `uxfrm bench crypto`: cycles per packet of each transform, size, direction and backend.
 //!
 //! 256 packets of one SA in batches of 64, as a worker has them. `bytes` is the text (payload and
-//! trailer), padded to the cipher's block. Rows of the `null` transform are the cost of a job itself.
+//! trailer), padded to the cipher's block. Rows of the `null` transform are the cost of a job
+//! itself.
 
 use uxfrm_crypto::{
     Authenticity, Backend, Crypter, Iv, KeyMaterial, OpenJob, SaKey, SealJob, Sealing, SeqHigh,

@@ -3,10 +3,10 @@
 //!
 //! A round is 4,096 packets, which use the SAs in turn. 256 packets at a time wait in a port in
 //! memory, warm as from a network card. Batch by batch they are received, processed by a
-//! [`Worker`](uxfrm_engine::Worker), and transmitted to a port in memory. Then the floor is measured
-//! on the same packets in the same buffers: only the crypto library's calls, or a copy for the null
-//! transform. A round's figure is the median over its groups of 256, so that other load on the
-//! machine does not count.
+//! [`Worker`](uxfrm_engine::Worker), and transmitted to a port in memory. Then the floor is
+//! measured on the same packets in the same buffers: only the crypto library's calls, or a copy for
+//! the null transform. A round's figure is the median over its groups of 256, so that other load on
+//! the machine does not count.
 
 mod ends;
 pub mod gate;
@@ -27,8 +27,8 @@ pub use plan::EspMode;
 /// Packets of a round.
 const ROUND: usize = 4096;
 
-/// Measures what the options leave. By default all sizes and transforms are combined; more SAs, other
-/// modes and other batches are shown for 64 and 1400 bytes of AES-GCM.
+/// Measures what the options leave. By default all sizes and transforms are combined; more SAs,
+/// other modes and other batches are shown for 64 and 1400 bytes of AES-GCM.
 ///
 /// # Errors
 /// SAs or keys that can't be made, or a packet that did not come through.
@@ -64,8 +64,8 @@ fn measure(
 ) -> anyhow::Result<()> {
     let mut pair = TunnelEnds::new(setup, direction)?.worker_pair(0..setup.sas)?;
     let mut baseline = Baseline::new(setup)?;
-    // Flow caches hold all flows after the flows' second packets; those of many flows may first have
-    // to grow twice.
+    // Flow caches hold all flows after the flows' second packets; those of many flows may first
+    // have to grow twice.
     let warm = if setup.sas > crate::ring::ROOM { 16 } else { 3 };
     // With many SAs a round ends where the flows begin again.
     let steps = if setup.sas > crate::ring::ROOM { ROUND / crate::ring::ROOM } else { steps };

@@ -6,10 +6,10 @@
 //!   └───────── a namespace ─────┘      └───────── a namespace ──┘
 //! ```
 //!
-//! One gateway at each end has all tunnels at once, each between its own addresses. A round runs each
-//! test over each type of tunnel with all encapsulations in the order A B C C B A, so that their
-//! ratios hold although the machine's speed drifts. A row has the median of its visits, its ratio to
-//! the tunnel without UDP, and the series' published figures, which are of other machines.
+//! One gateway at each end has all tunnels at once, each between its own addresses. A round runs
+//! each test over each type of tunnel with all encapsulations in the order A B C C B A, so that
+//! their ratios hold although the machine's speed drifts. A row has the median of its visits, its
+//! ratio to the tunnel without UDP, and the series' published figures, which are of other machines.
 
 mod gateways;
 mod plan;
@@ -54,8 +54,8 @@ const SECONDS: f64 = 0.15;
 /// Measures what the options leave.
 ///
 /// # Errors
-/// Namespaces, gateways or connections that can't be made: it needs root and `/dev/net/tun`. A stream
-/// that is stuck.
+/// Namespaces, gateways or connections that can't be made (it needs root and `/dev/net/tun`), and a
+/// stream that is stuck.
 pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     let (usual, seconds) = if options.quick { (1, 0.1) } else { (ROUNDS, SECONDS) };
     let time = Duration::from_secs_f64(seconds);
@@ -77,7 +77,8 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
     Ok(BenchReport { bench: "fou", machine: Machine::here(clock.hz()), rows })
 }
 
-/// One round of cases that are compared: each is visited twice, so that a steady drift hits all alike.
+/// One round of cases that are compared: each is visited twice, so that a steady drift hits all
+/// alike.
 fn there_and_back(
     compared: &mut [Measurement],
     gateways: &GatewayPair,

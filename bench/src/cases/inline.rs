@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Each path has three namespaces. The sender offers as much as it can. A row has the packets per
-//! second that come out behind the gateway, in ESP or decrypted, and these per second of CPU time of
-//! the gateway's threads. The kernel's work before the gateway's sockets is the sender's time. Rounds
-//! of all cases take turns.
+//! second that come out behind the gateway, in ESP or decrypted, and these per second of CPU time
+//! of the gateway's threads. The kernel's work before the gateway's sockets is the sender's time.
+//! Rounds of all cases take turns.
 
 mod network;
 mod sealer;

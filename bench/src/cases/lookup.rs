@@ -1,7 +1,8 @@
-//! `uxfrm bench lookup`: cycles per packet for parsing, finding the policies and reading the verdict.
+//! `uxfrm bench lookup`: cycles per packet for parsing, finding the policies and reading the
+//! verdict.
 //!
-//! Packets come in batches of 256 whose bytes are warm, as from a port. Rounds of all cache modes and
-//! of parsing alone (the floor) take turns. The tables are those that workers use, behind a
+//! Packets come in batches of 256 whose bytes are warm, as from a port. Rounds of all cache modes
+//! and of parsing alone (the floor) take turns. The tables are those that workers use, behind a
 //! [`Database`](uxfrm_engine::Database). What a whole worker does with a packet is the bench `esp`.
 
 mod churn;

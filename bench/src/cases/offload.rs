@@ -1,21 +1,21 @@
-//! `uxfrm bench offload`: what a packet costs the *host* in the clear, with ESP in software, and with
-//! a device that encrypts or does all of ESP.
+//! `uxfrm bench offload`: what a packet costs the *host* in the clear, with ESP in software, and
+//! with a device that encrypts or does all of ESP.
 //!
 //! Two hosts in memory send to each other in transport mode with AES-GCM-128, each through a worker
-//! and a ring to the device thread, which runs the model NICs of `uxfrm dev`, profile `unlimited`. A
-//! host's cycles are counted on its own thread between its port and the ring, in both directions:
+//! and a ring to the device thread, which runs the model NICs of `uxfrm dev`, profile `unlimited`.
+//! A host's cycles are counted on its own thread between its port and the ring, in both directions:
 //! `host_cycles_per_packet` is the sum of what sending costs one host and receiving the other. The
 //! device thread's cycles are shown apart. In the clear the ring is the same.
 //!
 //! All paths use the same buffers and rings on the same processors and take turns in short rounds,
 //! because a path's memory placement would weigh more than the differences. `to_clear` and
-//! `to_software` are medians over the rounds' ratios, `…_from` and `…_to` the bounds of the true median
-//! with 95 % confidence. A super-packet counts as its segments; in the clear, and without a device that
-//! segments, the host segments it.
+//! `to_software` are medians over the rounds' ratios, `…_from` and `…_to` the bounds of the true
+//! median with 95 % confidence. A super-packet counts as its segments; in the clear, and without a
+//! device that segments, the host segments it.
 //!
-//! The lock manager's messages are a request of 112 bytes and a reply of 512 KiB in super-packets, one
-//! after the other. `host_us` is the time that both hosts work on one: its latency if network and
-//! device cost nothing. `messages_per_s` is the rate that follows.
+//! The lock manager's messages are a request of 112 bytes and a reply of 512 KiB in super-packets,
+//! one after the other. `host_us` is the time that both hosts work on one: its latency if network
+//! and device cost nothing. `messages_per_s` is the rate that follows.
 
 mod association;
 mod device_thread;

@@ -3,10 +3,10 @@
 //! The paths are two uxfrm gateways, other user-space VPNs as far as they are installed, a bare
 //! relay at each end (the floor under all of these), and the bare wire.
 //!
-//! The paths take turns: each round builds each of them anew, runs all tests and takes it down, so
-//! that a busy moment of the machine hits all alike. On a small machine both ends of the traffic and
-//! both gateways share its cores, in the clear as in the tunnel. A row that misses one of the
-//! project's goals says so.
+//! The paths take turns: each round builds each path, runs all tests and takes it down, so that a
+//! busy moment of the machine hits all alike. On a small machine both ends of the traffic and both
+//! gateways share its cores, in the clear as in the tunnel. A row that misses one of the project's
+//! goals says so.
 
 mod goal;
 mod path;

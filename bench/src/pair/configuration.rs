@@ -74,9 +74,9 @@ impl Default for GatewayTuning {
     }
 }
 
-/// Writes both files for the gateway at `here` into `directory`; returns the path of the configuration.
-/// Its workers are not pinned: they share the machine with the other gateway's and with both ends of
-/// the traffic.
+/// Writes both files for the gateway at `here` into `directory`; returns the path of the
+/// configuration. Its workers are not pinned: they share the machine with the other gateway's and
+/// with both ends of the traffic.
 ///
 /// # Errors
 /// A file that can't be written.
@@ -95,7 +95,8 @@ pub fn write(
     Ok(config_path)
 }
 
-/// A directory for keys that only this user may read, removed when dropped. `purpose` is in its name.
+/// A directory for keys that only this user may read, removed when dropped. `purpose` is in its
+/// name.
 ///
 /// # Errors
 /// No space or no permission.

@@ -34,19 +34,21 @@ impl Congestion {
         }
     }
 
-    /// Makes it the default of this network namespace. A connection that begins with BBR and changes
-    /// later (`iperf3 -C`) stays paced by timers (`net/ipv4/tcp_bbr.c: bbr_init`), unlike one that begins
-    /// with CUBIC.
+    /// Makes it the default of this network namespace. A connection that begins with BBR and
+    /// changes later (`iperf3 -C`) stays paced by timers (`net/ipv4/tcp_bbr.c: bbr_init`), unlike
+    /// one that begins with CUBIC.
     ///
     /// # Errors
-    /// The kernel's: there is no such control, or not for this namespace (`tcp_allowed_congestion_control`).
+    /// The kernel's: there is no such control, or not for this namespace
+    /// (`tcp_allowed_congestion_control`).
     pub fn begin_in(self, namespace: &Namespace) -> io::Result<()> {
         let name = self.name(); // read outside the namespace
         namespace.enter(|| fs::write(path(DEFAULT), name))?
     }
 
-    /// Why this network namespace can't use it; `None` if it can. Found by trying: an available control may
-    /// be reserved to the initial namespace, and an unavailable one may be a module that loads.
+    /// Why this network namespace can't use it; `None` if it can. Found by trying: an available
+    /// control may be reserved to the initial namespace, and an unavailable one may be a module
+    /// that loads.
     #[must_use]
     pub fn refusal(self, namespace: &Namespace) -> Option<String> {
         let error = self.begin_in(namespace).err()?;

@@ -34,8 +34,8 @@ const STOP: Duration = Duration::from_secs(5);
 /// Lines of its log that are kept for errors.
 const KEPT: usize = 40;
 
-/// A running gateway, terminated when dropped. It also ends with its standard input, which is held here,
-/// if this process is killed.
+/// A running gateway, terminated when dropped. It also ends with its standard input, which is held
+/// here, if this process is killed.
 #[derive(Debug)]
 pub struct GatewayProcess<'a> {
     name: &'static str,
@@ -171,7 +171,8 @@ impl Drop for GatewayProcess<'_> {
     }
 }
 
-/// The lines of a text like `/proc/net/xfrm_stat` that end with a nonzero number, with single blanks.
+/// The lines of a text like `/proc/net/xfrm_stat` that end with a nonzero number, with single
+/// blanks.
 fn nonzero(text: &str) -> Vec<String> {
     let words = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     words
@@ -187,8 +188,8 @@ struct GatewayLog {
 }
 
 impl GatewayLog {
-    /// Reads `from` to its end on its own thread. The receiver gets a message at the ready line, and is
-    /// disconnected at the end.
+    /// Reads `from` to its end on its own thread. The receiver gets a message at the ready line,
+    /// and is disconnected at the end.
     fn follow(from: impl Read + Send + 'static) -> anyhow::Result<(Self, Receiver<()>)> {
         let log = Self::default();
         let (tell, ready) = channel();

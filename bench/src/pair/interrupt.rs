@@ -1,7 +1,7 @@
 //! Ctrl-C: everything that waits checks for it, so that a run unwinds and cleans up.
 //!
-//! SIGINT, SIGTERM and SIGHUP are blocked in the whole process and taken by one thread. A second signal
-//! changes nothing: cleaning up takes bounded time.
+//! SIGINT, SIGTERM and SIGHUP are blocked in the whole process and taken by one thread. A second
+//! signal changes nothing: cleaning up takes bounded time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,8 @@ pub struct Interrupt {
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Interrupt {
-    /// Starts to listen. Call it before any other thread starts, so that all inherit the signal mask.
+    /// Starts to listen. Call it before any other thread starts, so that all inherit the signal
+    /// mask.
     ///
     /// # Errors
     /// The kernel's.

@@ -22,8 +22,8 @@ const PORT: u16 = 5201;
 /// Wanted socket buffers; the host's limit may be lower.
 const BUFFER: u64 = 4 << 20;
 
-/// Datagrams between two reads of the clock at a given rate. A read for each datagram costs iperf3 half
-/// as much as the datagram, and it would not reach the rate.
+/// Datagrams between two reads of the clock at a given rate. A read for each datagram costs iperf3
+/// half as much as the datagram, and it would not reach the rate.
 const BURST: u32 = 32;
 
 /// Timeout of the server's start.

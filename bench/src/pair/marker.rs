@@ -1,5 +1,5 @@
-//! Recognizable plaintext: all traffic of `uxfrm demo` consists of it, so searching a capture for it
-//! shows whether anything was sent in the clear.
+//! Recognizable plaintext: all traffic of `uxfrm demo` consists of it, so searching a capture for
+//! it shows whether anything was sent in the clear.
 
 /// The repeated payload of ping and TCP.
 const MARKER: &[u8; 16] = b"uxfrm-plaintext ";

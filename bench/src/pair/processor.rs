@@ -46,7 +46,8 @@ pub fn of_machine() -> anyhow::Result<CpuTime> {
     in_time(busy_ticks(&text).ok_or_else(|| anyhow!("/proc/stat is not as proc(5) says"))?)
 }
 
-/// The most memory that the process `pid` ever had resident, in bytes (`/proc/PID/status`, `VmHWM`).
+/// The most memory that the process `pid` ever had resident, in bytes (`/proc/PID/status`,
+/// `VmHWM`).
 ///
 /// # Errors
 /// When it is gone.

@@ -1,5 +1,5 @@
-//! Two network namespaces and the wire between them. They exist as long as this process and its children
-//! hold them, so nothing has to be removed.
+//! Two network namespaces and the wire between them. They exist as long as this process and its
+//! children hold them, so nothing has to be removed.
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr};
@@ -108,8 +108,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Builds a namespace behind each of these, with the address in the protected network. [`LAN`] connects
-    /// it, and the gateway's route to the other network leads over the wire.
+    /// Builds a namespace behind each of these, with the address in the protected network. [`LAN`]
+    /// connects it, and the gateway's route to the other network leads over the wire.
     ///
     /// # Errors
     /// The kernel's.
@@ -207,8 +207,8 @@ fn configure_loopback(here: &GatewaySite) -> anyhow::Result<()> {
     Ok(kernel.add_address(loopback.index, Prefix::host(here.lan.into()))?)
 }
 
-/// Connects the gateway's namespace to the host behind it, and adds the route to the network behind the
-/// other gateway.
+/// Connects the gateway's namespace to the host behind it, and adds the route to the network behind
+/// the other gateway.
 fn connect_host(host: &Namespace, here: &GatewaySite, there: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     kernel.add_veth(LAN, LAN, host.as_fd())?;

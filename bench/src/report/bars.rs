@@ -1,5 +1,5 @@
-//! Bar charts of a report's rows: measured figures, and published ones in grey below them, each to its
-//! own scale.
+//! Bar charts of a report's rows: measured figures, and published ones in grey below them, each to
+//! its own scale.
 
 use std::fmt::Write as _;
 

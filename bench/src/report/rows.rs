@@ -75,8 +75,8 @@ impl Case {
 }
 
 impl Row {
-    /// Figures of packets of `bytes` bytes: median, least and most cycles per packet, and the rates that
-    /// follow from the median.
+    /// Figures of packets of `bytes` bytes: median, least and most cycles per packet, and the rates
+    /// that follow from the median.
     #[must_use]
     pub fn of_packets(case: Case, sample: &Samples, bytes: u32, tsc_hz: f64) -> Self {
         let sorted = sample.sorted();

@@ -40,8 +40,8 @@ impl Samples {
         most.iter().sum::<f64>() / most.len() as f64
     }
 
-    /// The bounds of the true median with 95 % confidence, whatever the distribution: about √n ranks
-    /// from the middle (the normal approximation of the binomial distribution).
+    /// The bounds of the true median with 95 % confidence, whatever the distribution: about √n
+    /// ranks from the middle (the normal approximation of the binomial distribution).
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a few rounds")]
     pub fn confidence(&self) -> [f64; 2] {

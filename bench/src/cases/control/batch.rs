@@ -1,5 +1,5 @@
-//! Batch files: read by unmodified `ip -batch` under `uxfrm exec`, by the same with the machine's own
-//! kernel, and by `uxfrm xfrm -batch`.
+//! Batch files: read by unmodified `ip -batch` under `uxfrm exec`, by the same with the machine's
+//! own kernel, and by `uxfrm xfrm -batch`.
 //!
 //! ```text
 //!   namespace:  ip -batch FILE                      the kernel's databases
@@ -7,9 +7,9 @@
 //!               uxfrm xfrm -batch FILE
 //! ```
 //!
-//! All take turns in each round, with empty databases. The policies are those of the kernel's selftest
-//! `xfrm_policy_add_speed.sh`. The number of policies or states afterwards shows that the file was read
-//! to its end.
+//! All take turns in each round, with empty databases. The policies are those of the kernel's
+//! selftest `xfrm_policy_add_speed.sh`. The number of policies or states afterwards shows that the
+//! file was read to its end.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,6 +1,6 @@
-//! Dumps of policies and states, datagram by datagram. The control thread does nothing else while it
-//! makes one, so the longest is the time that another client may have to wait. Each datagram counts
-//! with its shortest time of several rounds.
+//! Dumps of policies and states, datagram by datagram. The control thread does nothing else while
+//! it makes one, so the longest is the time that another client may have to wait. Each datagram
+//! counts with its shortest time of several rounds.
 
 use std::time::Instant;
 

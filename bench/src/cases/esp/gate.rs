@@ -28,8 +28,8 @@ pub const PATHS: &[&str] = &[
     "in-tunnel4_udp-64-1-256",
 ];
 
-/// Sends [`PACKETS`] packets down a path within calls of `counted`, after twice as many that are not
-/// counted.
+/// Sends [`PACKETS`] packets down a path within calls of `counted`, after twice as many that are
+/// not counted.
 ///
 /// # Errors
 /// An unknown path, or SAs that can't be made.

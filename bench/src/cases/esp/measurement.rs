@@ -110,7 +110,8 @@ impl Measurement {
         Ok(())
     }
 
-    /// Feeds `packets` packets, [`ROOM`] at a time, and calls `pass` with the end that processes them.
+    /// Feeds `packets` packets, [`ROOM`] at a time, and calls `pass` with the end that processes
+    /// them.
     pub(super) fn walk(
         &mut self,
         pair: &mut WorkerPair,
@@ -212,8 +213,8 @@ impl Measurement {
         }
     }
 
-    /// Cycles per packet of the crypto library alone, on the buffers that the path put out. Inbound,
-    /// packets are first sealed again in place, which is not measured.
+    /// Cycles per packet of the crypto library alone, on the buffers that the path put out.
+    /// Inbound, packets are first sealed again in place, which is not measured.
     fn floor(&mut self, baseline: &mut Baseline, first: usize) -> anyhow::Result<f64> {
         let EspCase { transform, bytes, batch, mode, direction, .. } = &self.esp_case;
         let packets = self.outgoing.packets();

@@ -8,8 +8,8 @@ use crate::direction::TestDirection;
 use crate::report::Case;
 
 const SIZES: [u32; 5] = [64, 256, 512, 1024, 1400];
-/// With 256 SAs each packet of a batch has its own, and their data fit the second-level cache; those
-/// of 4096 do not.
+/// With 256 SAs each packet of a batch has its own, and their data fit the second-level cache;
+/// those of 4096 do not.
 const SAS: [usize; 4] = [1, 64, 256, 4096];
 /// Replay window: enough for all packets of a [`Ring`](crate::ring::Ring), in any order.
 pub(super) const WINDOW: u32 = 1024;

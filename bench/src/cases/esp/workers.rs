@@ -1,11 +1,11 @@
 //! `uxfrm bench workers`: what a packet costs each of several workers at once, if they share one SA
 //! and if each has its own; and what each shared cache line costs.
 //!
-//! `test=path` is the data path in memory of [`bench esp`](super), batches of 256. Workers begin each
-//! batch together, each on its own processor; `scaling` is the throughput of all of them divided by
-//! that of one worker in the same rounds. Workers on one SA draw sequence numbers from one counter,
-//! mark them in one replay window and charge one SA and one policy. With `states=own` they share none
-//! of these, so the difference of the two rows is the price of sharing.
+//! `test=path` is the data path in memory of [`bench esp`](super), batches of 256. Workers begin
+//! each batch together, each on its own processor; `scaling` is the throughput of all of them
+//! divided by that of one worker in the same rounds. Workers on one SA draw sequence numbers from
+//! one counter, mark them in one replay window and charge one SA and one policy. With `states=own`
+//! they share none of these, so the difference of the two rows is the price of sharing.
 //!
 //! `test=line` repeats one such operation without packets: `sequence` (reserve a block of numbers,
 //! once a batch), `counts` (charge an SA, once a batch out, once every 64 packets in), `policy`
@@ -43,7 +43,8 @@ enum SaSharing {
     Separate,
 }
 
-/// Measures what the options leave, with 1, 2, 4 … workers as long as there is a processor for each.
+/// Measures what the options leave, with 1, 2, 4 … workers as long as there is a processor for
+/// each.
 ///
 /// # Errors
 /// SAs that can't be made, or a packet that did not come through.

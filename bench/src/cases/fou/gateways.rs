@@ -1,5 +1,5 @@
-//! Two namespaces with a wire between them and a gateway in each, `uxfrm run` of this executable. They
-//! end when dropped.
+//! Two namespaces with a wire between them and a gateway in each, `uxfrm run` of this executable.
+//! They end when dropped.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;

@@ -67,8 +67,8 @@ impl InlineNetwork {
         let (near, gateway, far) = (namespace()?, namespace()?, namespace()?);
         gateway.enter(|| Rtnetlink::open()?.add_veth("lan0", "eth0", near.as_fd()))??;
         gateway.enter(|| Rtnetlink::open()?.add_veth("wire0", "eth0", far.as_fd()))??;
-        let (_, lan) = gateway.enter(|| settle("lan0", "10.1.0.1"))??;
-        let (_, wire) = gateway.enter(|| settle("wire0", &NEAR.to_string()))??;
+        let (_, lan) = gateway.enter(|| configure_device("lan0", "10.1.0.1"))??;
+        let (_, wire) = gateway.enter(|| configure_device("wire0", &NEAR.to_string()))??;
         let protected = PeerEnd::new(near, HOSTS[0], lan)?;
         let wire = PeerEnd::new(far, FAR, wire)?;
         gateway.enter(|| route_gateway(path))??;
@@ -136,7 +136,7 @@ impl InlineNetwork {
 impl PeerEnd {
     /// Gives the namespace an address, and addresses frames to the gateway's device.
     fn new(namespace: Namespace, own: Ipv4Addr, destination: MacAddr) -> anyhow::Result<Self> {
-        let (index, source) = namespace.enter(|| settle("eth0", &own.to_string()))??;
+        let (index, source) = namespace.enter(|| configure_device("eth0", &own.to_string()))??;
         let options = PacketSocketOptions::new(index);
         let sender = namespace.enter(|| PacketSocket::open(&options))??;
         let header = EthernetHeader { destination, source, ether_type: EtherType::IPV4 };
@@ -152,8 +152,9 @@ impl Drop for InlineNetwork {
     }
 }
 
-/// Brings a device up with an address, in the namespace of the calling thread; its index and Ethernet address.
-fn settle(device: &str, own: &str) -> anyhow::Result<(u32, MacAddr)> {
+/// Brings a device up with an address, in the namespace of the calling thread; returns its index
+/// and Ethernet address.
+fn configure_device(device: &str, own: &str) -> anyhow::Result<(u32, MacAddr)> {
     let mut kernel = Rtnetlink::open()?;
     let link = kernel.link(device)?;
     kernel.set_up(link.index)?;

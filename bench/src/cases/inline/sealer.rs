@@ -38,7 +38,8 @@ impl EspSealer {
         ipv4::HEADER_LEN + LEAD + (inner + 2).next_multiple_of(4) + ICV
     }
 
-    /// Fills `packet`, as long as [`around`](Self::around) returns; `write` writes the inner packet.
+    /// Fills `packet`, as long as [`around`](Self::around) returns; `write` writes the inner
+    /// packet.
     pub(super) fn seal(
         &mut self,
         packet: &mut [u8],

@@ -204,8 +204,8 @@ pub(super) fn measure(
 }
 
 impl PolicySet {
-    /// The bytes that the process has grown by for each policy since `before`, less `others`; `None`
-    /// below 100,000 policies, where it would mean nothing.
+    /// The bytes that the process has grown by for each policy since `before`, less `others`;
+    /// `None` below 100,000 policies, where it would mean nothing.
     #[expect(clippy::cast_precision_loss, reason = "a figure")]
     fn memory_per_policy(&self, before: Option<usize>, others: usize) -> Option<f64> {
         let policies = self.database.current().spd.len();
@@ -349,8 +349,8 @@ impl<'a> LookupWorker<'a> {
     }
 }
 
-/// Adds bursts of policies and removes each when the next was added, until `done`; returns policies a
-/// second.
+/// Adds bursts of policies and removes each when the next was added, until `done`; returns policies
+/// a second.
 #[expect(clippy::cast_precision_loss, reason = "a figure")]
 fn change_until(
     database: &mut Database,

@@ -8,8 +8,8 @@ use uxfrm_engine::{Direction, Family, FlowKey, Policy, PortMask, Prefix, Selecto
 
 use super::profile::policy;
 
-/// The rules of a file as outbound policies, in the order of its lines. A port range becomes several
-/// policies with port masks.
+/// The rules of a file as outbound policies, in the order of its lines. A port range becomes
+/// several policies with port masks.
 pub(super) fn rules(path: &Path) -> anyhow::Result<Vec<Policy>> {
     let text = read(path)?;
     let mut policies = Vec::new();
@@ -185,8 +185,8 @@ mod tests {
         }
     }
 
-    /// A line's number is its policies' priority. Traces count lines from 0; those of ClassBench name a
-    /// line that matches, but an earlier one may match as well.
+    /// A line's number is its policies' priority. Traces count lines from 0; those of ClassBench
+    /// name a line that matches, but an earlier one may match as well.
     #[test]
     fn packet_matches_the_line_that_its_trace_names() {
         let own = FILES.map(|(_, name)| data(name));

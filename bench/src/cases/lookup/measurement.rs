@@ -49,8 +49,8 @@ impl PacketStream {
         self.heads.len()
     }
 
-    /// Parses packets batch by batch and passes the flows to `work`; returns the cycles per packet of
-    /// the median batch, so that other load on the machine does not count.
+    /// Parses packets batch by batch and passes the flows to `work`; returns the cycles per packet
+    /// of the median batch, so that other load on the machine does not count.
     pub(super) fn pass(
         &self,
         packets: Range<usize>,

@@ -1,4 +1,5 @@
-//! Policy sets of seven shapes, and packets that meet them. Written by hand after published statistics of such sets; no data of others.
+//! Policy sets of seven profiles, and flows that match them. The shapes follow published statistics
+//! of such sets; they contain no data of others.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};

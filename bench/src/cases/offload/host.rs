@@ -80,8 +80,8 @@ impl HostWorker {
     }
 }
 
-/// A pool that needs no further memory. Memory that a worker's thread allocates itself may lie better
-/// or worse than another's.
+/// A pool that needs no further memory. Memory that a worker's thread allocates itself may lie
+/// better or worse than another's.
 pub(super) fn stocked() -> Pool {
     let mut pool = Pool::new();
     for (class, count) in [(SizeClass::Packet, 2 * RING), (SizeClass::Super, SUPERS)] {

@@ -1,8 +1,9 @@
 //! Two hosts with their workers, and the device thread between them.
 //!
 //! Each runs on its own thread, but only one of them at a time: there may be fewer processors than
-//! threads, and nothing else may run while a host is measured. Workers of one host run at once, as in
-//! a gateway. Each thread is pinned to a processor, the device thread to its own if there is one.
+//! threads, and nothing else may run while a host is measured. Workers of one host run at once, as
+//! in a gateway. Each thread is pinned to a processor, the device thread to its own if there is
+//! one.
 
 use anyhow::{Context, ensure};
 use uxfrm_io::affinity;
@@ -25,8 +26,8 @@ pub(super) struct HostPair {
     pairs: Vec<WorkerPair>,
 }
 
-/// The memory that all host pairs use in turn: all that packets touch but the workers' own. So paths
-/// differ only in what they do.
+/// The memory that all host pairs use in turn: all that packets touch but the workers' own. So
+/// paths differ only in what they do.
 #[derive(Debug)]
 pub(super) struct SharedMemory {
     network: DeviceThread,

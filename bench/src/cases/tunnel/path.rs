@@ -76,7 +76,8 @@ pub(crate) fn unmeasured(case: Case, reason: &str) -> Row {
 }
 
 impl TestPath {
-    /// All of them, in the order of the rows: clear, relays, uxfrm, and the peers that are installed.
+    /// All of them, in the order of the rows: clear, relays, uxfrm, and the peers that are
+    /// installed.
     pub(crate) fn all() -> Vec<Self> {
         let peers: Vec<Peer> = Peer::ALL.into_iter().filter(|peer| peer.is_installed()).collect();
         [WireFrames::Super, WireFrames::Real]

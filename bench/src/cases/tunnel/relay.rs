@@ -5,9 +5,9 @@
 //!   TUN ─▶ packet as read, in chunks of the wire's length ─▶ wire ─▶ reassembled ─▶ TUN
 //! ```
 //!
-//! It moves packets through the same ports as a gateway, super-packets included. It adds a header and
-//! tags ([`chunks`]) so that the other end can reassemble a packet, and writes nothing else to its TUN
-//! when a chunk is lost.
+//! It moves packets through the same ports as a gateway, super-packets included. It adds a header
+//! and tags ([`chunks`]) so that the other end can reassemble a packet, and writes nothing else to
+//! its TUN when a chunk is lost.
 
 mod chunks;
 mod forwarder;

@@ -5,8 +5,8 @@ use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
 use crate::pair::{GatewaySite, PREFIX_LEN};
 
-/// Brings the device `tun` up and adds a route from `here` to the network behind `there` through it,
-/// in the namespace of the calling thread.
+/// Brings the device `tun` up and adds a route from `here` to the network behind `there` through
+/// it, in the namespace of the calling thread.
 ///
 /// # Errors
 /// The kernel's.

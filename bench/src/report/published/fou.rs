@@ -14,8 +14,8 @@ struct PublishedFou {
     latencies: [f64; 3],
 }
 
-/// Adds the published figures of the row's case, if there are any. The series has no `rr1`, a single
-/// connection.
+/// Adds the published figures of the row's case, if there are any. The series has no `rr1`, a
+/// single connection.
 pub(crate) fn add(row: &mut Row) {
     let value = |key: &str| row.case.value(key).unwrap_or_default();
     let Some(published) = find(&value("tunnel"), &value("encap")) else { return };

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use crate::report::rows::{BenchReport, Row};
 
-/// Megapackets a second by the index of the matching policy, without and with the flow cache (VPP of
-/// 2021, `ipsec4-output`, one core, null encryption, 64 bytes; commit message of "ipsec: Performance
-/// improvement of ipsec4_output_node using flow cache"). Since March 2026 the scan of IPv4 policies is
-/// SIMD (commit 9d92e18dfc1), so the figures without the cache no longer hold for VPP.
+/// Megapackets a second by the index of the matching policy, without and with the flow cache (VPP
+/// of 2021, `ipsec4-output`, one core, null encryption, 64 bytes; commit message of "ipsec:
+/// Performance improvement of ipsec4_output_node using flow cache"). Since March 2026 the scan of
+/// IPv4 policies is SIMD (commit 9d92e18dfc1), so the figures without the cache no longer hold for
+/// VPP.
 const VPP: [(&str, [(f64, f64); 4]); 3] = [
     ("Arm Neoverse N1", [(5.2, 4.84), (4.55, 4.84), (2.11, 4.84), (0.3295, 4.84)]),
     ("Arm TX2", [(2.81, 2.6), (2.51, 2.6), (1.27, 2.6), (0.177, 2.6)]),

@@ -125,8 +125,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Cycles of an operation for each burst, and the first error. After an error it goes on, because
-    /// the others wait for it.
+    /// Cycles of an operation for each burst, and the first error. After an error it goes on,
+    /// because the others wait for it.
     fn write(&self, barrier: &SpinBarrier, bursts: u32) -> (Vec<f64>, Result<(), DropReason>) {
         let workers = barrier.size();
         let burst = burst(workers);

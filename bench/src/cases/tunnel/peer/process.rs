@@ -1,4 +1,5 @@
-//! A peer's process with a `/run` of its own, so that two of one kind share no sockets or pid files.
+//! A peer's process with a `/run` of its own, so that two of one kind share no sockets or pid
+//! files.
 
 use std::fs::{self, File};
 use std::io;
@@ -44,7 +45,8 @@ impl PeerProcess {
         Ok(directory)
     }
 
-    /// Starts `program` with its arguments and environment, in `namespace`, with a directory from [`PeerProcess::directory`].
+    /// Starts `program` with its arguments and environment, in `namespace`, with a directory from
+    /// [`PeerProcess::directory`].
     pub(super) fn start(
         namespace: &Namespace,
         directory: TempDir,

@@ -68,8 +68,8 @@ fn start_end(
     configuration: &str,
     interrupt: &Interrupt,
 ) -> anyhow::Result<PeerProcess> {
-    // In the foreground, errors only, and without dropping privileges. Of boringtun-cli 0.7, `WG_SUDO`
-    // is a flag of clap 4, which takes no other values than `true` and `false`.
+    // In the foreground, errors only, and without dropping privileges. Of boringtun-cli 0.7,
+    // `WG_SUDO` is a flag of clap 4, which takes no other values than `true` and `false`.
     let environment = [
         ("WG_PROCESS_FOREGROUND", "1"),
         ("LOG_LEVEL", "error"),

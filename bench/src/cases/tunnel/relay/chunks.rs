@@ -12,8 +12,8 @@ use uxfrm_packet::{Checksum, PacketBuf, Segments};
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Identifies a chunk: the packet's number in 20 bits, the chunk's and the last chunk's index in 6 bits
-/// each.
+/// Identifies a chunk: the packet's number in 20 bits, the chunk's and the last chunk's index in 6
+/// bits each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkTag {
     pub(super) number: u32,
@@ -71,8 +71,8 @@ const VERIFIED: u8 = 2;
 /// Bytes before the packet's first byte.
 const FRONT: usize = ChunkTag::LEN + size_of::<ChunkHeader>();
 
-/// Splits a packet in place into chunks of `stride` bytes, as a segment burst. `None` if it lacks room
-/// or is longer than an IPv4 packet can be; its bytes are then undefined.
+/// Splits a packet in place into chunks of `stride` bytes, as a segment burst. `None` if it lacks
+/// room or is longer than an IPv4 packet can be; its bytes are then undefined.
 pub(super) fn split(packet: &mut PacketBuf, number: u32, stride: u16) -> Option<()> {
     let header = ChunkHeader::of(packet)?;
     packet.push(FRONT)?[ChunkTag::LEN..].copy_from_slice(header.as_bytes());
@@ -107,10 +107,11 @@ pub(super) fn join(chunks: &mut PacketBuf, stride: u16) -> Option<()> {
     header.write_on(chunks)
 }
 
-/// The offsets of each tag but the first, and of the bytes that it displaced, in a packet that ends at
-/// `end` without these.
+/// The offsets of each tag but the first, and of the bytes that it displaced, in a packet that ends
+/// at `end` without these.
 ///
-/// Displaced bytes lie behind the last tag among the packet's own bytes, and never across two chunks.
+/// Displaced bytes lie behind the last tag among the packet's own bytes, and never across two
+/// chunks.
 fn moves(end: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
     let chunks = end.div_ceil(step);
     let behind_last_tag = (chunks - 1) * step + ChunkTag::LEN;

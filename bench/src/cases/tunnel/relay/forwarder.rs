@@ -1,5 +1,5 @@
-//! A relay's loop: packets from the TUN go to the wire in chunks, chunks from the wire are reassembled
-//! and go to the TUN.
+//! A relay's loop: packets from the TUN go to the wire in chunks, chunks from the wire are
+//! reassembled and go to the TUN.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -65,7 +65,8 @@ pub(super) struct LossCounts {
 }
 
 impl Forwarder {
-    /// Opens TUN and wire in the namespace of the calling thread, with a route to `there` through the TUN.
+    /// Opens TUN and wire in the namespace of the calling thread, with a route to `there` through
+    /// the TUN.
     pub(super) fn open(
         encap: RelayEncap,
         (here, there): (&GatewaySite, &GatewaySite),
@@ -172,8 +173,8 @@ fn open_wire(
 }
 
 impl OuterHeader {
-    /// Makes packets for the wire of a packet's chunks. Raw sockets send each by itself with its header,
-    /// so it is copied.
+    /// Makes packets for the wire of a packet's chunks. Raw sockets send each by itself with its
+    /// header, so it is copied.
     fn add(&self, mut chunks: PacketBuf, stride: u16, pool: &mut Pool, into: &mut Batch) {
         match self {
             Self::Udp(path) => {
