@@ -1,4 +1,4 @@
-//! States and policies of two gateways that protect what goes between them.
+//! SAs and policies of two gateways that protect traffic between them.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use uxfrm_engine::{
 
 use crate::Rng;
 
-/// Algorithms by short names.
+/// ESP algorithms by short names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 #[rustfmt::skip]
@@ -28,7 +28,7 @@ impl Suite {
         Self::CbcSha512, Self::CtrSha1, Self::CbcXcbc, Self::CbcCmac, Self::NullSha1,
     ];
 
-    /// The transform with keys that `seed` names.
+    /// The transform with keys made from `seed`.
     ///
     /// # Panics
     /// Never: the names are the kernel's.
@@ -64,17 +64,17 @@ impl Suite {
         }
     }
 
-    /// Whether what leaves can't be read.
+    /// Whether the payload is encrypted.
     #[must_use]
     pub fn hides(self) -> bool {
         !matches!(self, Self::Gmac128 | Self::NullSha1)
     }
 }
 
-/// How two gateways protect what goes between them.
+/// How two gateways protect traffic between them.
 #[derive(Clone, Debug)]
 pub struct Wrapping {
-    /// Transport between the gateways, or a tunnel between the networks behind them.
+    /// Transport mode between the gateways, or tunnel mode between the networks behind them.
     pub mode: Mode,
     /// Family of the plain packets.
     pub inner: Family,
@@ -82,23 +82,23 @@ pub struct Wrapping {
     pub outer: Family,
     /// Algorithms.
     pub suite: Suite,
-    /// 0 switches the check off.
+    /// Replay window; 0 disables the check.
     pub window: u32,
-    /// Flags of the states.
+    /// Flags of the SAs.
     pub flags: SaFlags,
-    /// More flags.
+    /// Extra flags of the SAs.
     pub extra_flags: SaExtraFlags,
     /// ESP in UDP, port 4500 to 4500.
     pub encap: Option<UdpEncapKind>,
     /// TFC padding.
     pub tfc_padding: u32,
-    /// Limits of the states.
+    /// Lifetime limits of the SAs.
     pub limits: Limits,
-    /// Both gateways' settings, but for the addresses.
+    /// Both gateways' settings, except for addresses.
     pub settings: Settings,
 }
 
-/// Left to right, or right to left.
+/// The direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From left to right.
@@ -120,7 +120,7 @@ impl Wrapping {
         Self::new(Mode::Transport, Family::V4, Family::V4)
     }
 
-    /// AES-GCM-128 with a window of 64.
+    /// AES-GCM-128 with a replay window of 64.
     #[must_use]
     pub fn new(mode: Mode, inner: Family, outer: Family) -> Self {
         Self {
@@ -138,27 +138,30 @@ impl Wrapping {
         }
     }
 
-    /// The gateways' outer addresses, as a packet on its way has them.
+    /// The gateways' outer addresses: source and destination.
     #[must_use]
     pub fn gateways(&self, way: Way) -> (IpAddr, IpAddr) {
         let ends = match self.outer {
             Family::V4 => (address("192.0.2.1"), address("192.0.2.2")),
             Family::V6 => (address("2001:db8::1"), address("2001:db8::2")),
         };
-        turned(ends, way)
+        reversed(ends, way)
     }
 
-    /// Two hosts that talk: behind the gateways in tunnel mode, the gateways themselves in transport mode.
+    /// The hosts, source and destination: behind the gateways in tunnel mode, the gateways
+    /// themselves in transport mode.
     #[must_use]
     pub fn hosts(&self, way: Way) -> (IpAddr, IpAddr) {
         match (self.mode, self.inner) {
-            (Mode::Tunnel, Family::V4) => turned((address("10.1.0.1"), address("10.2.0.1")), way),
-            (Mode::Tunnel, Family::V6) => turned((address("fd00:1::1"), address("fd00:2::1")), way),
+            (Mode::Tunnel, Family::V4) => reversed((address("10.1.0.1"), address("10.2.0.1")), way),
+            (Mode::Tunnel, Family::V6) => {
+                reversed((address("fd00:1::1"), address("fd00:2::1")), way)
+            }
             _ => self.gateways(way),
         }
     }
 
-    /// The networks that policies are about.
+    /// The networks of the policies: source and destination.
     ///
     /// # Panics
     /// Never: the lengths are those of the families.
@@ -175,7 +178,7 @@ impl Wrapping {
         (network(source), network(destination))
     }
 
-    /// The state for one way; both ends have the same.
+    /// The SA of one direction, the same at both ends.
     #[must_use]
     pub fn sa(&self, way: Way, spi: u32) -> SaConfig {
         let (source, destination) = self.gateways(way);
@@ -202,7 +205,7 @@ impl Wrapping {
         }
     }
 
-    /// The template for one way.
+    /// The template of one direction.
     #[must_use]
     pub fn template(&self, way: Way) -> Template {
         let (source, destination) = self.gateways(way);
@@ -217,7 +220,7 @@ impl Wrapping {
         }
     }
 
-    /// A policy for one way with that template.
+    /// A policy of one direction with that template.
     #[must_use]
     pub fn policy(&self, direction: Direction, way: Way) -> Policy {
         let (source, destination) = self.networks(way);
@@ -243,7 +246,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn turned(ends: (IpAddr, IpAddr), way: Way) -> (IpAddr, IpAddr) {
+fn reversed(ends: (IpAddr, IpAddr), way: Way) -> (IpAddr, IpAddr) {
     match way {
         Way::Right => ends,
         Way::Left => (ends.1, ends.0),
