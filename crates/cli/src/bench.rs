@@ -4,7 +4,7 @@ use std::io;
 
 use crate::arguments::BenchOptions;
 
-/// Runs a bench by its name and prints what it found.
+/// Runs a bench and prints its report.
 pub(crate) fn execute(options: &BenchOptions) -> anyhow::Result<()> {
     let measured = uxfrm_bench::BenchOptions {
         only: options.only.clone(),

@@ -94,8 +94,8 @@ fn rows_and_page_have_every_test_of_a_path() {
         html.contains("One TCP stream, Gbit/s") && html.contains("uxfrm-udp gcm128, 2 workers")
     );
     assert_eq!(html.contains("uxfrm-udp gcm128, 2 workers, cubic"), is_allowed("cubic"));
-    // The CPU time of one stream has its own bars. 1300 bytes at a given rate have none, nor have rows
-    // that were not measured.
+    // The CPU time of one stream has its own bars. 1300 bytes at a given rate have none, nor have
+    // rows that were not measured.
     let measured: Vec<_> = rows.iter().filter(|row| is_measured(row)).collect();
     let streams = measured.iter().filter(|row| row["case"]["test"] == "tcp1").count();
     let bars = measured.len() + streams;

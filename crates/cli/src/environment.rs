@@ -1,4 +1,4 @@
-//! Where a command line meets a gateway: its network namespace, and its control socket.
+//! The network namespace and control socket of a command line.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use nix::net::if_::if_nameindex;
 use nix::sched::{CloneFlags, setns};
 use uxfrm_xfrm::grammar::Options;
 
-/// Where `ip netns` keeps namespaces.
+/// The directory of `ip netns`.
 const NAMESPACES: &str = "/run/netns";
 
-/// Goes to the namespace that `-netns` names; the path of the control socket, where it has one: `-control`, or what `uxfrm exec --control` tells the
-/// programs that it runs.
+/// Enters the namespace of `-netns` and returns the path of the control socket, if it has one: from
+/// `-control`, or from `uxfrm exec --control` by the environment.
 pub(crate) fn enter(options: &Options) -> Result<Option<PathBuf>, String> {
     let join = |name: &str| -> anyhow::Result<()> {
         let namespace = File::open(Path::new(NAMESPACES).join(name))?;
