@@ -1,14 +1,14 @@
-//! `cargo run --release -p uxfrm-bench --example bench -- crypto [--quick] [FILE.html] [key=value,…]`: the benches without the rest
-//! of uxfrm.
+//! The benches without the rest of uxfrm: `cargo run --release -p uxfrm-bench --example bench --
+//! crypto [--quick] [FILE.html] [key=value,…]`.
 
-use uxfrm_bench::Options;
+use uxfrm_bench::BenchOptions;
 use uxfrm_io::huge_pages::HugePages;
 
 #[global_allocator]
 static MEMORY: HugePages = HugePages;
 
 fn main() -> anyhow::Result<()> {
-    let mut options = Options::default();
+    let mut options = BenchOptions::default();
     let mut name = "crypto".to_owned();
     for word in std::env::args().skip(1) {
         match word.as_str() {

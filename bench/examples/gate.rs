@@ -1,7 +1,8 @@
-//! `gate`: the names of the paths whose instructions are counted. `gate PATH`: walks one. For `scripts/bench-gate`.
+//! For `scripts/bench-gate`: `gate` prints the names of the paths whose instructions are counted,
+//! `gate PATH` walks one.
 #![expect(clippy::print_stdout, reason = "a program")]
 
-use uxfrm_bench::esp::gate;
+use uxfrm_bench::cases::esp::gate;
 
 fn main() -> anyhow::Result<()> {
     match std::env::args().nth(1) {

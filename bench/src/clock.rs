@@ -9,7 +9,7 @@ pub struct TscClock {
 }
 
 impl TscClock {
-    /// Finds the counter's rate against the monotonic clock; takes a tenth of a second.
+    /// Measures the counter's rate against the monotonic clock, for a tenth of a second.
     #[must_use]
     pub fn calibrate() -> Self {
         let (start, from) = (Instant::now(), Self::now());

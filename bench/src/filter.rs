@@ -1,6 +1,6 @@
-//! `--only key=value,…`.
+//! The `--only key=value,…` filter.
 
-mod asked;
+mod offered;
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,57 +8,71 @@ use std::str::FromStr;
 use anyhow::Context;
 
 use crate::report::Case;
-use asked::{Asked, Extent};
+use offered::{Extent, OfferedCases};
 
-/// Keys and values a row's case must have; a key named twice may have either value. Copies share a memory of the cases that they were asked about.
+/// Keys and values that a row's case must have; a key named twice may have either value.
+///
+/// Clones share the record of the cases that were offered to them, from which errors name the
+/// values there are.
 #[derive(Debug, Clone, Default)]
-pub struct Filter {
+pub struct CaseFilter {
     wanted: Wanted,
-    asked: Asked,
+    offered: OfferedCases,
 }
 
-/// Keys with their values, as they were said.
+/// The key-value pairs of the command line.
 #[derive(Debug, Clone, Default)]
 struct Wanted(Vec<(String, String)>);
 
-impl Filter {
+impl CaseFilter {
     /// Whether a row with this case is wanted.
     #[must_use]
     pub fn admits(&self, case: &Case) -> bool {
-        self.note(case, Extent::Whole);
+        self.record(case, Extent::Full);
         self.wanted.admits(&|key| case.value(key))
     }
 
-    /// Whether a row may be wanted whose case begins like this.
+    /// Whether a row may be wanted whose case begins with these keys.
     #[must_use]
     pub fn may_admit(&self, case: &Case) -> bool {
-        self.note(case, Extent::Beginning);
+        self.record(case, Extent::Prefix);
         self.wanted.only(|key| case.value(key).is_some()).admits(&|key| case.value(key))
     }
 
-    fn note(&self, case: &Case, extent: Extent) {
+    /// Whether to list a path that cannot be measured here: its case has no test's keys.
+    pub(crate) fn lists_path(&self, case: &Case) -> bool {
+        self.admits(case) || self.names("path") && self.may_admit(case)
+    }
+
+    fn record(&self, case: &Case, extent: Extent) {
         if !self.is_empty() {
-            self.asked.note(case, extent);
+            self.offered.record(case, extent);
         }
     }
 
-    /// Why nothing was admitted of the cases that it was asked about: what of it none of them has, and what they have in its stead.
-    pub(crate) fn refusal(&self) -> String {
-        self.asked.refusal(&self.wanted)
+    /// Why no offered case was admitted, and which values there are instead.
+    pub(crate) fn explain_empty(&self) -> String {
+        self.offered.explain_empty(&self.wanted)
     }
 
-    /// The keys that it has values of.
+    /// One explanation for each wanted value that no admitted case has; none if no case was
+    /// admitted at all, which [`explain_empty`](Self::explain_empty) explains.
+    pub(crate) fn explain_unselected(&self) -> Vec<String> {
+        self.offered.explain_unselected(&self.wanted)
+    }
+
+    /// The keys that have values in the filter.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.wanted.0.iter().map(|(key, _)| key.as_str())
     }
 
-    /// Whether it leaves every row.
+    /// Whether it admits every row.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.wanted.0.is_empty()
     }
 
-    /// Whether it asks for values of a key.
+    /// Whether it has values of this key.
     #[must_use]
     pub fn names(&self, key: &str) -> bool {
         self.keys().any(|other| other == key)
@@ -66,7 +80,7 @@ impl Filter {
 }
 
 impl Wanted {
-    /// Whether a case that has these values by key has what is wanted.
+    /// Whether a case admits all keys; `value` returns the case's value of a key.
     fn admits(&self, value: &impl Fn(&str) -> Option<String>) -> bool {
         self.0.iter().all(|(key, _)| {
             let mut same_key = self.0.iter().filter(|(other, _)| other == key);
@@ -74,13 +88,13 @@ impl Wanted {
         })
     }
 
-    /// What is wanted of some keys.
+    /// The pairs of some keys.
     fn only(&self, admits: impl Fn(&str) -> bool) -> Self {
         Self(self.0.iter().filter(|(key, _)| admits(key)).cloned().collect())
     }
 }
 
-impl FromStr for Filter {
+impl FromStr for CaseFilter {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
@@ -90,11 +104,11 @@ impl FromStr for Filter {
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         });
         let wanted = wanted.collect::<anyhow::Result<_>>()?;
-        Ok(Self { wanted: Wanted(wanted), asked: Asked::default() })
+        Ok(Self { wanted: Wanted(wanted), offered: OfferedCases::default() })
     }
 }
 
-impl fmt::Display for Filter {
+impl fmt::Display for CaseFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.wanted.fmt(f)
     }
@@ -113,9 +127,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_keys_and_any_of_their_values() {
+    fn filter_admits_case_with_any_value_of_each_key() {
         let case = Case::new().with("op", "seal").with("bytes", 64);
-        let admits = |text: &str| text.parse::<Filter>().unwrap().admits(&case);
+        let admits = |text: &str| text.parse::<CaseFilter>().unwrap().admits(&case);
         assert!(
             admits("")
                 && admits("op=seal")
@@ -123,6 +137,6 @@ mod tests {
                 && admits("bytes=1400,bytes=64")
         );
         assert!(!admits("op=open") && !admits("op=seal,bytes=1400") && !admits("colour=red"));
-        assert!("op".parse::<Filter>().is_err());
+        assert!("op".parse::<CaseFilter>().is_err());
     }
 }

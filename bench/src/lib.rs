@@ -1,62 +1,56 @@
-//! The cases of `uxfrm bench`: every published figure, from the user's own machine.
+//! The benches of `uxfrm bench`: every published figure, from the user's own machine.
 //!
-//! A case measures and fills a [`Report`]; [`run`] picks it by name and writes what it found: a table, one JSON object
-//! (DESIGN.md, "Measuring"), or a page. Timings are best and median of interleaved rounds, so that a busy moment of the
-//! machine hits all competitors alike.
+//! A bench in [`cases`] measures and returns a [`BenchReport`]. [`run`] picks it by name and writes
+//! the report as a table, as one JSON object, or as a page. Timings are best and median of
+//! interleaved rounds, so that a busy moment of the machine hits all competitors alike.
 #![forbid(unsafe_code)]
 
-mod bars;
+mod barrier;
+pub mod cases;
 mod clock;
-pub mod control;
-pub mod crypto;
-pub mod esp;
+mod direction;
 mod filter;
-pub mod fou;
-pub mod inline;
-pub mod lookup;
-mod meeting;
-pub mod offload;
 pub mod pair;
 mod report;
 mod ring;
-pub mod states;
-pub mod tunnel;
 
 use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+
+use cases::{control, crypto, esp, fou, inline, lookup, offload, states, tunnel};
 
 pub use clock::TscClock;
-pub use filter::Filter;
-pub use report::{Case, Machine, Report, Row, Sample};
+pub use filter::CaseFilter;
+pub use report::{BenchReport, Case, Machine, Row, Samples};
 
-/// What the command line says.
+/// The options of the command line.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct BenchOptions {
     /// Only rows whose case has these keys and values.
-    pub only: Filter,
-    /// Few and short rounds: proves that the bench works, gives no figure.
+    pub only: CaseFilter,
+    /// Few and short rounds: proves that the bench works; the figures mean nothing.
     pub quick: bool,
-    /// Where the JSON object goes besides the table; `-` is standard output, in the table's stead.
+    /// The file of the JSON object; `-` writes it to standard output instead of the table.
     pub json: Option<PathBuf>,
-    /// Where the page goes; the curves alone, when it ends in `.svg`.
+    /// The file of the page; if it ends in `.svg`, it gets only the curves.
     pub html: Option<PathBuf>,
-    /// `lookup`: rules in ClassBench's format, in the profiles' stead.
+    /// `lookup`: a file of rules in ClassBench's format, instead of the profiles.
     pub rules: Option<PathBuf>,
-    /// `lookup`: packets for them.
+    /// `lookup`: a file of packets for these rules.
     pub trace: Option<PathBuf>,
-    /// `tunnel`, `fou` and the files of `control`: rounds; where none are said, five, fifteen and eleven.
+    /// `tunnel`, `fou` and the files of `control`: rounds; 5, 15 and 11 by default.
     pub rounds: Option<u32>,
-    /// `tunnel`: seconds of each run of iperf3, three where none are said.
+    /// `tunnel`: seconds of each run of iperf3; 3 by default.
     pub seconds: Option<u32>,
-    /// `esp`: cycles of each stage as well.
+    /// `esp`: also show the cycles of each stage.
     pub stages: bool,
 }
 
-impl Options {
+impl BenchOptions {
     /// # Errors
-    /// No such bench; an option or a key of `--only` that only other benches have, which would be said for nothing.
+    /// No such bench, or an option or a key of `--only` that only other benches take.
     fn check(&self, name: &str) -> anyhow::Result<()> {
         let Some((_, keys)) = BENCHES.iter().find(|(bench, _)| *bench == name) else {
             let names = BENCHES.map(|(bench, _)| bench);
@@ -89,12 +83,23 @@ impl Options {
         Ok(())
     }
 
-    /// Whether the page is to be curves and nothing else.
+    /// Whether the page has only curves.
     fn wants_curves_alone(&self) -> bool {
         self.html.as_ref().and_then(|path| path.extension()).is_some_and(|end| end == "svg")
     }
 
-    /// Finds out before anything is measured whether there are places for the files.
+    /// Call this once all cases were offered to the filter, before anything is measured.
+    ///
+    /// # Errors
+    /// A value of `--only` that selects no case while others do, and the values there are.
+    pub(crate) fn ensure_all_values_select(&self) -> anyhow::Result<()> {
+        let unselected = self.only.explain_unselected();
+        let more = if self.quick { "; without --quick there may be more" } else { "" };
+        ensure!(unselected.is_empty(), "--only: {}{more}", unselected.join("; "));
+        Ok(())
+    }
+
+    /// Checks, before anything is measured, that the files can be written.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -108,7 +113,7 @@ impl Options {
     }
 }
 
-/// What [`run`] knows: names, and the keys that rows' cases have.
+/// The benches by name, each with the keys of its rows' cases.
 const BENCHES: [(&str, &[&str]); 10] = [
     ("crypto", &["op", "transform", "backend", "bytes"]),
     ("esp", &["direction", "transform", "bytes", "sas", "mode", "batch"]),
@@ -157,9 +162,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Runs one bench and writes its table (or, for `--json -`, its JSON) to `out`.
 ///
 /// # Errors
-/// An unknown name, an option or a key that this bench does not have, a filter that leaves nothing, a file that cannot be written. What was measured
-/// is in `out` then, if anything was.
-pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Result<()> {
+/// An unknown name, an option or a key that this bench does not take, a filter value that selects
+/// no case, a file that cannot be written. If anything was measured, it has been written to `out`.
+pub fn run(name: &str, options: &BenchOptions, out: &mut impl Write) -> anyhow::Result<()> {
     options.check(name)?;
     options.open_files()?;
     let report = match name {
@@ -178,7 +183,7 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
     let known = BENCHES.iter().find(|(bench, _)| *bench == name).map_or(&[][..], |(_, keys)| keys);
     debug_assert!(report.rows.iter().all(|row| row.case.keys().all(|key| known.contains(&key))));
     if report.rows.is_empty() {
-        let why = options.only.refusal();
+        let why = options.only.explain_empty();
         if options.quick {
             bail!(
                 "--only leaves no case of bench {name} --quick: {why}; without --quick there may be more"
@@ -199,7 +204,8 @@ pub fn run(name: &str, options: &Options, out: &mut impl Write) -> anyhow::Resul
         let page = if options.wants_curves_alone() { report.svg()? } else { report.html() };
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    Ok(())
+    // Most benches know all their cases before they run, and have checked this already.
+    options.ensure_all_values_select()
 }
 
 #[cfg(test)]
@@ -207,12 +213,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_that_a_bench_does_not_take_is_refused() {
-        let rules = Options { rules: Some("acl1".into()), ..Options::default() };
-        let stages = Options { stages: true, ..Options::default() };
-        let trace = Options { trace: Some("acl1_trace".into()), ..Options::default() };
+    fn option_of_another_bench_is_refused() {
+        let rules = BenchOptions { rules: Some("acl1".into()), ..BenchOptions::default() };
+        let stages = BenchOptions { stages: true, ..BenchOptions::default() };
+        let trace = BenchOptions { trace: Some("acl1_trace".into()), ..BenchOptions::default() };
         let says =
-            |options: &Options, name| options.check(name).err().map(|error| error.to_string());
+            |options: &BenchOptions, name| options.check(name).err().map(|error| error.to_string());
         assert_eq!(says(&rules, "lookup"), None);
         assert_eq!(says(&rules, "esp").unwrap(), "bench esp takes no --rules; it is for lookup");
         assert_eq!(says(&stages, "esp"), None);
@@ -221,29 +227,30 @@ mod tests {
             "bench lookup takes no --stages; it is for esp"
         );
         assert!(says(&trace, "lookup").unwrap().contains("--rules"));
-        assert!(says(&Options::default(), "nosuch").unwrap().contains("crypto, esp, workers"));
-        let curves = Options { html: Some("curves.svg".into()), ..Options::default() };
+        assert!(says(&BenchOptions::default(), "nosuch").unwrap().contains("crypto, esp, workers"));
+        let curves = BenchOptions { html: Some("curves.svg".into()), ..BenchOptions::default() };
         assert_eq!(says(&curves, "lookup"), None);
         assert_eq!(
             says(&curves, "tunnel").unwrap(),
             "bench tunnel has no curves: --html takes an .html file"
         );
-        let point = Options { only: "policies=10".parse().unwrap(), ..curves.clone() };
-        let file = Options { rules: Some("acl1".into()), ..curves.clone() };
-        let changes = Options { only: "changes=0/s".parse().unwrap(), ..curves.clone() };
+        let point = BenchOptions { only: "policies=10".parse().unwrap(), ..curves.clone() };
+        let file = BenchOptions { rules: Some("acl1".into()), ..curves.clone() };
+        let changes = BenchOptions { only: "changes=0/s".parse().unwrap(), ..curves.clone() };
         for without in [&point, &file, &changes] {
             let said = says(without, "lookup").unwrap();
             assert!(said.starts_with("bench lookup has no curves of these rows"), "{said}");
         }
-        let whatever = Options { rounds: Some(1), ..Options::default() };
+        let whatever = BenchOptions { rounds: Some(1), ..BenchOptions::default() };
         for name in ["tunnel", "fou", "control"] {
             assert_eq!(says(&whatever, name), None);
         }
     }
 
     #[test]
-    fn a_key_that_no_row_of_a_bench_has_is_refused() {
-        let only = |text: &str| Options { only: text.parse().unwrap(), ..Options::default() };
+    fn filter_key_of_no_row_is_refused() {
+        let only =
+            |text: &str| BenchOptions { only: text.parse().unwrap(), ..BenchOptions::default() };
         let says = |text, name| only(text).check(name).err().map(|error| error.to_string());
         assert_eq!(says("profile=tunnels,cache=off", "lookup"), None);
         assert_eq!(
@@ -255,10 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_no_row_of_a_bench_has_is_told_with_those_that_there_are() {
+    fn filter_value_of_no_row_is_refused_with_the_known_values() {
         let says = |name, only: &str| {
-            let options =
-                Options { only: only.parse().unwrap(), quick: true, ..Options::default() };
+            let options = BenchOptions {
+                only: only.parse().unwrap(),
+                quick: true,
+                ..BenchOptions::default()
+            };
             run(name, &options, &mut Vec::new()).unwrap_err().to_string()
         };
         assert_eq!(
@@ -278,14 +288,41 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_not_be_written_is_told_at_once_and_what_was_measured_is_shown() {
+    fn filter_value_that_selects_nothing_is_refused_before_measuring() {
+        for (name, only, why) in [
+            ("esp", "sas=1,sas=1024", "none has sas=1024 (sas is one of 1, 64, 256, 4096)"),
+            ("esp", "sas=64,sas=1,bytes=256", "sas=64 selects no case: with bytes=256, sas is 1"),
+            ("crypto", "bytes=64,bytes=65", "none has bytes=65 (bytes is one of 64, 256,"),
+            ("lookup", "policies=1,policies=7", "none has policies=7 (policies is one of 1, 10,"),
+            ("states", "states=1,states=7", "none has states=7 (states is one of 1, 10, 100,"),
+            ("control", "count=100,count=7", "none has count=7 (count is one of 100, 1000,"),
+            ("workers", "bytes=64,bytes=7", "none has bytes=7 (bytes is one of 64, 1400)"),
+            ("offload", "bytes=64,bytes=7", "none has bytes=7 (bytes is one of tso, 64, 512"),
+            ("fou", "encap=fou,encap=vxlan", "none has encap=vxlan (encap is one of fou"),
+            ("inline", "bytes=64,bytes=7", "none has bytes=7 (bytes is one of 64, 1400)"),
+            ("tunnel", "path=clear,path=ipip", "none has path=ipip (path is one of boringtun"),
+        ] {
+            let mut out = Vec::new();
+            let options = BenchOptions {
+                only: only.parse().unwrap(),
+                quick: true,
+                ..BenchOptions::default()
+            };
+            let said = run(name, &options, &mut out).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("--only: {why}")), "{said}");
+            assert!(out.is_empty(), "{name} has measured something");
+        }
+    }
+
+    #[test]
+    fn unwritable_file_is_refused_first_and_full_disk_keeps_the_table() {
         let run_to = |json: &str, html: Option<&str>| {
             let only = "op=seal,transform=gcm128,bytes=64".parse().unwrap();
             let (json, html) = (Some(json.into()), html.map(Into::into));
             let mut out = Vec::new();
             let error = run(
                 "crypto",
-                &Options { only, quick: true, json, html, ..Options::default() },
+                &BenchOptions { only, quick: true, json, html, ..BenchOptions::default() },
                 &mut out,
             );
             (error.unwrap_err().to_string(), String::from_utf8(out).unwrap())

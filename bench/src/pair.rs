@@ -1,11 +1,12 @@
-//! Two gateways in network namespaces with a wire between them: the stage of `uxfrm demo` and of the benches that run end to end.
+//! Two gateways in network namespaces with a wire between them, for `uxfrm demo` and the end-to-end
+//! benches.
 //!
 //! ```text
-//!   a: 10.1.0.1 on lo, uxfrm run, wire 192.0.2.1 ───── veth ───── 192.0.2.2 wire, uxfrm run, 10.2.0.1 on lo :b
+//!   a: 10.1.0.1 on lo, uxfrm run, 192.0.2.1 ──── veth ──── 192.0.2.2, uxfrm run, 10.2.0.1 on lo :b
 //! ```
 //!
-//! Nothing outlives the process that made them: namespaces go with the last process in them, and a gateway ends with its standard
-//! input.
+//! Nothing outlives the process that made them: namespaces end with the last process in them, and a
+//! gateway ends with its standard input.
 
 mod configuration;
 mod congestion;
@@ -19,11 +20,11 @@ mod protection;
 mod site;
 mod topology;
 
-pub use configuration::{Keys, Mode, Tuning, private_directory, write};
+pub use configuration::{GatewayMode, GatewayTuning, SaKeyPair, private_directory, write};
 pub use congestion::Congestion;
-pub use gateway::Gateway;
+pub use gateway::GatewayProcess;
 pub use interrupt::{Interrupt, Interrupted};
 pub use ping::{Pinger, RoundTrips};
-pub use protection::{Encapsulation, Protection, Transform};
-pub use site::{A, B, ESP_IN_UDP, LAN, PREFIX_LEN, Site, WIRE, WIRE_MTU};
-pub use topology::{Frames, Topology, find_tun, gain_privileges, is_root};
+pub use protection::{EspEncapsulation, EspTransform, Protection};
+pub use site::{A, B, ESP_IN_UDP, GatewaySite, LAN, PREFIX_LEN, WIRE, WIRE_MTU};
+pub use topology::{Topology, WireFrames, find_tun, gain_privileges, is_root};

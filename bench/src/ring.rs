@@ -1,4 +1,4 @@
-//! A port in memory: buffers change hands and no byte is copied, as with a ring of a network card's descriptors.
+//! A port in memory: moves buffers without copying, like a descriptor ring of a network card.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use uxfrm_packet::{Batch, PacketBuf};
 /// Buffers that a ring holds.
 pub(crate) const ROOM: usize = 256;
 
-/// Buffers that wait.
+/// A queue of buffers.
 #[derive(Debug)]
 pub(crate) struct Ring(VecDeque<PacketBuf>);
 
@@ -16,7 +16,7 @@ impl Ring {
         Self(VecDeque::with_capacity(2 * ROOM))
     }
 
-    /// Hands over up to `most` buffers.
+    /// Moves up to `most` buffers into a batch.
     #[inline]
     pub(crate) fn receive(&mut self, most: usize, into: &mut Batch) -> usize {
         let count = most.min(self.0.len());
@@ -28,7 +28,7 @@ impl Ring {
         count
     }
 
-    /// Takes all buffers of a batch.
+    /// Takes all buffers out of a batch.
     #[inline]
     pub(crate) fn transmit(&mut self, batch: &mut Batch) {
         match batch.take_alone() {

@@ -1,5 +1,5 @@
-//! Four parallel flows through one tunnel, on a card with four receive queues (Toeplitz hash, as the model NICs have it): plain IPIP lands on
-//! one, FOU spreads.
+//! Four parallel flows through one tunnel, on a NIC with four receive queues (Toeplitz hash, as in
+//! the model NICs): plain IPIP uses one queue, FOU several.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -18,7 +18,7 @@ const QUEUES: u16 = 4;
 const FLOWS: u16 = 4;
 const SEEDS: u64 = 64;
 
-/// How many queues the flows are on, once they are in the tunnel.
+/// The number of queues that the encapsulated flows use.
 fn queues(udp: Option<UdpEncap>, seed: u64) -> usize {
     let config = Config::new(Kind::Ipip, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
     let tunnel = Tunnel::new("t", Config { udp, ..config }).unwrap();
@@ -52,11 +52,11 @@ fn tuple(bytes: &[u8]) -> Tuple {
 }
 
 #[test]
-fn four_flows_spread_over_queues_in_fou_and_not_in_plain_ipip() {
+fn fou_spreads_flows_over_queues_and_plain_ipip_does_not() {
     let fou = UdpEncap::new(Framing::Fou, NonZeroU16::new(5555).unwrap());
     assert!((0..SEEDS).all(|seed| queues(None, seed) == 1));
     let spread: Vec<usize> = (0..SEEDS).map(|seed| queues(Some(fou), seed)).collect();
-    // Four throws at four queues hit 2.73 of them.
+    // Four random choices of four queues use 2.73 on average.
     let all: usize = spread.iter().sum();
     assert!((SEEDS * 5 / 2..SEEDS * 3).contains(&(all as u64)), "{spread:?}");
 }

@@ -1,4 +1,4 @@
-//! `scripts/bench-gate` on figures that are made up: of callgrind there is only what it prints.
+//! `scripts/bench-gate` with made-up figures and a fake valgrind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 
 const SCRIPT: &str = include_str!("../../scripts/bench-gate");
 
-/// A repository with a gate that has the paths `out` and `in`, each of a thousand instructions for each packet.
+/// A repository whose gate has the paths `out` and `in`, each with 1000 instructions a packet.
 #[expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
-fn stage(name: &str, figures: &str) -> PathBuf {
+fn fake_repository(name: &str, figures: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let program = |path: &str, text: &str| {
         let path = root.join(path);
@@ -28,7 +28,7 @@ fn stage(name: &str, figures: &str) -> PathBuf {
 
 #[expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
 fn gate(name: &str, figures: &str) -> (Output, String) {
-    let root = stage(name, figures);
+    let root = fake_repository(name, figures);
     let path = format!("{}:{}", root.join("bin").display(), std::env::var("PATH").unwrap());
     let mut gate = Command::new(root.join("scripts/bench-gate"));
     let output = gate.env("PATH", path).env_remove("CARGO_TARGET_DIR").output().unwrap();
@@ -37,28 +37,28 @@ fn gate(name: &str, figures: &str) -> (Output, String) {
 }
 
 #[test]
-fn figures_that_are_the_same_pass() {
+fn gate_passes_with_figures_within_bounds() {
     let (output, said) = gate("gate-same", "# By rustc 1.94.0.\nout 1000.0\nin 990.0\n");
     assert!(output.status.success(), "{output:?}");
     assert!(said.contains("+1.0 %") && !said.contains("uxfrm:"), "{said}");
 }
 
 #[test]
-fn growth_fails() {
+fn gate_fails_if_a_path_grows() {
     let (output, said) = gate("gate-growth", "# By rustc 1.94.0.\nout 1000.0\nin 900.0\n");
     assert!(!output.status.success());
     assert!(said.contains("MORE THAN 2 % GROWTH") && said.contains("By rustc 1.94.0"), "{said}");
 }
 
 #[test]
-fn a_path_that_is_new_fails() {
+fn gate_fails_for_a_new_path() {
     let (output, said) = gate("gate-new", "out 1000.0\n");
     assert!(!output.status.success());
     assert!(said.contains("new: scripts/bench-gate --update"), "{said}");
 }
 
 #[test]
-fn a_path_that_is_gone_fails_and_is_named() {
+fn gate_fails_for_a_missing_path_and_names_it() {
     let (output, said) = gate("gate-gone", "out 1000.0\nin 1000.0\nround-about 900.0\n");
     assert!(!output.status.success());
     let gone = said.lines().find(|line| line.starts_with("round-about"));

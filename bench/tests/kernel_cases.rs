@@ -1,7 +1,8 @@
-//! The kernel's own cases of policy look-up (`tools/testing/selftests/net/xfrm_policy.sh`), anew: policies that overlap, exact and
-//! inexact ones side by side, and every order of adding. What is asked is which policy decides.
+//! The kernel's cases of policy look-up (`tools/testing/selftests/net/xfrm_policy.sh`): policies
+//! that overlap, exact and inexact ones side by side, in every order of adding. Checked is which
+//! policy matches.
 
-use uxfrm_bench::lookup::{Random, policy};
+use uxfrm_bench::cases::lookup::{Random, policy};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     Action, Database, Direction, Family, FlowKey, Lookup, Moment, Policy, PolicyKey, PolicyKind,
@@ -71,19 +72,20 @@ fn priority(database: &Database, flow: &FlowKey) -> Option<u32> {
     found
 }
 
-/// Enough others that nothing is compared one by one.
-fn crowd(count: u8) -> Vec<Policy> {
+/// Enough other policies that no linear search is used.
+fn other_policies(count: u8) -> Vec<Policy> {
     (0..count)
         .map(|at| between(&format!("172.16.{at}.0/24"), &format!("192.168.{at}.0/24"), 900))
         .collect()
 }
 
-/// `do_esp_policy`, `do_exception`: a wide policy that protects, an exception that lets one host pass, and both with thousands of overlaps.
+/// `do_esp_policy`, `do_exception`: a wide policy, an exception for one host, and both among
+/// others.
 #[test]
-fn an_exception_before_a_wide_policy_decides_and_gives_way_when_it_goes() {
+fn exception_before_wide_policy_matches_until_deleted() {
     for others in [0, 100, 250] {
         let mut database = Database::new(Backend::Portable, 1);
-        add_all(&mut database, &crowd(others));
+        add_all(&mut database, &other_policies(others));
         let wide = between("10.0.1.0/24", "10.0.2.0/24", 100);
         let exception =
             Policy { action: Action::Block, ..between("10.0.1.0/24", "10.0.2.253/32", 10) };
@@ -100,9 +102,10 @@ fn an_exception_before_a_wide_policy_decides_and_gives_way_when_it_goes() {
     }
 }
 
-/// `do_overlap`: the selftest's nested prefixes, of which the tree of the kernel once lost some when it merged nodes.
+/// `do_overlap`: the selftest's nested prefixes, some of which the kernel's tree once lost when it
+/// merged nodes.
 #[test]
-fn nested_prefixes_are_all_found_whatever_comes_between() {
+fn nested_prefixes_are_found_in_any_order() {
     let nested = [
         between("10.1.0.0/24", "10.0.0.0/23", 200),
         between("10.1.0.0/24", "10.0.1.0/24", 200 - 1),
@@ -124,7 +127,7 @@ fn nested_prefixes_are_all_found_whatever_comes_between() {
     let mut random = Random::new(1);
     for round in 0..200 {
         let mut order = nested.to_vec();
-        order.extend(crowd(if round % 2 == 0 { 0 } else { 60 }));
+        order.extend(other_policies(if round % 2 == 0 { 0 } else { 60 }));
         shuffle(&mut order, &mut random);
         let mut database = Database::new(Backend::Portable, 1);
         add_all(&mut database, &order);
@@ -139,9 +142,10 @@ fn nested_prefixes_are_all_found_whatever_comes_between() {
     }
 }
 
-/// `do_random_overlap`, "policies inserted in random order": 400 policies that overlap, each order finds what the first one found.
+/// `do_random_overlap`, "policies inserted in random order": each order of 400 overlapping policies
+/// gives the same matches.
 #[test]
-fn the_order_of_adding_does_not_matter_where_priorities_differ() {
+fn order_of_adding_does_not_matter_if_priorities_differ() {
     let mut random = Random::new(2);
     let mut policies: Vec<Policy> = (0_u32..400)
         .map(|at| {
@@ -176,11 +180,11 @@ fn the_order_of_adding_does_not_matter_where_priorities_differ() {
     }
 }
 
-/// Equal priorities: the older one, until it goes.
+/// Of equal priorities the older one, until it is deleted.
 #[test]
-fn among_equal_priorities_the_older_decides() {
+fn older_of_equal_priorities_matches() {
     let mut database = Database::new(Backend::Portable, 1);
-    add_all(&mut database, &crowd(200));
+    add_all(&mut database, &other_policies(200));
     let older = between("10.0.0.0/8", "10.0.0.0/9", 5);
     let younger = between("10.0.0.0/24", "10.0.0.0/25", 5);
     add_all(&mut database, &[older.clone(), younger.clone()]);
@@ -196,9 +200,9 @@ fn among_equal_priorities_the_older_decides() {
     assert_eq!(winner(&database), Some(younger.selector), "now that one is older");
 }
 
-/// IPv6 and IPv4 side by side, the wildcard of one never decides over the other.
+/// A wildcard of one family never matches the other.
 #[test]
-fn families_do_not_meet() {
+fn wildcard_matches_only_its_family() {
     let mut database = Database::new(Backend::Portable, 1);
     let all4 = policy(Direction::Out, Selector::any(Family::V4), 1);
     let all6 = policy(Direction::Out, Selector::any(Family::V6), 2);

@@ -1,8 +1,9 @@
-//! Look-up against a naive scan: every profile, both families, all directions, with policies added and removed in between.
+//! Look-up compared with a linear scan: every profile, both families, all directions, with policies
+//! added and removed in between.
 
 use std::sync::Arc;
 
-use uxfrm_bench::lookup::{Profile, Random, packet_for, stray};
+use uxfrm_bench::cases::lookup::{PolicyProfile, Random, matching_flow, unmatched_flow};
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
     CacheMode, CacheSettings, Database, Direction, Family, FlowKey, IfId, Lookup, Mark, Moment,
@@ -13,11 +14,11 @@ use uxfrm_engine::{
 const PAIRS: usize = 1_000_000;
 const SIZES: [usize; 6] = [1, 7, 12, 60, 250, 700];
 
-/// What the database should hold, in the order of looking.
+/// The expected policies in the order of matching.
 #[derive(Default)]
-struct Model(Vec<Arc<PolicyEntry>>);
+struct ExpectedPolicies(Vec<Arc<PolicyEntry>>);
 
-impl Model {
+impl ExpectedPolicies {
     fn add(&mut self, entry: Arc<PolicyEntry>) {
         let key = |entry: &PolicyEntry| (entry.kind() == PolicyKind::Main, entry.place());
         let at = self.0.partition_point(|other| key(other) < key(&entry));
@@ -30,11 +31,11 @@ impl Model {
 }
 
 #[test]
-fn classifier_and_cache_find_what_a_naive_scan_finds() {
+fn classifier_and_cache_agree_with_linear_scan() {
     let mut random = Random::new(4);
     let directions = [Direction::In, Direction::Out, Direction::Forward];
-    let rounds = Profile::ALL.len() * 2 * 3 * SIZES.len();
-    for profile in Profile::ALL {
+    let rounds = PolicyProfile::ALL.len() * 2 * 3 * SIZES.len();
+    for profile in PolicyProfile::ALL {
         for family in [Family::V4, Family::V6] {
             for direction in directions {
                 for size in SIZES {
@@ -45,11 +46,11 @@ fn classifier_and_cache_find_what_a_naive_scan_finds() {
     }
 }
 
-/// So many that packets of a batch go down together, and that parts are planned on their own.
+/// Large enough for batched descent, and for parts that are built separately.
 #[test]
-fn large_sets_are_searched_as_rightly() {
+fn large_sets_agree_with_linear_scan() {
     let mut random = Random::new(5);
-    for profile in Profile::ALL {
+    for profile in PolicyProfile::ALL {
         for family in [Family::V4, Family::V6] {
             compare(profile, family, Direction::Out, 9000, 3000, &mut random);
         }
@@ -57,7 +58,7 @@ fn large_sets_are_searched_as_rightly() {
 }
 
 fn compare(
-    profile: Profile,
+    profile: PolicyProfile,
     family: Family,
     direction: Direction,
     size: usize,
@@ -65,20 +66,20 @@ fn compare(
     random: &mut Random,
 ) {
     let mut database = Database::new(Backend::Portable, 1);
-    let mut model = Model::default();
-    // Small, so that flows push each other out.
+    let mut model = ExpectedPolicies::default();
+    // Small, so that flows evict each other.
     let settings = CacheSettings { mode: CacheMode::On, flows: 256 };
     let mut cache = PolicyCache::new(settings, 3);
     let mut known = Vec::new();
     let mut waiting = profile.policies(family, direction, size, random);
     waiting.iter_mut().for_each(|policy| vary(policy, random));
     for step in 0..4 {
-        let coming = match step {
+        let pending = match step {
             0 => waiting.split_off(waiting.len() / 3),
             _ => waiting.split_off(waiting.len() / 2),
         };
         database.apply(Moment(0), |change| {
-            for policy in coming {
+            for policy in pending {
                 if let Ok(entry) = change.add_policy(policy) {
                     model.add(entry);
                 }
@@ -93,12 +94,12 @@ fn compare(
         });
         let mut flows: Vec<FlowKey> =
             (0..pairs / 4 + 1).map(|_| packet(&model, family, random)).collect();
-        come_again(&mut flows, &known, random);
+        repeat_flows(&mut flows, &known, random);
         ask(&database, &model, &mut cache, direction, &flows);
         known = flows;
     }
     let stats = cache.stats();
-    // One policy alone stays.
+    // A single policy is never removed.
     let became_stale = stats.stale > 0 || size == 1;
     assert!(stats.hits > 0 && became_stale, "answers of the cache, old ones too: {stats:?}");
     let rest: Vec<_> = model.0.drain(..).collect();
@@ -113,7 +114,7 @@ fn compare(
 
 fn ask(
     database: &Database,
-    model: &Model,
+    model: &ExpectedPolicies,
     cache: &mut PolicyCache,
     direction: Direction,
     flows: &[FlowKey],
@@ -137,8 +138,8 @@ fn ask(
     }
 }
 
-/// Flows come again, some soon, some late, and some of those that were known before policies changed.
-fn come_again(flows: &mut [FlowKey], known: &[FlowKey], random: &mut Random) {
+/// Repeats flows, some soon, some late, and some that were cached before policies changed.
+fn repeat_flows(flows: &mut [FlowKey], known: &[FlowKey], random: &mut Random) {
     for at in 1..flows.len() {
         match random.below(8) {
             0 | 1 => flows[at] = flows[at - 1],
@@ -149,13 +150,13 @@ fn come_again(flows: &mut [FlowKey], known: &[FlowKey], random: &mut Random) {
     }
 }
 
-/// Mostly packets that some policy fits, or nearly.
-fn packet(model: &Model, family: Family, random: &mut Random) -> FlowKey {
+/// Mostly flows that match a policy, or nearly.
+fn packet(model: &ExpectedPolicies, family: Family, random: &mut Random) -> FlowKey {
     if model.0.is_empty() || random.below(20) == 0 {
-        return stray(family, random);
+        return unmatched_flow(family, random);
     }
-    let mut one = packet_for(&model.0[random.below(model.0.len())].policy(), random);
-    let other = packet_for(&model.0[random.below(model.0.len())].policy(), random);
+    let mut one = matching_flow(&model.0[random.below(model.0.len())].policy(), random);
+    let other = matching_flow(&model.0[random.below(model.0.len())].policy(), random);
     match random.below(8) {
         0 => one.source = other.source,
         1 => one.destination = other.destination,
@@ -167,7 +168,7 @@ fn packet(model: &Model, family: Family, random: &mut Random) -> FlowKey {
     one
 }
 
-/// What profiles leave out: marks, interfaces, ids, sub policies.
+/// Varies what profiles leave out: marks, interfaces, ids, sub policies.
 fn vary(policy: &mut Policy, random: &mut Random) {
     match random.below(24) {
         0 => policy.kind = PolicyKind::Sub,

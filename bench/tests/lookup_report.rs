@@ -1,23 +1,24 @@
-//! `uxfrm bench lookup` as a user runs it: which rows there are, their keys, and the files that it writes. No figure is looked at.
+//! `uxfrm bench lookup` as a user runs it: its rows, their keys, and the files that it writes.
+//! Figures are not checked.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use uxfrm_bench::{Options, run};
+use uxfrm_bench::{BenchOptions, run};
 
-/// The keys of a case (DESIGN.md, "Measuring").
+/// The keys of a case.
 const KEYS: [&str; 7] = ["cache", "direction", "family", "flows", "match", "policies", "profile"];
 
 #[expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
-fn options(only: &str) -> Options {
-    Options { only: only.parse().unwrap(), quick: true, ..Options::default() }
+fn options(only: &str) -> BenchOptions {
+    BenchOptions { only: only.parse().unwrap(), quick: true, ..BenchOptions::default() }
 }
 
 #[expect(clippy::unwrap_used, reason = "a test ends where it is wrong")]
-fn rows(options: &Options) -> Vec<Value> {
+fn rows(options: &BenchOptions) -> Vec<Value> {
     let mut out = Vec::new();
-    let options = Options { json: Some("-".into()), ..options.clone() };
+    let options = BenchOptions { json: Some("-".into()), ..options.clone() };
     run("lookup", &options, &mut out).unwrap();
     let report: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(report["bench"], "lookup");
@@ -38,7 +39,7 @@ fn temporary(name: &str) -> PathBuf {
 }
 
 #[test]
-fn without_a_word_every_axis_is_there() {
+fn default_run_has_all_values_of_each_key() {
     let rows = rows(&options("policies=10"));
     assert_eq!(values(&rows, "profile"), set("tunnels hosts hub mix acl fw ipc"));
     assert_eq!(values(&rows, "match"), set("first last random none"));
@@ -66,7 +67,7 @@ fn without_a_word_every_axis_is_there() {
 }
 
 #[test]
-fn any_corner_can_be_asked_for() {
+fn filter_selects_cases_outside_the_default() {
     for (profile, other) in [("hosts", "first"), ("mix", "none"), ("ipc", "last")] {
         let only =
             format!("profile={profile},family=6,direction=in,policies=100,match={other},flows=4");
@@ -75,11 +76,11 @@ fn any_corner_can_be_asked_for() {
 }
 
 #[test]
-fn rules_and_packets_come_from_files() {
+fn rules_and_trace_are_read_from_files() {
     for name in ["acl_100", "fw_100", "ipc_100"] {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
         let (rules, trace) = (Some(data.join(name)), Some(data.join(format!("{name}_trace"))));
-        let rows = rows(&Options { rules, trace, ..options("") });
+        let rows = rows(&BenchOptions { rules, trace, ..options("") });
         assert_eq!(rows.len(), 3);
         assert_eq!(
             (&rows[0]["case"]["profile"], &rows[0]["case"]["flows"]),
@@ -89,12 +90,12 @@ fn rules_and_packets_come_from_files() {
 }
 
 #[test]
-fn a_page_and_a_picture_are_drawn() {
+fn page_and_svg_are_well_formed() {
     let only =
         "profile=tunnels,family=4,direction=out,match=random,policies=1,policies=10,policies=100";
     for name in ["lookup.html", "lookup.svg"] {
         let path = temporary(name);
-        let options = Options { html: Some(path.clone()), ..options(only) };
+        let options = BenchOptions { html: Some(path.clone()), ..options(only) };
         let mut out = Vec::new();
         run("lookup", &options, &mut out).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
@@ -108,7 +109,8 @@ fn a_page_and_a_picture_are_drawn() {
             assert!(!text.contains(absent), "{absent} in {name}");
         }
     }
-    let one = Options { html: Some(temporary("none.svg")), ..options("profile=acl,policies=1") };
+    let one =
+        BenchOptions { html: Some(temporary("none.svg")), ..options("profile=acl,policies=1") };
     let error = run("lookup", &one, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.contains("no curves"), "{error}");
 }

@@ -1,5 +1,5 @@
-//! What the fuzzers of `fuzz/` run: each takes any bytes and panics where a promise is broken. They are here so that plain
-//! `cargo test` runs them over the corpora too.
+//! The targets of the fuzzers in `fuzz/`: each takes any bytes and panics if a promise is broken.
+//! They are here so that plain `cargo test` also runs them over the corpora.
 
 mod corpus;
 mod open;

@@ -1,4 +1,4 @@
-//! One gateway in memory: databases, one worker, its buffers and its clock.
+//! One gateway in memory: database, one worker, its buffers and its clock.
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{
@@ -7,7 +7,7 @@ use uxfrm_engine::{
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
-/// A gateway without ports: packets are handed in and taken out.
+/// A gateway without ports: tests pass packets in and get packets out.
 #[derive(Debug)]
 pub struct Gateway {
     /// States and policies.
@@ -18,9 +18,9 @@ pub struct Gateway {
     pub pool: Pool,
     /// Its clock.
     pub now: Moment,
-    /// What key managers would have heard.
+    /// Events that key managers would have received.
     pub events: Vec<Event>,
-    /// What devices got since it was last taken.
+    /// Packets handed to devices since this was last emptied.
     pub handed: Vec<Handed>,
     output: Output,
 }
@@ -61,41 +61,43 @@ impl Gateway {
         self.database.apply(self.now, |change| change.add_policy(policy)).expect("a valid policy");
     }
 
-    /// Key managers listen, and have larval states for what they were asked for; each lives until the moment beside it.
+    /// Pretends that key managers listen and have larval SAs for these acquires, each until its
+    /// moment.
     pub fn listen(&mut self, pending: impl IntoIterator<Item = (Wanted, Moment)>) {
         let pending = std::sync::Arc::new(pending.into_iter().collect());
         let key_managers = KeyManagers::Listening;
         self.database.set_acquires(Acquires { key_managers, pending, ..Acquires::default() });
     }
 
-    /// Packets from the host: what goes to the wire, and what comes back to the host (ICMP errors).
+    /// Processes packets from the host; returns packets to the wire, and packets back to the host
+    /// (ICMP errors).
     pub fn outbound(&mut self, packets: Vec<PacketBuf>) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
         let mut batch: Batch = packets.into_iter().collect();
         self.worker.outbound(&mut batch, self.now, &mut self.pool, &mut self.output);
         self.collect()
     }
 
-    /// Packets from the wire: what goes to the host.
+    /// Processes packets from the wire; returns packets to the host.
     pub fn inbound(&mut self, packets: Vec<PacketBuf>) -> Vec<PacketBuf> {
         let mut batch: Batch = packets.into_iter().collect();
         self.worker.inbound(&mut batch, self.now, &mut self.pool, &mut self.output);
         self.collect().1
     }
 
-    /// Packets from a device: what goes to the host.
+    /// Processes packets from a device; returns packets to the host.
     pub fn inbound_from_device(&mut self, mut received: Vec<Received>) -> Vec<PacketBuf> {
         let Self { worker, pool, output, now, .. } = self;
         worker.inbound_from_device(&mut received, *now, pool, output);
         self.collect().1
     }
 
-    /// How often the worker dropped for a reason.
+    /// Packets that the worker dropped for a reason.
     #[must_use]
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.worker.drops().of(reason)
     }
 
-    /// All reasons for which something was dropped.
+    /// All reasons with drops, and their counts.
     #[must_use]
     pub fn reasons(&self) -> Vec<(DropReason, u64)> {
         let all = DropReason::ALL.iter().map(|reason| (*reason, self.drops(*reason)));
@@ -105,7 +107,7 @@ impl Gateway {
     /// Checks that every packet came out, is held, or was dropped under one reason.
     ///
     /// # Panics
-    /// When one did not.
+    /// If one did not.
     pub fn assert_accounts(&self) {
         let (outward, inward) = (self.worker.outward(), self.worker.inward());
         for traffic in [outward, inward] {
@@ -127,13 +129,14 @@ impl Gateway {
     }
 }
 
-/// What becomes of one packet from the wire: it comes out, or is dropped under one reason.
+/// Passes the fragments or the whole of one packet from the wire: it comes out, or is dropped under
+/// one reason.
 ///
 /// # Errors
-/// The reason.
+/// The drop reason.
 ///
 /// # Panics
-/// When the accounts do not say so.
+/// If the counters show neither.
 pub fn fate(mut gateway: Gateway, packets: Vec<PacketBuf>) -> Result<(), DropReason> {
     let count = gateway.inbound(packets).len();
     gateway.assert_accounts();

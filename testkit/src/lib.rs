@@ -1,5 +1,5 @@
-//! For tests only: whole gateways in memory, a wire that loses, doubles and swaps packets, a listener on it, packet
-//! builders, and random numbers that are the same in every run.
+//! For tests only: whole gateways in memory, a wire that loses, duplicates and reorders packets, a
+//! detector of plaintext on it, packet builders, and random numbers that are the same in every run.
 //!
 //! ```
 //! use uxfrm_testkit::{Pair, Wrapping, packets};
@@ -15,12 +15,12 @@ mod listener;
 pub mod packets;
 mod pair;
 mod rng;
+mod setup;
 mod wire;
-mod wrapping;
 
 pub use gateway::{Gateway, fate};
 pub use listener::Listener;
 pub use pair::{FIRST_SPI, Pair};
 pub use rng::Rng;
+pub use setup::{Suite, Way, Wrapping};
 pub use wire::{LossyWire, Troubles, taken_apart};
-pub use wrapping::{Suite, Way, Wrapping};

@@ -1,25 +1,25 @@
-//! Someone who listens on the wire and looks for what should not be there.
+//! Searches packets on the wire for plaintext.
 
 use uxfrm_packet::PacketBuf;
 
-/// Looks for plaintext in what passes.
+/// Counts buffers that contain a plaintext marker.
 #[derive(Debug)]
 pub struct Listener {
     marker: Vec<u8>,
-    /// Buffers in which the marker was seen.
+    /// Buffers that contained the marker.
     pub seen: u64,
-    /// Buffers that passed.
+    /// Buffers that were inspected.
     pub passed: u64,
 }
 
 impl Listener {
-    /// One that knows what plaintext looks like.
+    /// A detector of this marker.
     #[must_use]
     pub fn new(marker: &[u8]) -> Self {
         Self { marker: marker.to_vec(), seen: 0, passed: 0 }
     }
 
-    /// Looks at what passes.
+    /// Inspects packets.
     pub fn listen(&mut self, packets: &[PacketBuf]) {
         for packet in packets {
             self.passed += 1;

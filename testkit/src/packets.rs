@@ -1,11 +1,11 @@
-//! Whole IP packets with right lengths and checksums.
+//! Builders of whole IP packets with valid lengths and checksums.
 
 use std::net::{IpAddr, SocketAddr};
 
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
 
-/// An IP packet with any upper layer. Without DF in IPv4.
+/// An IP packet with any upper layer, without DF in IPv4.
 ///
 /// # Panics
 /// When the families differ or the packet would be too long.
@@ -36,10 +36,10 @@ pub fn ip(source: IpAddr, destination: IpAddr, protocol: Protocol, upper: &[u8])
     packet
 }
 
-/// A UDP datagram; the ends as in `"10.0.0.1:7"` or `"[fd00::1]:7"`.
+/// A UDP datagram between endpoints like `"10.0.0.1:7"` or `"[fd00::1]:7"`.
 ///
 /// # Panics
-/// When an end can't be read.
+/// If an endpoint is malformed.
 #[must_use]
 pub fn udp(source: &str, destination: &str, payload: &[u8]) -> PacketBuf {
     PacketBuf::from_slice(&udp_bytes(source, destination, payload))
@@ -81,7 +81,7 @@ pub fn tcp(source: &str, destination: &str, sequence: u32, payload: &[u8]) -> Pa
     PacketBuf::from_slice(&ip(source.ip(), destination.ip(), Protocol::TCP, &upper))
 }
 
-/// A TCP super-packet as a TUN hands it over: its checksum left open.
+/// A TCP super-packet as a TUN hands it over, with a partial checksum.
 ///
 /// # Panics
 /// As [`udp`].

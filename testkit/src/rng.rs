@@ -5,7 +5,7 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// The source that a seed names.
+    /// The source of a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)

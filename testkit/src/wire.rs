@@ -1,4 +1,4 @@
-//! A network between two gateways that is as bad as asked for.
+//! A network between two gateways with loss, duplication and reordering.
 
 use std::collections::VecDeque;
 
@@ -6,14 +6,14 @@ use uxfrm_packet::{PacketBuf, Segments, UdpPath};
 
 use crate::Rng;
 
-/// How bad the wire is, in thousandths.
+/// Impairments of a wire, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Troubles {
     /// Packets lost.
     pub dropped: usize,
     /// Packets that arrive twice.
     pub doubled: usize,
-    /// Packets that are held back behind later ones.
+    /// Packets that are delayed behind later ones.
     pub delayed: usize,
 }
 
@@ -30,13 +30,14 @@ pub struct LossyWire {
 }
 
 impl LossyWire {
-    /// A wire with the troubles that a seed names.
+    /// A wire with these impairments, at random by a seed.
     #[must_use]
     pub fn new(troubles: Troubles, seed: u64) -> Self {
         Self { troubles, rng: Rng::new(seed), held: VecDeque::new(), lost: 0, doubled: 0 }
     }
 
-    /// Takes packets in at one end and says what comes out at the other now. Trains travel as single packets.
+    /// Takes packets at one end and returns those that leave at the other now. Segment bursts
+    /// travel as single packets.
     pub fn carry(&mut self, packets: impl IntoIterator<Item = PacketBuf>) -> Vec<PacketBuf> {
         let mut out = Vec::new();
         for packet in packets.into_iter().flat_map(|packet| taken_apart(&packet)) {
@@ -46,7 +47,7 @@ impl LossyWire {
             }
             if self.rng.permille(self.troubles.doubled) {
                 self.doubled += 1;
-                self.held.push_back(twin(&packet));
+                self.held.push_back(duplicate(&packet));
             }
             if self.rng.permille(self.troubles.delayed) {
                 self.held.push_back(packet);
@@ -61,13 +62,13 @@ impl LossyWire {
         out
     }
 
-    /// What is under way still.
+    /// The packets that are still delayed.
     pub fn drain(&mut self) -> Vec<PacketBuf> {
         self.held.drain(..).collect()
     }
 }
 
-/// The single packets of a train, as the other end's port would hand them over.
+/// The single packets of a segment burst, as the other end's port would return them.
 #[must_use]
 pub fn taken_apart(packet: &PacketBuf) -> Vec<PacketBuf> {
     let stride = match packet.segments {
@@ -76,19 +77,19 @@ pub fn taken_apart(packet: &PacketBuf) -> Vec<PacketBuf> {
     };
     let pieces = packet.bytes().chunks(stride).map(|bytes| {
         let mut piece = PacketBuf::from_slice(bytes);
-        piece.udp = packet.udp.map(turned);
+        piece.udp = packet.udp.map(reversed);
         piece
     });
     pieces.collect()
 }
 
-/// What one end sent to is where the other receives.
-pub(crate) fn turned(path: UdpPath) -> UdpPath {
+/// The UDP path as the other end sees it.
+pub(crate) fn reversed(path: UdpPath) -> UdpPath {
     UdpPath { local: path.remote, remote: path.local, ..path }
 }
 
-fn twin(packet: &PacketBuf) -> PacketBuf {
-    let mut twin = PacketBuf::from_slice(packet.bytes());
-    twin.inherit(packet);
-    twin
+fn duplicate(packet: &PacketBuf) -> PacketBuf {
+    let mut duplicate = PacketBuf::from_slice(packet.bytes());
+    duplicate.inherit(packet);
+    duplicate
 }

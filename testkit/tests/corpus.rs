@@ -1,28 +1,28 @@
-//! The corpora of the fuzzers for packets, gateways and crypto, replayed; see `fuzz/README.md`.
+//! Replays the corpora of the fuzzers for packets, gateways and crypto; see `fuzz/README.md`.
 
 use uxfrm_testkit::fuzz::{self, Corpus, replay};
 
 #[test]
-fn packet() {
+fn packet_corpus_replays() {
     replay("packet", fuzz::packet);
 }
 
 #[test]
-fn inbound() {
+fn inbound_corpus_replays() {
     replay("inbound", fuzz::inbound);
 }
 
 #[test]
-fn outbound() {
+fn outbound_corpus_replays() {
     replay("outbound", fuzz::outbound);
 }
 
 #[test]
-fn open() {
+fn open_corpus_replays() {
     replay("open", fuzz::open);
 }
 
-/// What the corpora began with.
+/// Writes the initial inputs of the corpora.
 #[test]
 #[ignore = "writes fuzz/corpus: for `make fuzz-seeds`"]
 fn seeds() {

@@ -1,4 +1,4 @@
-//! What the two gateways of a case are told: a configuration and a batch file of `ip xfrm` lines for each.
+//! The files of the two gateways: a configuration and a batch file of `ip xfrm` lines for each.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,12 +10,12 @@ use anyhow::Context;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-use super::protection::{Encapsulation, Protection, Transform};
-use super::site::{ESP_IN_UDP, LAN, PREFIX_LEN, Site, WIRE};
+use super::protection::{EspEncapsulation, EspTransform, Protection};
+use super::site::{ESP_IN_UDP, GatewaySite, LAN, PREFIX_LEN, WIRE};
 
-/// One random key per direction, for one run of one case.
+/// A random key for each direction, for one run of one case.
 #[expect(missing_debug_implementations, reason = "keys are not for logs")]
-pub struct Keys {
+pub struct SaKeyPair {
     a_to_b: Zeroizing<[u8; KEY_ROOM]>,
     b_to_a: Zeroizing<[u8; KEY_ROOM]>,
 }
@@ -23,8 +23,8 @@ pub struct Keys {
 /// Enough for any transform here: a cipher key of 16 bytes and a SHA-1 key of 20.
 const KEY_ROOM: usize = 36;
 
-impl Keys {
-    /// New ones from the kernel.
+impl SaKeyPair {
+    /// Draws new keys from the kernel.
     ///
     /// # Errors
     /// The kernel's.
@@ -35,56 +35,57 @@ impl Keys {
         Ok(keys)
     }
 
-    /// The key of what `site` receives.
-    fn towards(&self, site: &Site) -> &[u8; KEY_ROOM] {
+    /// The key of packets to `site`.
+    fn towards(&self, site: &GatewaySite) -> &[u8; KEY_ROOM] {
         if *site == super::site::B { &self.a_to_b } else { &self.b_to_a }
     }
 }
 
-/// What a gateway is told beside its states and policies.
+/// A gateway's configuration beside its states and policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
-    /// Threads that move packets.
+pub struct GatewayTuning {
+    /// Worker threads.
     pub workers: NonZeroUsize,
-    /// Microseconds that packets may wait in a queue (`[wire] queue_delay`); 0 for as long as there is room.
+    /// Microseconds that packets may wait in a queue (`[wire] queue_delay`); 0 for no limit.
     pub queue_delay: u32,
-    /// Where plain packets are.
-    pub mode: Mode,
-    /// Microseconds for which devices gather frames (`[wire] gather`), where they do not do as they would.
+    /// How it gets packets.
+    pub mode: GatewayMode,
+    /// Microseconds for which devices gather frames (`[wire] gather`); `None` for the default.
     pub gather: Option<u32>,
 }
 
 /// Whose packets a gateway protects, and how it gets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The host's own, by a TUN.
+pub enum GatewayMode {
+    /// The host's packets, by a TUN.
     #[default]
     Host,
-    /// The same, with ESP by AF_XDP.
+    /// The host's packets, by a TUN, with ESP by AF_XDP.
     HostXdp,
-    /// Those of a network behind it, by packet sockets.
+    /// Packets of a network behind it, by packet sockets.
     Inline,
-    /// The same, with ESP by AF_XDP.
+    /// Packets of a network behind it, with ESP by AF_XDP.
     InlineXdp,
 }
 
-impl Default for Tuning {
+impl Default for GatewayTuning {
     fn default() -> Self {
-        Self { workers: NonZeroUsize::MIN, queue_delay: 0, mode: Mode::Host, gather: None }
+        Self { workers: NonZeroUsize::MIN, queue_delay: 0, mode: GatewayMode::Host, gather: None }
     }
 }
 
-/// Writes both files for the gateway at `here` into `directory`; the path of the configuration. Its workers may
-/// move: they share the machine with the other gateway's and with both ends of the traffic.
+/// Writes both files for the gateway at `here` into `directory`; returns the path of the
+/// configuration. Its workers are not pinned: they share the machine with the other gateway's and
+/// with both ends of the traffic.
 ///
 /// # Errors
 /// A file that can't be written.
 pub fn write(
     directory: &Path,
     protection: Protection,
-    keys: &Keys,
-    (here, there): (&Site, &Site),
-    tuning: Tuning,
+    keys: &SaKeyPair,
+    (here, there): (&GatewaySite, &GatewaySite),
+    tuning: GatewayTuning,
 ) -> io::Result<PathBuf> {
     let batch_path = directory.join(format!("{}.batch", here.name));
     let config_path = directory.join(format!("{}.toml", here.name));
@@ -94,10 +95,11 @@ pub fn write(
     Ok(config_path)
 }
 
-/// A directory for keys: nobody else may look into it, and it goes when it is dropped. `purpose` is in its name.
+/// A directory for keys that only this user may read, removed when dropped. `purpose` is in its
+/// name.
 ///
 /// # Errors
-/// No room or right to make one.
+/// No space or no permission.
 pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
     tempfile::Builder::new()
         .prefix(&format!("uxfrm-{purpose}-"))
@@ -109,32 +111,36 @@ pub fn private_directory(purpose: &str) -> anyhow::Result<TempDir> {
 fn config(
     batch: &Path,
     store: &Path,
-    Tuning { workers, queue_delay, mode, gather }: Tuning,
+    GatewayTuning { workers, queue_delay, mode, gather }: GatewayTuning,
 ) -> String {
     let inline = match mode {
-        Mode::Host | Mode::HostXdp => String::new(),
-        Mode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
-        Mode::InlineXdp => {
+        GatewayMode::Host | GatewayMode::HostXdp => String::new(),
+        GatewayMode::Inline => format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\n\n"),
+        GatewayMode::InlineXdp => {
             format!("[inline]\nprotected = \"{LAN}\"\nwire = \"{WIRE}\"\nwire_by = \"af-xdp\"\n\n")
         }
     };
-    let express = match mode {
-        Mode::HostXdp => format!("af_xdp = \"{WIRE}\"\n"),
-        Mode::Host | Mode::Inline | Mode::InlineXdp => String::new(),
+    let af_xdp = match mode {
+        GatewayMode::HostXdp => format!("af_xdp = \"{WIRE}\"\n"),
+        GatewayMode::Host | GatewayMode::Inline | GatewayMode::InlineXdp => String::new(),
     };
     let gather = gather.map(|gather| format!("gather = {gather}\n")).unwrap_or_default();
-    // A Rust string literal's escapes are TOML's for every path that a temporary directory has.
+    // Rust's escapes in `{:?}` are also TOML's for every path of a temporary directory.
     let (batch, store) = (batch.display().to_string(), store.display().to_string());
     format!(
         "{inline}[host]\ntun = \"uxfrm0\"\n\n\
-         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{express}{gather}\n\
+         [wire]\nencapsulation = \"esp\"\nudp_ports = [{ESP_IN_UDP}]\nqueue_delay = {queue_delay}\n{af_xdp}{gather}\n\
          [xfrm]\nbatch = [{batch:?}]\nsequences = {store:?}\n\n\
          [runtime]\nworkers = {workers}\npin = false\n"
     )
 }
 
-/// The lines for `here`: a state for each direction, and the policies that want them.
-fn batch(protection: Protection, keys: &Keys, (here, there): (&Site, &Site)) -> Zeroizing<String> {
+/// The lines for `here`: a state for each direction, and the policies that use them.
+fn batch(
+    protection: Protection,
+    keys: &SaKeyPair,
+    (here, there): (&GatewaySite, &GatewaySite),
+) -> Zeroizing<String> {
     let mut lines = Zeroizing::new(String::with_capacity(4096));
     for (from, to) in [(here, there), (there, here)] {
         state(&mut lines, protection, keys.towards(to), (from, to));
@@ -149,19 +155,19 @@ fn state(
     lines: &mut String,
     protection: Protection,
     key: &[u8; KEY_ROOM],
-    (from, to): (&Site, &Site),
+    (from, to): (&GatewaySite, &GatewaySite),
 ) {
     lines.push_str(&format!(
         "xfrm state add src {} dst {} proto esp spi {:#x} reqid 1 mode tunnel replay-window 64",
         from.wire, to.wire, to.spi
     ));
     match protection.transform {
-        Transform::Gcm128 => {
+        EspTransform::Gcm128 => {
             lines.push_str(" aead rfc4106(gcm(aes)) 0x");
             hex(lines, &key[..20]); // 16 of key and 4 of salt
             lines.push_str(" 128");
         }
-        Transform::Cbc128Sha1 => {
+        EspTransform::Cbc128Sha1 => {
             lines.push_str(" enc cbc(aes) 0x");
             hex(lines, &key[..16]);
             lines.push_str(" auth-trunc hmac(sha1) 0x");
@@ -169,13 +175,13 @@ fn state(
             lines.push_str(" 96");
         }
     }
-    if protection.encapsulation == Encapsulation::Udp {
+    if protection.encapsulation == EspEncapsulation::Udp {
         lines.push_str(&format!(" encap espinudp {ESP_IN_UDP} {ESP_IN_UDP} 0.0.0.0"));
     }
     lines.push('\n');
 }
 
-fn policy(lines: &mut String, direction: &str, (from, to): (&Site, &Site)) {
+fn policy(lines: &mut String, direction: &str, (from, to): (&GatewaySite, &GatewaySite)) {
     lines.push_str(&format!(
         "xfrm policy add src {}/{PREFIX_LEN} dst {}/{PREFIX_LEN} dir {direction} \
          tmpl src {} dst {} proto esp reqid 1 mode tunnel\n",
@@ -197,20 +203,20 @@ mod tests {
     use super::*;
 
     const GCM: Protection =
-        Protection { transform: Transform::Gcm128, encapsulation: Encapsulation::Ip };
-    const GCM_UDP: Protection = Protection { encapsulation: Encapsulation::Udp, ..GCM };
-    const CBC: Protection = Protection { transform: Transform::Cbc128Sha1, ..GCM };
+        Protection { transform: EspTransform::Gcm128, encapsulation: EspEncapsulation::Ip };
+    const GCM_UDP: Protection = Protection { encapsulation: EspEncapsulation::Udp, ..GCM };
+    const CBC: Protection = Protection { transform: EspTransform::Cbc128Sha1, ..GCM };
 
-    fn keys() -> Keys {
-        Keys { a_to_b: [0xab; KEY_ROOM].into(), b_to_a: [0xba; KEY_ROOM].into() }
+    fn keys() -> SaKeyPair {
+        SaKeyPair { a_to_b: [0xab; KEY_ROOM].into(), b_to_a: [0xba; KEY_ROOM].into() }
     }
 
-    fn lines(protection: Protection, ends: (&Site, &Site)) -> Vec<String> {
+    fn lines(protection: Protection, ends: (&GatewaySite, &GatewaySite)) -> Vec<String> {
         batch(protection, &keys(), ends).lines().map(str::to_owned).collect()
     }
 
     #[test]
-    fn gcm_in_udp() {
+    fn gcm_in_udp_has_states_and_policies() {
         let key = "ab".repeat(20);
         let lines = lines(GCM_UDP, (&A, &B));
         assert_eq!(lines.len(), 5);
@@ -232,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_have_the_same_states() {
+    fn states_are_the_same_at_both_ends() {
         for case in [GCM, CBC] {
             let (mut a, mut b) = (lines(case, (&A, &B)), lines(case, (&B, &A)));
             a[..2].sort();
@@ -243,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn cbc_has_two_keys() {
+    fn cbc_sha1_state_has_cipher_and_hash_key() {
         let line = &lines(CBC, (&B, &A))[0];
         let (cipher, hash) = ("ba".repeat(16), "ba".repeat(20));
         assert!(

@@ -1,51 +1,54 @@
-//! By which of the kernel's congestion controls TCP sends.
+//! TCP's congestion control.
 
 use std::fs;
 use std::io::{self, ErrorKind};
 
 use uxfrm_io::Namespace;
 
-/// One that is measured.
+/// A congestion control that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Congestion {
-    /// CUBIC: what Linux has where nobody chose another (RFC 9438).
+    /// CUBIC, Linux' default (RFC 9438).
     Cubic,
-    /// What this machine has, where that is another.
-    Chosen,
+    /// This machine's default, if it is another.
+    MachineDefault,
 }
 
-/// What connections use that do not say otherwise, and what those of a namespace may begin with.
-const USED: &str = "tcp_congestion_control";
+/// The sysctls of the default, and of the controls that namespaces may use.
+const DEFAULT: &str = "tcp_congestion_control";
 const ALLOWED: &str = "tcp_allowed_congestion_control";
 
 impl Congestion {
-    /// Those to measure on this machine: CUBIC, and what was chosen in its stead.
+    /// The controls to measure on this machine: CUBIC, and the machine's default if it is another.
     #[must_use]
     pub fn here() -> Vec<Self> {
-        Self::of(&setting(USED))
+        Self::of(&setting(DEFAULT))
     }
 
-    /// As the kernel calls it.
+    /// The kernel's name.
     #[must_use]
     pub fn name(self) -> String {
         match self {
             Self::Cubic => "cubic".to_owned(),
-            Self::Chosen => setting(USED),
+            Self::MachineDefault => setting(DEFAULT),
         }
     }
 
-    /// Has connections of this network namespace begin with it. A connection that began with BBR and was given
-    /// another later (`iperf3 -C`) is paced by timers ever after (`net/ipv4/tcp_bbr.c: bbr_init`), as CUBIC's are not.
+    /// Makes it the default of this network namespace. A connection that begins with BBR and
+    /// changes later (`iperf3 -C`) stays paced by timers (`net/ipv4/tcp_bbr.c: bbr_init`), unlike
+    /// one that begins with CUBIC.
     ///
     /// # Errors
-    /// The kernel's: there is no such control, or not for this namespace (`tcp_allowed_congestion_control`).
+    /// The kernel's: there is no such control, or not for this namespace
+    /// (`tcp_allowed_congestion_control`).
     pub fn begin_in(self, namespace: &Namespace) -> io::Result<()> {
-        let name = self.name(); // the machine's, which is not the namespace's
-        namespace.enter(|| fs::write(path(USED), name))?
+        let name = self.name(); // read outside the namespace
+        namespace.enter(|| fs::write(path(DEFAULT), name))?
     }
 
-    /// Why connections of this network namespace can't begin with it; `None` where they can. It is tried: a control
-    /// that is available may still be reserved to the machine's first namespace, and one that is not yet may be loaded.
+    /// Why this network namespace can't use it; `None` if it can. Found by trying: an available
+    /// control may be reserved to the initial namespace, and an unavailable one may be a module
+    /// that loads.
     #[must_use]
     pub fn refusal(self, namespace: &Namespace) -> Option<String> {
         let error = self.begin_in(namespace).err()?;
@@ -53,7 +56,7 @@ impl Congestion {
     }
 
     fn of(used: &str) -> Vec<Self> {
-        [Self::Cubic].into_iter().chain((used != "cubic").then_some(Self::Chosen)).collect()
+        [Self::Cubic].into_iter().chain((used != "cubic").then_some(Self::MachineDefault)).collect()
     }
 }
 
@@ -79,17 +82,17 @@ fn setting(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Congestion::{Chosen, Cubic};
+    use super::Congestion::{Cubic, MachineDefault};
     use super::*;
 
     #[test]
-    fn cubic_is_measured_beside_what_was_chosen() {
+    fn cubic_is_measured_beside_the_machine_default() {
         assert_eq!(Congestion::of("cubic"), [Cubic]);
-        assert_eq!(Congestion::of("bbr"), [Cubic, Chosen]);
+        assert_eq!(Congestion::of("bbr"), [Cubic, MachineDefault]);
     }
 
     #[test]
-    fn a_refusal_says_what_would_let_it_be_measured() {
+    fn refusal_names_the_sysctl_or_the_missing_control() {
         let explained =
             |errno| explained(&io::Error::from_raw_os_error(errno), "cubic", "reno bbr");
         let allowed = "net.ipv4.tcp_allowed_congestion_control = reno bbr";

@@ -22,32 +22,33 @@ use uxfrm_io::Namespace;
 
 use super::interrupt::Interrupt;
 
-/// The line by which a gateway says that it forwards.
+/// The line that a gateway logs once it forwards.
 const READY: &str = "uxfrm: ready";
 
-/// How long a gateway may take to get there.
+/// Timeout of its start.
 const START: Duration = Duration::from_secs(10);
 
-/// How long it may take to end.
+/// Timeout of its end.
 const STOP: Duration = Duration::from_secs(5);
 
-/// Lines of its log that are kept to be shown if it fails.
+/// Lines of its log that are kept for errors.
 const KEPT: usize = 40;
 
-/// A running gateway. Dropped, it is ended; its standard input, held here, ends it even when this process is killed.
+/// A running gateway, terminated when dropped. It also ends with its standard input, which is held
+/// here, if this process is killed.
 #[derive(Debug)]
-pub struct Gateway<'a> {
+pub struct GatewayProcess<'a> {
     name: &'static str,
     namespace: &'a Namespace,
     child: Child,
-    log: Log,
+    log: GatewayLog,
 }
 
-impl<'a> Gateway<'a> {
-    /// Starts a gateway, this program with `run`, in `namespace` and waits until it forwards.
+impl<'a> GatewayProcess<'a> {
+    /// Starts this executable with `run` in `namespace` and waits until it forwards.
     ///
     /// # Errors
-    /// What it said when it did not.
+    /// When it does not, with the end of its log.
     pub fn start(
         name: &'static str,
         namespace: &'a Namespace,
@@ -62,23 +63,23 @@ impl<'a> Gateway<'a> {
             .enter(|| command.spawn())?
             .with_context(|| format!("cannot start gateway {name}"))?;
         let stderr = child.stderr.take().ok_or_else(|| anyhow!("gateway {name} has no stderr"))?;
-        let (log, ready) = Log::follow(stderr)?;
+        let (log, ready) = GatewayLog::follow(stderr)?;
         let mut gateway = Self { name, namespace, child, log };
         gateway.wait_until_ready(&ready, interrupt)?;
         Ok(gateway)
     }
 
-    /// The process that carries packets.
+    /// The process that forwards packets.
     #[must_use]
     pub fn pid(&self) -> u32 {
         let supervisor = self.child.id();
         gateway_of(supervisor).unwrap_or(supervisor)
     }
 
-    /// Ends it by SIGTERM.
+    /// Terminates it by SIGTERM.
     ///
     /// # Errors
-    /// When it does not follow in time and with success.
+    /// When it does not end in time and with success.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.terminate();
         let Some(status) = self.wait(STOP)? else {
@@ -90,7 +91,7 @@ impl<'a> Gateway<'a> {
         Ok(())
     }
 
-    /// `error`, with what the gateway has to do with it: that it ended, or what it dropped.
+    /// Adds to `error` that the gateway ended by itself, or what it dropped.
     #[must_use]
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         if let Ok(Some(status)) = self.child.try_wait() {
@@ -104,7 +105,7 @@ impl<'a> Gateway<'a> {
         }
     }
 
-    /// The counters of `uxfrm stat --reasons` that are not 0.
+    /// The nonzero counters of `uxfrm stat --reasons`.
     fn drops(&self) -> anyhow::Result<Vec<String>> {
         Ok(nonzero(&self.namespace.enter(|| stat::read(Listing::Reasons))??.counters))
     }
@@ -139,14 +140,14 @@ impl<'a> Gateway<'a> {
 
     fn terminate(&self) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
-            // It may have ended already; as it was not waited for, the number is still its own.
+            // It may have ended already; the pid is still its own until it is waited for.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
     }
 
-    /// Waits for its end, for at most `patience`.
-    fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<std::process::ExitStatus>> {
-        let end = Instant::now() + patience;
+    /// Waits for its end, at most for `timeout`.
+    fn wait(&mut self, timeout: Duration) -> anyhow::Result<Option<std::process::ExitStatus>> {
+        let end = Instant::now() + timeout;
         loop {
             let status = self.child.try_wait()?;
             if status.is_some() || Instant::now() > end {
@@ -157,20 +158,21 @@ impl<'a> Gateway<'a> {
     }
 }
 
-impl Drop for Gateway<'_> {
+impl Drop for GatewayProcess<'_> {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.terminate();
         }
         if !matches!(self.wait(STOP), Ok(Some(_))) {
-            // Nobody is left to tell; the namespace goes with its last process in any case.
+            // An error could not be reported; the namespace ends with its last process anyway.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// The lines of a text like that of `/proc/net/xfrm_stat` that end with another number than 0, blanks joined.
+/// The lines of a text like `/proc/net/xfrm_stat` that end with a nonzero number, with single
+/// blanks.
 fn nonzero(text: &str) -> Vec<String> {
     let words = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     words
@@ -179,14 +181,15 @@ fn nonzero(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The last lines that a gateway wrote.
+/// The last lines of a gateway's log.
 #[derive(Clone, Debug, Default)]
-struct Log {
+struct GatewayLog {
     lines: Arc<Mutex<VecDeque<String>>>,
 }
 
-impl Log {
-    /// Reads `from` to its end on a thread of its own. The receiver hears of the ready line, and of the end.
+impl GatewayLog {
+    /// Reads `from` to its end on its own thread. The receiver gets a message at the ready line,
+    /// and is disconnected at the end.
     fn follow(from: impl Read + Send + 'static) -> anyhow::Result<(Self, Receiver<()>)> {
         let log = Self::default();
         let (tell, ready) = channel();
@@ -198,7 +201,7 @@ impl Log {
     fn read(&self, from: impl Read, tell: Sender<()>) {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
             if line.trim() == READY {
-                // Nobody may be waiting any more.
+                // The receiver may be gone.
                 let _ = tell.send(());
             }
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,15 +223,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_shown_unless_they_are_0() {
+    fn nonzero_counters_are_kept() {
         let text = "XfrmInError             \t0\nXfrmInNoPols            \t12\n\n";
         assert_eq!(nonzero(text), ["XfrmInNoPols 12"]);
     }
 
     #[test]
-    fn the_ready_line_is_heard_and_the_last_lines_are_kept() {
+    fn log_reports_ready_line_and_keeps_last_lines() {
         let text: String = (0..50).map(|n| format!("line {n}\n")).collect();
-        let (log, ready) = Log::follow(std::io::Cursor::new(format!("{READY}\n{text}"))).unwrap();
+        let (log, ready) =
+            GatewayLog::follow(std::io::Cursor::new(format!("{READY}\n{text}"))).unwrap();
         assert_eq!(ready.recv(), Ok(()));
         assert!(ready.recv().is_err(), "disconnected at the end");
         let kept = log.text();

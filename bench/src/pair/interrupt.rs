@@ -1,7 +1,7 @@
-//! Ctrl-C: noticed by everything that waits, so that a run unwinds and cleans up behind itself.
+//! Ctrl-C: everything that waits checks for it, so that a run unwinds and cleans up.
 //!
-//! SIGINT, SIGTERM and SIGHUP are blocked in the whole process and taken by one thread. A second one changes nothing:
-//! whatever is done on the way out is bounded in time.
+//! SIGINT, SIGTERM and SIGHUP are blocked in the whole process and taken by one thread. A second
+//! signal changes nothing: cleaning up takes bounded time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,22 +12,23 @@ use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use thiserror::Error;
 
-/// Someone pressed Ctrl-C.
+/// The error of a run that was interrupted.
 #[derive(Clone, Copy, Debug, Error)]
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Whether someone has; all copies tell the same.
+/// Whether the run was interrupted; clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     seen: Arc<AtomicBool>,
 }
 
 /// The longest time until a sleep notices an interrupt.
-const GRAIN: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Interrupt {
-    /// Starts to listen. To be called before any other thread starts, so that all of them inherit the mask.
+    /// Starts to listen. Call it before any other thread starts, so that all inherit the signal
+    /// mask.
     ///
     /// # Errors
     /// The kernel's.
@@ -45,13 +46,13 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// One that has happened already.
+    /// An interrupt that has already happened.
     #[must_use]
     pub fn set() -> Self {
         Self { seen: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// Whether to go on.
+    /// Checks whether to go on.
     ///
     /// # Errors
     /// [`Interrupted`] once the run is to end.
@@ -69,7 +70,7 @@ impl Interrupt {
             self.check()?;
             match end.checked_duration_since(Instant::now()) {
                 None => return Ok(()),
-                Some(left) => thread::sleep(left.min(GRAIN)),
+                Some(left) => thread::sleep(left.min(CHECK_INTERVAL)),
             }
         }
     }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_ends_with_the_interrupt() {
+    fn interrupt_ends_a_sleep() {
         let interrupt = Interrupt::default();
         assert!(interrupt.sleep(Duration::ZERO).is_ok());
         assert!(Interrupt::set().sleep(Duration::from_secs(3600)).is_err());

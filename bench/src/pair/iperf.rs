@@ -1,4 +1,4 @@
-//! iperf3 between the sites: a server in one namespace, a client in the other, and what both found.
+//! iperf3 between the sites: a server in one namespace, a client in the other.
 
 use std::fs;
 use std::io::{self, Read};
@@ -19,39 +19,39 @@ use super::topology::Topology;
 /// The control and data port.
 const PORT: u16 = 5201;
 
-/// Socket buffers asked for; the host's limit may be lower.
+/// Wanted socket buffers; the host's limit may be lower.
 const BUFFER: u64 = 4 << 20;
 
-/// Datagrams between two looks at the clock where there is a rate: one look each costs iperf3 as much as half a datagram, and keeps it from
-/// offering what it is asked to.
+/// Datagrams between two reads of the clock at a given rate. A read for each datagram costs iperf3
+/// half as much as the datagram, and it would not reach the rate.
 const BURST: u32 = 32;
 
-/// How long the server may take to listen.
+/// Timeout of the server's start.
 const START: Duration = Duration::from_secs(5);
 
 /// How long a client may take beyond its seconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a client sends, from a to b.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
-    /// TCP in so many streams, as fast as it goes.
+pub enum TrafficLoad {
+    /// TCP streams, as fast as they go.
     Tcp {
-        /// How many.
+        /// The number of streams.
         streams: u32,
-        /// By what they decide how fast that is.
+        /// Their congestion control.
         congestion: Congestion,
     },
     /// UDP datagrams.
     Udp {
-        /// Bytes of payload of each.
+        /// Payload bytes of each.
         bytes: u32,
-        /// Offered per second; `None` for as many as the client can.
+        /// Offered rate; `None` for as many as the client can send.
         packets_per_second: Option<u32>,
     },
 }
 
-/// What became of it.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfer {
     /// Seconds that the server measured.
@@ -62,7 +62,7 @@ pub struct Transfer {
     pub sent: f64,
     /// Datagrams that the server received; 0 for TCP.
     pub received: f64,
-    /// Datagrams that the server received behind one that was sent later; 0 for TCP.
+    /// Datagrams that the server received out of order; 0 for TCP.
     pub out_of_order: f64,
 }
 
@@ -92,49 +92,50 @@ impl Transfer {
     }
 }
 
-/// Makes sure that iperf3 is there.
+/// Checks that iperf3 is installed.
 ///
 /// # Errors
-/// What would help.
+/// It is not; the error says how to install it.
 pub fn find() -> anyhow::Result<()> {
     let version = Command::new("iperf3").arg("--version").output();
     version.map(drop).context("this needs iperf3 (`apt-get install iperf3`)")
 }
 
-/// A run that has begun. Dropped, it ends.
+/// A started run, which ends when dropped.
 #[derive(Debug)]
-pub struct Run {
-    server: Ended,
-    client: Ended,
-    load: Load,
+pub struct IperfRun {
+    server: ChildProcess,
+    client: ChildProcess,
+    load: TrafficLoad,
     end: Instant,
 }
 
-impl Run {
+impl IperfRun {
     /// Starts both ends.
     ///
     /// # Errors
     /// When either does not start.
-    pub fn start(topology: &Topology, load: Load, seconds: u32) -> anyhow::Result<Self> {
+    pub fn start(topology: &Topology, load: TrafficLoad, seconds: u32) -> anyhow::Result<Self> {
         let server = serve(&topology.b)?;
         let mut command = Command::new("iperf3");
         command.args(["-J", "-c"]).arg(B.lan.to_string()).args(["-B", &A.lan.to_string()]);
         command.args(["-p", &PORT.to_string(), "-t", &seconds.to_string()]);
         command.args(words(load, buffer()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        if let Load::Tcp { congestion, .. } = load {
+        if let TrafficLoad::Tcp { congestion, .. } = load {
             let begun = congestion.begin_in(&topology.a);
             begun.with_context(|| format!("cannot have TCP begin with {}", congestion.name()))?;
         }
-        let client = Ended(topology.a.enter(|| command.spawn())?.context("cannot start iperf3")?);
-        let end = Instant::now() + Duration::from_secs(seconds.into()) + PATIENCE;
+        let client =
+            ChildProcess(topology.a.enter(|| command.spawn())?.context("cannot start iperf3")?);
+        let end = Instant::now() + Duration::from_secs(seconds.into()) + END_TIMEOUT;
         Ok(Self { server, client, load, end })
     }
 
-    /// Waits for the end and reads what was found.
+    /// Waits for the end and reads the result.
     ///
     /// # Errors
-    /// What iperf3 says went wrong, or an interrupt.
+    /// iperf3's error, or an interrupt.
     pub fn finish(mut self, interrupt: &Interrupt) -> anyhow::Result<Transfer> {
         let readers = [self.client.output()?, self.server.output()?];
         while !readers.iter().all(JoinHandle::is_finished) {
@@ -151,12 +152,12 @@ impl Run {
     }
 }
 
-/// A process that ends when this is dropped.
+/// A process that is killed when dropped.
 #[derive(Debug)]
-struct Ended(Child);
+struct ChildProcess(Child);
 
-impl Ended {
-    /// All that it writes, until it closes its standard output.
+impl ChildProcess {
+    /// Reads its standard output to the end.
     fn output(&mut self) -> anyhow::Result<JoinHandle<io::Result<Vec<u8>>>> {
         let mut stdout = self.0.stdout.take().context("iperf3 has no output")?;
         Ok(thread::spawn(move || {
@@ -166,7 +167,7 @@ impl Ended {
     }
 }
 
-impl Drop for Ended {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.0.kill();
@@ -174,25 +175,26 @@ impl Drop for Ended {
     }
 }
 
-/// One whole run.
+/// A whole run.
 ///
 /// # Errors
-/// As [`Run::start`] and [`Run::finish`].
+/// As [`IperfRun::start`] and [`IperfRun::finish`].
 pub fn run(
     topology: &Topology,
-    load: Load,
+    load: TrafficLoad,
     seconds: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Transfer> {
-    Run::start(topology, load, seconds)?.finish(interrupt)
+    IperfRun::start(topology, load, seconds)?.finish(interrupt)
 }
 
-/// A server for one client, which listens when this returns.
-fn serve(namespace: &Namespace) -> anyhow::Result<Ended> {
+/// Starts a server for one client; it listens when this returns.
+fn serve(namespace: &Namespace) -> anyhow::Result<ChildProcess> {
     let mut command = Command::new("iperf3");
     command.args(["-J", "-s", "-1", "-B", &B.lan.to_string(), "-p", &PORT.to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut server = Ended(namespace.enter(|| command.spawn())?.context("cannot start iperf3")?);
+    let mut server =
+        ChildProcess(namespace.enter(|| command.spawn())?.context("cannot start iperf3")?);
     let table = format!("/proc/{}/net/tcp", server.0.id());
     let end = Instant::now() + START;
     while !fs::read_to_string(&table).is_ok_and(|text| listens(&text, B.lan)) {
@@ -213,7 +215,7 @@ fn listens(table: &str, address: Ipv4Addr) -> bool {
     })
 }
 
-/// The host's limit for socket buffers, as far as we want it; iperf3 ends where it does not get what it asks for.
+/// [`BUFFER`] or the host's limit: iperf3 fails if it does not get what it asks for.
 fn buffer() -> u64 {
     let limit = |name: &str| -> Option<u64> {
         fs::read_to_string(format!("/proc/sys/net/core/{name}")).ok()?.trim().parse().ok()
@@ -222,13 +224,13 @@ fn buffer() -> u64 {
     limits.into_iter().flatten().chain([BUFFER]).min().unwrap_or(BUFFER)
 }
 
-/// A load in iperf3's words. TCP's buffers size themselves.
-fn words(load: Load, buffer: u64) -> Vec<String> {
+/// iperf3's options for a load. TCP buffers tune themselves.
+fn words(load: TrafficLoad, buffer: u64) -> Vec<String> {
     match load {
-        Load::Tcp { streams, congestion } => {
+        TrafficLoad::Tcp { streams, congestion } => {
             vec!["-P".into(), streams.to_string(), "-C".into(), congestion.name()]
         }
-        Load::Udp { bytes, packets_per_second } => {
+        TrafficLoad::Udp { bytes, packets_per_second } => {
             let rate = packets_per_second.map_or_else(
                 || "0".to_owned(),
                 |rate| format!("{}/{BURST}", u64::from(rate) * u64::from(bytes) * 8),
@@ -241,7 +243,7 @@ fn words(load: Load, buffer: u64) -> Vec<String> {
 }
 
 /// Reads both ends' JSON.
-fn transfer(client: &Value, server: &Value, load: Load) -> anyhow::Result<Transfer> {
+fn transfer(client: &Value, server: &Value, load: TrafficLoad) -> anyhow::Result<Transfer> {
     if let Some(error) = client["error"].as_str() {
         bail!("iperf3: {error} ({load:?})");
     }
@@ -249,10 +251,10 @@ fn transfer(client: &Value, server: &Value, load: Load) -> anyhow::Result<Transf
     let figure = |value: &Value| value.as_f64().context("iperf3's JSON lacks a sum");
     let (seconds, bytes) = (figure(&received["seconds"])?, figure(&received["bytes"])?);
     Ok(match load {
-        Load::Tcp { .. } => {
+        TrafficLoad::Tcp { .. } => {
             Transfer { seconds, bytes, sent: 0.0, received: 0.0, out_of_order: 0.0 }
         }
-        Load::Udp { bytes: each, .. } => Transfer {
+        TrafficLoad::Udp { bytes: each, .. } => Transfer {
             seconds,
             bytes,
             sent: figure(&sent["packets"])?,
@@ -269,19 +271,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_is_said_in_bits() {
-        let load = Load::Udp { bytes: 64, packets_per_second: Some(160_000) };
+    fn udp_rate_option_is_in_bits() {
+        let load = TrafficLoad::Udp { bytes: 64, packets_per_second: Some(160_000) };
         assert_eq!(words(load, 7).join(" "), "-u -l 64 -b 81920000/32 -w 7");
-        let load = Load::Tcp { streams: 4, congestion: Congestion::Cubic };
+        let load = TrafficLoad::Tcp { streams: 4, congestion: Congestion::Cubic };
         assert_eq!(words(load, 7).join(" "), "-P 4 -C cubic");
     }
 
     #[test]
-    fn sums_are_read_from_both_ends() {
+    fn transfer_is_read_from_both_ends() {
         let client = json!({"end": {"sum_sent": {"packets": 54164, "seconds": 1.0},
             "sum_received": {"seconds": 2.0, "bytes": 1294528, "lost_packets": 32983}}});
         let server = json!({"end": {"streams": [{"udp": {"out_of_order": 3}}]}});
-        let load = Load::Udp { bytes: 64, packets_per_second: None };
+        let load = TrafficLoad::Udp { bytes: 64, packets_per_second: None };
         let transfer = transfer(&client, &server, load).unwrap();
         assert_eq!(transfer.out_of_order, 3.0);
         assert_eq!((transfer.received, transfer.received_pps()), (20_227.0, 10_113.5));
@@ -290,15 +292,15 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_passed_on() {
+    fn error_of_iperf_is_returned() {
         let client = json!({"error": "unable to connect to server"});
-        let load = Load::Tcp { streams: 1, congestion: Congestion::Cubic };
+        let load = TrafficLoad::Tcp { streams: 1, congestion: Congestion::Cubic };
         let error = transfer(&client, &Value::Null, load).unwrap_err();
         assert!(error.to_string().contains("unable to connect"));
     }
 
     #[test]
-    fn a_listening_socket_is_found() {
+    fn listening_socket_is_found() {
         let table =
             "  sl  local_address rem_address   st\n   0: 0100020A:1451 00000000:0000 0A 0\n";
         assert!(listens(table, Ipv4Addr::new(10, 2, 0, 1)));

@@ -1,7 +1,7 @@
-//! The plaintext that gives itself away: all traffic of `uxfrm demo` is made of it, so a search for it in what was
-//! captured on the wire tells whether anything went in the clear.
+//! Recognizable plaintext: all traffic of `uxfrm demo` consists of it, so searching a capture for
+//! it shows whether anything was sent in the clear.
 
-/// What ping and TCP carry, over and over.
+/// The repeated payload of ping and TCP.
 const MARKER: &[u8; 16] = b"uxfrm-plaintext ";
 
 /// `len` bytes of marker.
@@ -10,7 +10,7 @@ pub fn fill(len: usize) -> Vec<u8> {
     MARKER.iter().copied().cycle().take(len).collect()
 }
 
-/// Whether the marker can be read in `bytes`, wherever it begins.
+/// Whether `bytes` contain the marker at any offset.
 #[must_use]
 pub fn is_visible(bytes: &[u8]) -> bool {
     bytes.windows(MARKER.len()).any(|window| window == MARKER)
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_found_where_it_is_whole() {
+    fn marker_is_visible_only_if_whole() {
         let filled = fill(56);
         assert!(is_visible(&filled[5..]));
         assert!(!is_visible(&filled[5..20]));

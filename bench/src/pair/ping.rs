@@ -1,4 +1,4 @@
-//! Ping: ICMP echo from a raw socket, so that nothing needs a program for it.
+//! Ping: ICMP echo from a raw socket, without an external program.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -23,8 +23,8 @@ use super::marker;
 /// Data bytes of an echo request, as ping(8) sends.
 const DATA: usize = 56;
 
-/// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// Timeout of an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Round-trip times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -39,7 +39,7 @@ pub struct RoundTrips {
     pub avg_us: f64,
 }
 
-/// One pinger, in the network namespace of the thread that made it.
+/// A pinger in the network namespace of the thread that made it.
 #[derive(Debug)]
 pub struct Pinger {
     socket: OwnedFd,
@@ -63,20 +63,20 @@ impl Pinger {
         Ok(Self { socket, to: SocketAddrV4::new(to, 0).into(), id, sequence: 0 })
     }
 
-    /// Pings until the first answer comes, for at most `patience`.
+    /// Pings until the first answer comes, for at most `timeout`.
     ///
     /// # Errors
     /// When none comes, or an interrupt.
     pub fn wait_for_path(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         while self.round_trip()?.is_none() {
             interrupt.check()?;
             if Instant::now() > end {
-                bail!("no answer from {} to pings within {} s", self.to, patience.as_secs());
+                bail!("no answer from {} to pings within {} s", self.to, timeout.as_secs());
             }
             interrupt.sleep(Duration::from_millis(20))?;
         }
@@ -96,14 +96,14 @@ impl Pinger {
         summarize(count, &times).with_context(|| format!("{} answers no pings any more", self.to))
     }
 
-    /// Sends a request; the time until its answer, `None` when none came.
+    /// Sends a request; returns the time until its answer, `None` if none came.
     fn round_trip(&mut self) -> anyhow::Result<Option<Duration>> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = request(self.id, self.sequence);
         let start = Instant::now();
         match sendto(self.socket.as_raw_fd(), &request, &self.to, MsgFlags::empty()) {
             Ok(_) => self.answer(start),
-            // The path is not there yet, or for one packet no more.
+            // There is no route yet, or no buffer for this packet.
             Err(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENOBUFS) => Ok(None),
             Err(errno) => Err(errno).with_context(|| format!("cannot ping {}", self.to)),
         }
@@ -112,7 +112,8 @@ impl Pinger {
     /// Waits for the answer to the last request, which left at `start`.
     fn answer(&self, start: Instant) -> anyhow::Result<Option<Duration>> {
         let mut packet = [0; 2048];
-        while let Some(left) = PATIENCE.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
+        while let Some(left) =
+            ANSWER_TIMEOUT.checked_sub(start.elapsed()).filter(|left| !left.is_zero())
         {
             let micros = i64::try_from(left.as_micros().max(1)).unwrap_or(i64::MAX);
             setsockopt(&self.socket, sockopt::ReceiveTimeout, &TimeVal::new(0, micros))?;
@@ -128,7 +129,7 @@ impl Pinger {
     }
 }
 
-/// An echo request full of marker.
+/// An echo request with marker as its data.
 fn request(id: u16, sequence: u16) -> Vec<u8> {
     let mut message = vec![ECHO, 0, 0, 0];
     message.extend(id.to_be_bytes());
@@ -147,7 +148,7 @@ fn is_answer(packet: &[u8], id: u16, sequence: u16) -> bool {
     header.kind == ECHO_REPLY && header.rest == wanted
 }
 
-/// The figures of some round trips; `None` when there was none.
+/// The figures of some round trips; `None` if there are none.
 fn summarize(sent: u32, times: &[Duration]) -> Option<RoundTrips> {
     let min = times.iter().min()?;
     let received = u32::try_from(times.len()).ok()?;
@@ -161,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_has_the_right_checksum_and_the_marker() {
+    fn request_has_valid_checksum_and_marker() {
         let request = request(0x1234, 7);
         assert_eq!(request.len(), 8 + DATA);
         assert_eq!(Sum::of(&request).fold(), 0xffff);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_recognised_by_id_and_sequence() {
+    fn answer_matches_by_id_and_sequence() {
         let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
         packet.extend([ECHO_REPLY, 0, 0, 0, 0x12, 0x34, 0, 7]);
         assert!(is_answer(&packet, 0x1234, 7));
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_are_summed_up() {
+    fn round_trips_are_summarized() {
         assert_eq!(summarize(3, &[]), None);
         let times = [Duration::from_micros(30), Duration::from_micros(10)];
         let expected = RoundTrips { sent: 3, received: 2, min_us: 10.0, avg_us: 20.0 };

@@ -9,9 +9,9 @@ use nix::unistd::{SysconfVar, sysconf};
 /// CPU time used since the start of a process, or of the machine.
 pub type CpuTime = Duration;
 
-/// What uses CPU time.
+/// A process or a thread that uses CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum CpuTask {
     /// A process and all its threads, by its number.
     Process(u32),
     /// One thread of this process, by its number.
@@ -22,10 +22,10 @@ pub enum Task {
 ///
 /// # Errors
 /// When it is gone.
-pub fn of(task: Task) -> anyhow::Result<CpuTime> {
+pub fn of(task: CpuTask) -> anyhow::Result<CpuTime> {
     match task {
-        Task::Process(pid) => of_process(pid),
-        Task::Thread(tid) => from_stat(&format!("/proc/self/task/{tid}/stat")),
+        CpuTask::Process(pid) => of_process(pid),
+        CpuTask::Thread(tid) => from_stat(&format!("/proc/self/task/{tid}/stat")),
     }
 }
 
@@ -46,7 +46,8 @@ pub fn of_machine() -> anyhow::Result<CpuTime> {
     in_time(busy_ticks(&text).ok_or_else(|| anyhow!("/proc/stat is not as proc(5) says"))?)
 }
 
-/// The most memory that the process `pid` ever had resident, in bytes (`/proc/PID/status`, `VmHWM`).
+/// The most memory that the process `pid` ever had resident, in bytes (`/proc/PID/status`,
+/// `VmHWM`).
 ///
 /// # Errors
 /// When it is gone.
@@ -58,13 +59,13 @@ pub fn peak_memory(pid: u32) -> anyhow::Result<u64> {
     Ok(kib.ok_or_else(|| anyhow!("{path} has no VmHWM"))? * 1024)
 }
 
-/// The fields 14 and 15 of the file at `path`, which is one like `/proc/PID/stat`.
+/// CPU time from fields 14 and 15 of a file like `/proc/PID/stat`.
 fn from_stat(path: &str) -> anyhow::Result<CpuTime> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     in_time(task_ticks(&text).ok_or_else(|| anyhow!("{path} is not as proc(5) says"))?)
 }
 
-/// The ticks of a process or a thread, in a text like that of `/proc/PID/stat`.
+/// The ticks of a process or a thread in a text like `/proc/PID/stat`.
 fn task_ticks(stat: &str) -> Option<u64> {
     // The second field is the command in parentheses, and may hold blanks and parentheses itself.
     let behind_command = &stat[stat.rfind(')')? + 1..];
@@ -73,12 +74,12 @@ fn task_ticks(stat: &str) -> Option<u64> {
     Some(ticks()? + ticks()?)
 }
 
-/// The ticks in which any processor worked, in a text like that of `/proc/stat`.
+/// The ticks in which any processor worked, in a text like `/proc/stat`.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> =
         line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; what follows is counted in user already.
+    // user nice system idle iowait irq softirq steal; the fields after that are part of user.
     let [user, nice, system, _idle, _iowait, irq, softirq, ..] = ticks[..] else { return None };
     Some(user + nice + system + irq + softirq)
 }
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_may_hold_anything() {
+    fn command_with_parentheses_is_skipped() {
         let stat = "7 (a) 1 (b c) S 1 7 7 0 -1 4194304 10 0 0 0 123 45 6 7 20 0 1 0";
         assert_eq!(task_ticks(stat), Some(168));
         assert_eq!(task_ticks("7 (a) S 1 7 7 0 -1 4194304 10 0 0 0 123"), None);
@@ -105,24 +106,24 @@ mod tests {
     }
 
     #[test]
-    fn idle_waiting_and_stolen_time_is_not_busy() {
+    fn idle_iowait_and_steal_are_not_busy() {
         assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 1000 7 7\ncpu0 9 9 9 9"), Some(31));
         assert_eq!(busy_ticks("cpu0 1 2 3 4 5 6 7"), None);
         assert_eq!(busy_ticks("cpu  1 2 3"), None);
     }
 
     #[test]
-    fn this_process_has_used_some_time() {
+    fn process_time_is_at_most_machine_time() {
         let machine = of_machine().unwrap();
         assert!(of_process(std::process::id()).unwrap() <= machine);
         assert!(peak_memory(std::process::id()).unwrap() > 4096);
     }
 
     #[test]
-    fn a_thread_has_used_no_more_than_its_process() {
+    fn thread_time_is_at_most_process_time() {
         let tid = nix::unistd::gettid().as_raw().unsigned_abs();
-        let thread = of(Task::Thread(tid)).unwrap();
-        assert!(thread <= of(Task::Process(std::process::id())).unwrap());
-        assert!(of(Task::Thread(0)).is_err());
+        let thread = of(CpuTask::Thread(tid)).unwrap();
+        assert!(thread <= of(CpuTask::Process(std::process::id())).unwrap());
+        assert!(of(CpuTask::Thread(0)).is_err());
     }
 }

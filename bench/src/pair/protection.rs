@@ -1,26 +1,26 @@
-//! What protects packets between the sites.
+//! The protection of packets between the sites.
 
-/// What packets are protected with.
+/// An ESP transform and its encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
     /// The ESP transform.
-    pub transform: Transform,
-    /// What ESP travels in.
-    pub encapsulation: Encapsulation,
+    pub transform: EspTransform,
+    /// The encapsulation of ESP.
+    pub encapsulation: EspEncapsulation,
 }
 
 /// An ESP transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transform {
+pub enum EspTransform {
     /// `rfc4106(gcm(aes))` with a 128-bit key and a 128-bit ICV.
     Gcm128,
     /// `cbc(aes)` with a 128-bit key and `hmac(sha1)` cut to 96 bits.
     Cbc128Sha1,
 }
 
-/// What ESP travels in.
+/// The encapsulation of ESP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encapsulation {
+pub enum EspEncapsulation {
     /// IP protocol 50.
     Ip,
     /// UDP port 4500 (RFC 3948).
@@ -28,18 +28,18 @@ pub enum Encapsulation {
 }
 
 impl Protection {
-    /// `path` of a row's case object, as the bench `tunnel` names it.
+    /// The value of the key `path` in rows of `bench tunnel`.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self.encapsulation {
-            Encapsulation::Udp => "uxfrm-udp",
-            Encapsulation::Ip => "uxfrm-esp",
+            EspEncapsulation::Udp => "uxfrm-udp",
+            EspEncapsulation::Ip => "uxfrm-esp",
         }
     }
 }
 
-impl Transform {
-    /// `transform` of a row's case object, as the benches name it.
+impl EspTransform {
+    /// The value of the key `transform` in rows of all benches.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {

@@ -1,24 +1,24 @@
-//! The two ends, and the addresses they have.
+//! The two ends and their addresses.
 
 use std::net::Ipv4Addr;
 
 /// One end: a gateway with a network behind it, all in one network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
-    /// As it is called on the screen and in file names.
+pub struct GatewaySite {
+    /// Its name on the screen and in file names.
     pub name: &'static str,
     /// The address in the protected network, on the loopback device.
     pub lan: Ipv4Addr,
     /// The protected network's first address; it has 24 bits.
     pub lan_net: Ipv4Addr,
-    /// The address on the wire, where ESP comes from.
+    /// The address on the wire, the source of ESP.
     pub wire: Ipv4Addr,
-    /// The SPI of what comes in here.
+    /// The SPI of inbound packets.
     pub spi: u32,
 }
 
-impl Site {
-    /// The gateway's own address in the protected network, where the hosts there are others.
+impl GatewaySite {
+    /// The gateway's address in the protected network, if the hosts there are others.
     #[must_use]
     pub fn lan_gateway(&self) -> Ipv4Addr {
         let [a, b, c, _] = self.lan_net.octets();
@@ -42,7 +42,7 @@ pub const WIRE_MTU: u32 = 1500;
 pub const ESP_IN_UDP: u16 = 4500;
 
 /// From where ping and TCP go.
-pub const A: Site = Site {
+pub const A: GatewaySite = GatewaySite {
     name: "a",
     lan: Ipv4Addr::new(10, 1, 0, 1),
     lan_net: Ipv4Addr::new(10, 1, 0, 0),
@@ -51,7 +51,7 @@ pub const A: Site = Site {
 };
 
 /// To where they go.
-pub const B: Site = Site {
+pub const B: GatewaySite = GatewaySite {
     name: "b",
     lan: Ipv4Addr::new(10, 2, 0, 1),
     lan_net: Ipv4Addr::new(10, 2, 0, 0),

@@ -1,5 +1,5 @@
-//! Two network namespaces and the wire between them. They live as long as this process and its children hold them:
-//! nothing is to be removed, whatever happens.
+//! Two network namespaces and the wire between them. They exist as long as this process and its
+//! children hold them, so nothing has to be removed.
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,12 +12,12 @@ use uxfrm_io::ethtool::{self, Switch, feature};
 use uxfrm_io::netns;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 
-use super::site::{A, B, LAN, PREFIX_LEN, Site, WIRE, WIRE_MTU};
+use super::site::{A, B, GatewaySite, LAN, PREFIX_LEN, WIRE, WIRE_MTU};
 
 /// Bit 21 of a capability set (`linux/capability.h`).
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
-/// What TUN devices are opened through.
+/// The file that TUN devices are opened by.
 const TUN: &str = "/dev/net/tun";
 
 /// Both namespaces, wired, with addresses and without routes to each other's networks.
@@ -29,21 +29,21 @@ pub struct Topology {
     pub b: Namespace,
 }
 
-/// What travels on the wire.
+/// The size of frames on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frames {
-    /// Super-packets as they are, as between virtual machines of a host: what a veth does by itself.
+pub enum WireFrames {
+    /// Super-packets, as between virtual machines of a host: a veth's default.
     Super,
-    /// None larger than the MTU, joined again by the receiver's GRO: as on a real wire.
+    /// None larger than the MTU, coalesced by the receiver's GRO, as on a real wire.
     Real,
 }
 
-/// Makes sure that this process may make namespaces, in a user namespace of its own if need be.
+/// Ensures that this process may make namespaces, by a user namespace if necessary.
 ///
-/// To be called while the process has one thread.
+/// Call it while the process has one thread.
 ///
 /// # Errors
-/// Where neither is allowed.
+/// If neither is allowed.
 pub fn gain_privileges() -> anyhow::Result<()> {
     let status =
         fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
@@ -57,7 +57,7 @@ pub fn gain_privileges() -> anyhow::Result<()> {
     )
 }
 
-/// Whether this process is root to the machine, not in a user namespace alone.
+/// Whether this process is root in the initial user namespace.
 #[must_use]
 pub fn is_root() -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
@@ -65,10 +65,10 @@ pub fn is_root() -> bool {
     everybody && capabilities(&read("status")) & CAP_SYS_ADMIN != 0
 }
 
-/// Makes sure that the gateways will be able to open a TUN device.
+/// Checks that gateways can open a TUN device.
 ///
 /// # Errors
-/// What would help.
+/// They can't; the error says what would help.
 pub fn find_tun() -> anyhow::Result<()> {
     let opened = File::options().read(true).write(true).open(TUN);
     opened.map(drop).with_context(|| {
@@ -79,26 +79,26 @@ pub fn find_tun() -> anyhow::Result<()> {
     })
 }
 
-/// The effective capabilities in a text like that of `/proc/PID/status`; none when it does not tell.
+/// The effective capabilities in a text like `/proc/PID/status`; none if it has no such line.
 fn capabilities(status: &str) -> u64 {
     let hex = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default();
     u64::from_str_radix(hex.trim(), 16).unwrap_or(0)
 }
 
 impl Topology {
-    /// Makes it.
+    /// Builds the namespaces, the wire and both ends' networks.
     ///
     /// # Errors
     /// The kernel's.
     pub fn build() -> anyhow::Result<Self> {
         let topology = Self::wired()?;
         for (namespace, here, _there) in topology.directions() {
-            namespace.enter(|| be_its_network(here))??;
+            namespace.enter(|| configure_loopback(here))??;
         }
         Ok(topology)
     }
 
-    /// The wire and its ends alone, for gateways that have their networks behind them.
+    /// Builds only the namespaces and the wire, for gateways with networks behind them.
     ///
     /// # Errors
     /// The kernel's.
@@ -108,7 +108,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// A namespace behind each of these, which has the address in the protected network; [`LAN`] leads there, and the wire to the other network.
+    /// Builds a namespace behind each of these, with the address in the protected network. [`LAN`]
+    /// connects it, and the gateway's route to the other network leads over the wire.
     ///
     /// # Errors
     /// The kernel's.
@@ -117,13 +118,13 @@ impl Topology {
         for ((gateway, here, there), host) in
             self.directions().into_iter().zip([&behind.a, &behind.b])
         {
-            gateway.enter(|| lead_to(host, here, there))??;
-            host.enter(|| settle_behind(here))??;
+            gateway.enter(|| connect_host(host, here, there))??;
+            host.enter(|| configure_host(here))??;
         }
         Ok(behind)
     }
 
-    /// Lets both ends reach each other's networks in the clear.
+    /// Adds routes to each other's networks in the clear.
     ///
     /// # Errors
     /// The kernel's.
@@ -134,7 +135,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Takes those routes away: from here on only a gateway brings packets across.
+    /// Deletes these routes.
     ///
     /// # Errors
     /// The kernel's.
@@ -145,14 +146,14 @@ impl Topology {
         Ok(())
     }
 
-    /// Says what the wire carries from here on, both ways.
+    /// Sets which frames the wire carries in both directions.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn carry(&self, frames: Frames) -> anyhow::Result<()> {
+    pub fn carry(&self, frames: WireFrames) -> anyhow::Result<()> {
         let (taken, joined) = match frames {
-            Frames::Super => (Switch::On, Switch::Off),
-            Frames::Real => (Switch::Off, Switch::On),
+            WireFrames::Super => (Switch::On, Switch::Off),
+            WireFrames::Real => (Switch::Off, Switch::On),
         };
         for namespace in [&self.a, &self.b] {
             namespace.enter(|| -> anyhow::Result<()> {
@@ -175,21 +176,21 @@ impl Topology {
         })?
     }
 
-    fn directions(&self) -> [(&Namespace, &Site, &Site); 2] {
+    fn directions(&self) -> [(&Namespace, &GatewaySite, &GatewaySite); 2] {
         [(&self.a, &A, &B), (&self.b, &B, &A)]
     }
 
     fn wire(&self) -> anyhow::Result<()> {
         self.a.enter(|| Rtnetlink::open()?.add_veth(WIRE, WIRE, self.b.as_fd()))??;
         for (namespace, here, _there) in self.directions() {
-            namespace.enter(|| settle(here))??;
+            namespace.enter(|| configure_wire(here))??;
         }
         Ok(())
     }
 }
 
-/// Gives `here` its address on the wire, in the namespace of the calling thread.
-fn settle(here: &Site) -> anyhow::Result<()> {
+/// Adds `here`'s address on the wire, in the namespace of the calling thread.
+fn configure_wire(here: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let (loopback, wire) = (kernel.link("lo")?, kernel.link(WIRE)?);
     kernel.set_mtu(wire.index, WIRE_MTU)?;
@@ -199,15 +200,16 @@ fn settle(here: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives `here` the address in its network, in the namespace of the calling thread.
-fn be_its_network(here: &Site) -> anyhow::Result<()> {
+/// Adds `here`'s address in its network to the loopback, in the namespace of the calling thread.
+fn configure_loopback(here: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let loopback = kernel.link("lo")?;
     Ok(kernel.add_address(loopback.index, Prefix::host(here.lan.into()))?)
 }
 
-/// From the gateway's namespace to the host behind it, and to the network behind the other gateway.
-fn lead_to(host: &Namespace, here: &Site, there: &Site) -> anyhow::Result<()> {
+/// Connects the gateway's namespace to the host behind it, and adds the route to the network behind
+/// the other gateway.
+fn connect_host(host: &Namespace, here: &GatewaySite, there: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     kernel.add_veth(LAN, LAN, host.as_fd())?;
     let lan = kernel.link(LAN)?;
@@ -217,8 +219,8 @@ fn lead_to(host: &Namespace, here: &Site, there: &Site) -> anyhow::Result<()> {
     Ok(kernel.add_route(&Route::new(prefix(there.lan_net), via))?)
 }
 
-/// The host behind a gateway, in the namespace of the calling thread.
-fn settle_behind(here: &Site) -> anyhow::Result<()> {
+/// Configures the host behind a gateway, in the namespace of the calling thread.
+fn configure_host(here: &GatewaySite) -> anyhow::Result<()> {
     let mut kernel = Rtnetlink::open()?;
     let (loopback, lan) = (kernel.link("lo")?, kernel.link(LAN)?);
     kernel.add_address(lan.index, prefix(here.lan))?;
@@ -230,14 +232,14 @@ fn settle_behind(here: &Site) -> anyhow::Result<()> {
     Ok(kernel.add_route(&Route::new(everywhere, via))?)
 }
 
-fn clear_route(here: &Site, there: &Site) -> Route {
+fn clear_route(here: &GatewaySite, there: &GatewaySite) -> Route {
     let mut route = Route::new(prefix(there.lan_net), Via::Gateway(there.wire.into(), None));
     route.source = Some(here.lan.into());
     route
 }
 
 fn prefix(address: Ipv4Addr) -> Prefix {
-    // PREFIX_LEN is not more than an IPv4 address has.
+    // PREFIX_LEN fits an IPv4 address.
     Prefix::new(IpAddr::from(address), PREFIX_LEN).expect("24 of 32 bits")
 }
 
@@ -246,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn effective_capabilities_are_read() {
+    fn effective_capabilities_are_parsed() {
         let status = "CapPrm:\t00\nCapEff:\t000001ffffffffff\nCapBnd:\t00\n";
         assert_ne!(capabilities(status) & CAP_SYS_ADMIN, 0);
         assert_eq!(capabilities("CapEff:\t00000000ffdfffff\n") & CAP_SYS_ADMIN, 0);

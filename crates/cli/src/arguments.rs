@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
-use uxfrm_bench::Filter;
+use uxfrm_bench::CaseFilter;
 
 use crate::demo::CaseName;
 
@@ -32,26 +32,35 @@ pub(crate) enum Command {
     Run(RunOptions),
     /// Read a configuration and its batch files and report every error in them.
     Check(CheckOptions),
-    /// Have the running gateway read its configuration and batch files again, and carry out only what is different.
+    /// Have the running gateway read its configuration and batch files again, and carry out only
+    /// what is different.
     ///
-    /// States, policies, tunnels and receive ports that the files said before and say no more go; what others have put in stays. A state whose line is
-    /// the same goes on with its numbers. States and policies change at once or, where one is refused, not at all. Of the other keys `[host] at_exit`
-    /// and `[control] acquire_expires` are followed; what waits for the next start is shown with `!`.
+    /// States, policies, tunnels and receive ports that the files said before and say no more go;
+    /// what others have put in stays. A state whose line is the same goes on with its numbers.
+    /// States and policies change at once or, where one is refused, not at all. Of the other keys
+    /// `[host] at_exit` and `[control] acquire_expires` are followed; what waits for the next start
+    /// is shown with `!`.
     Reload(ReloadOptions),
-    /// Have another uxfrm, mostly a newer release, take the place of the running gateway, without losing a packet.
+    /// Have another uxfrm, mostly a newer release, take the place of the running gateway, without
+    /// losing a packet.
     ///
-    /// States, policies, sockets and the connections of IKE daemons pass to it. Where it does not come up, the one that runs goes on as it was.
+    /// States, policies, sockets and the connections of IKE daemons pass to it. Where it does not
+    /// come up, the one that runs goes on as it was.
     Upgrade(UpgradeOptions),
-    /// Refuse what the last run protected, without a gateway: for a unit that comes before the network.
+    /// Refuse what the last run protected, without a gateway: for a unit that comes before the
+    /// network.
     ///
-    /// Puts up the guard and unreachable routes for the policies of batch files and for those that programs, as an IKE daemon, had put in when the last run
-    /// ended. `uxfrm run` takes them over, `uxfrm clean` removes them. What is not covered is said.
+    /// Puts up the guard and unreachable routes for the policies of batch files and for those that
+    /// programs, as an IKE daemon, had put in when the last run ended. `uxfrm run` takes them over,
+    /// `uxfrm clean` removes them. What is not covered is said.
     Guard(GuardOptions),
-    /// Let go of what is held from the last run: what programs' policies protected and no policy has come for since.
+    /// Let go of what is held from the last run: what programs' policies protected and no policy
+    /// has come for since.
     ///
     /// It leaves plain where no policy protects it. One alone goes by `uxfrm xfrm policy delete`.
     Release(ReleaseOptions),
-    /// Remove what a gateway that has ended left: routes that refuse what it protected, and its guard.
+    /// Remove what a gateway that has ended left: routes that refuse what it protected, and its
+    /// guard.
     Clean(CleanOptions),
     /// Print the running gateway's counters in the format of /proc/net/xfrm_stat.
     Stat(StatOptions),
@@ -59,9 +68,11 @@ pub(crate) enum Command {
     Xfrm(XfrmOptions),
     /// List, add and delete FOU and GUE receive ports, as `ip fou` does.
     Fou(FouOptions),
-    /// List, add, change and delete tunnels, as `ip link` does for ipip, sit, gre, ip6tnl and ip6gre.
+    /// List, add, change and delete tunnels, as `ip link` does for ipip, sit, gre, ip6tnl and
+    /// ip6gre.
     Link(LinkOptions),
-    /// Add, delete, show and set offload devices: model network cards that do IPsec; flow rules in ethtool's words; their events.
+    /// Add, delete, show and set offload devices: model network cards that do IPsec; flow rules in
+    /// ethtool's words; their events.
     Dev(DevOptions),
     /// Run an unmodified XFRM program (ip, an IKE daemon) with the gateway in the kernel's place.
     Exec(ExecOptions),
@@ -101,7 +112,8 @@ pub(crate) struct RunOptions {
 /// Options of `uxfrm upgrade`.
 #[derive(Args, Debug)]
 pub(crate) struct UpgradeOptions {
-    /// The program that takes over; without, the file that the running one was started from. It must be root's, and no other may write to it.
+    /// The program that takes over; without, the file that the running one was started from. It
+    /// must be root's, and no other may write to it.
     pub(crate) binary: Option<PathBuf>,
 
     /// The gateway's control socket, where it has a path (`[control] socket`).
@@ -153,11 +165,13 @@ pub(crate) struct CleanOptions {
 /// Options of `uxfrm stat`.
 #[derive(Args, Debug)]
 pub(crate) struct StatOptions {
-    /// Print a line for each drop reason instead: apart what the kernel counts together, and what it does not count.
+    /// Print a line for each drop reason instead: apart what the kernel counts together, and what
+    /// it does not count.
     #[arg(long)]
     pub(crate) reasons: bool,
 
-    /// Print a table of the workers' flow caches instead: entries, room, bytes of memory, and what became of the packets' look-ups.
+    /// Print a table of the workers' flow caches instead: entries, room, bytes of memory, and what
+    /// became of the packets' look-ups.
     #[arg(long, conflicts_with = "reasons")]
     pub(crate) caches: bool,
 }
@@ -166,7 +180,8 @@ pub(crate) struct StatOptions {
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct XfrmOptions {
-    /// What `ip xfrm` takes, with the options of `ip` (-s, -d, -o, -j, -4, -6, -batch FILE …) before it.
+    /// What `ip xfrm` takes, with the options of `ip` (-s, -d, -o, -j, -4, -6, -batch FILE …)
+    /// before it.
     #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<String>,
 }
@@ -184,7 +199,8 @@ pub(crate) struct FouOptions {
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
 pub(crate) struct LinkOptions {
-    /// What `ip link` takes about tunnels, with the options of `ip` (-s, -o, -j, -batch FILE …) before it.
+    /// What `ip link` takes about tunnels, with the options of `ip` (-s, -o, -j, -batch FILE …)
+    /// before it.
     #[arg(value_name = "WORDS", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<String>,
 }
@@ -265,7 +281,7 @@ pub(crate) struct BenchOptions {
 
     /// Only the rows whose case has these values, as in `transform=gcm128,bytes=64`.
     #[arg(long, value_name = "KEY=VALUE,…", default_value_t)]
-    pub(crate) only: Filter,
+    pub(crate) only: CaseFilter,
 
     /// Write the rows as one JSON object to this file (`-`: standard output).
     #[arg(long, value_name = "FILE")]
@@ -309,13 +325,13 @@ mod tests {
     }
 
     #[test]
-    fn the_grammar_is_consistent() {
+    fn clap_definition_is_consistent() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn filters_are_pairs_between_commas() {
+    fn bench_filter_is_parsed_as_pairs() {
         let Ok(Command::Bench(options)) = parse("uxfrm bench crypto --only op=seal,bytes=64")
         else {
             panic!("not a bench");
@@ -325,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_keeps_its_own_options() {
+    fn exec_keeps_options_of_its_command() {
         for line in ["uxfrm exec -- ip -s xfrm", "uxfrm exec ip -s xfrm"] {
             let Ok(Command::Exec(options)) = parse(line) else { panic!("not an exec") };
             assert_eq!(options.command, ["ip", "-s", "xfrm"]);
@@ -334,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn all_words_behind_xfrm_are_its_own() {
+    fn all_words_after_xfrm_are_kept() {
         for line in ["uxfrm xfrm -s state --help", "uxfrm xfrm -batch -", "uxfrm xfrm"] {
             let Ok(Command::Xfrm(options)) = parse(line) else { panic!("not an xfrm") };
             let words = line.split(' ').skip(2);
@@ -343,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn all_words_behind_fou_and_link_are_theirs() {
+    fn all_words_after_fou_link_and_dev_are_kept() {
         let Ok(Command::Fou(options)) = parse("uxfrm fou -s show --help") else {
             panic!("not a fou")
         };
@@ -357,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_takes_known_cases_and_a_time() {
+    fn demo_takes_known_cases_and_seconds() {
         let Ok(Command::Demo(options)) = parse("uxfrm demo --seconds 1 --only gcm128-udp,clear")
         else {
             panic!("not a demo");

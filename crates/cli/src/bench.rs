@@ -4,9 +4,9 @@ use std::io;
 
 use crate::arguments::BenchOptions;
 
-/// Runs a bench by its name and prints what it found.
+/// Runs a bench and prints its report.
 pub(crate) fn execute(options: &BenchOptions) -> anyhow::Result<()> {
-    let measured = uxfrm_bench::Options {
+    let measured = uxfrm_bench::BenchOptions {
         only: options.only.clone(),
         quick: options.quick,
         json: options.json.clone(),

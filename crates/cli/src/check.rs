@@ -1,15 +1,16 @@
-//! `uxfrm check`: what `uxfrm run` would say of a configuration, without running it. `uxfrm guard`: what it would protect, refused.
+//! `uxfrm check`: reports a configuration's errors without running it. `uxfrm guard`: refuses what
+//! it would protect.
 
 use std::io::Write as _;
 
 use crate::arguments::{CheckOptions, GuardOptions};
 
-/// Reads the configuration and all its batch files, and says how packets would find their way into the TUN.
+/// Reads the configuration and all its batch files, and prints how packets would reach the TUN.
 pub(crate) fn execute(options: &CheckOptions) -> anyhow::Result<()> {
     say(&uxfrm_daemon::gateway::check(&options.config)?)
 }
 
-/// Puts up the guard, and says what it covers.
+/// Installs the guard and prints what it covers.
 pub(crate) fn guard(options: &GuardOptions) -> anyhow::Result<()> {
     say(&uxfrm_daemon::boot::put_up(&options.config)?)
 }

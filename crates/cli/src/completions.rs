@@ -1,5 +1,6 @@
-//! `uxfrm completions SHELL`: the script that a shell completes `uxfrm` with. The outer command line comes from clap's
-//! description of it; what stands behind `uxfrm xfrm`, `fou`, `link` and `dev` is asked of the binary, which has the grammars' tables.
+//! `uxfrm completions SHELL`: a shell's completion script. clap generates the outer command line;
+//! for the words after `uxfrm xfrm`, `fou`, `link` and `dev` the script asks the binary, which has
+//! the grammars.
 
 use std::io::{self, Write as _};
 
@@ -26,7 +27,8 @@ pub(crate) fn execute(options: &CompletionsOptions) -> anyhow::Result<()> {
     Ok(io::stdout().lock().write_all(&script)?)
 }
 
-/// Bash breaks words at `(` and `,` only where they are not quoted, and algorithms' names have both.
+/// Words are quoted because bash breaks unquoted ones at `(` and `,`, which algorithm names
+/// contain.
 const BASH: &str = r#"
 _uxfrm_cli_grammar() {
     if [[ ${COMP_WORDS[1]} == @(xfrm|fou|link|dev) && $COMP_CWORD -ge 2 ]]; then
@@ -40,7 +42,8 @@ _uxfrm_cli_grammar() {
 complete -F _uxfrm_cli_grammar -o bashdefault -o default uxfrm
 "#;
 
-/// Where clap's script for zsh begins to decide what it is: ours decides, as else a file `_uxfrm` in `fpath` would not ask us the first time.
+/// The end of clap's script for zsh, which is replaced: else the first completion of a file
+/// `_uxfrm` in `fpath` would not use our function.
 const ZSH_END: &str = r#"if [ "$funcstack[1]" = "_uxfrm" ]"#;
 
 const ZSH: &str = r#"

@@ -1,7 +1,8 @@
-//! `uxfrm dev …`: offload devices of the gateway. The grammar, the answers and their text are [`uxfrm_offload::dev`]'s; this is a command line from its
-//! words to its exit code.
+//! `uxfrm dev …`: the gateway's offload devices. Grammar, answers and their text are in
+//! [`uxfrm_offload::dev`]; this module runs a command line.
 //!
-//! Exit codes are those of the other commands that speak to the gateway: 0 done, 1 no gateway answers, 2 the gateway refused it, 255 wrong words.
+//! Exit codes as of the other commands that talk to the gateway: 0 done, 1 no gateway answers, 2
+//! the gateway refused, 255 invalid arguments.
 
 use std::io::{self, StdoutLock, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -20,9 +21,9 @@ use uxfrm_offload::dev::{
 };
 use uxfrm_xfrm::grammar::{Notation, Options};
 
-use crate::world;
+use crate::environment;
 
-/// Bytes of the largest answer: above what a gateway sends.
+/// Buffer for answers, larger than any that a gateway sends.
 const LARGEST: usize = 256 * 1024;
 
 /// Why a command failed.
@@ -68,24 +69,24 @@ impl From<Errno> for Failure {
     }
 }
 
-/// Carries the words out.
+/// Runs a command line.
 pub(crate) fn execute(words: &[String]) -> ExitCode {
     match attempt(words) {
         Ok(code) => code,
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nothing is left to tell when that is closed as well.
+            // An error on stderr itself cannot be reported.
             let _ = writeln!(io::stderr(), "{failure}");
             ExitCode::from(failure.code())
         }
     }
 }
 
-/// Prints what may come next, a line each.
+/// Prints completions, a line each.
 pub(crate) fn complete(words: &[String]) -> anyhow::Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut out = io::stdout().lock();
-    for word in help::complete(&words, &world::interfaces()) {
+    for word in help::complete(&words, &environment::interfaces()) {
         writeln!(out, "{word}")?;
     }
     Ok(())
@@ -102,7 +103,7 @@ fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
     let mut command = dev::command(&rest)?;
     read_profile(&mut command)?;
     let only_flows = rest.first().is_some_and(|word| "flow".starts_with(word));
-    let path = world::enter(&options).map_err(Failure::Absent)?;
+    let path = environment::enter(&options).map_err(Failure::Absent)?;
     let socket = control::speak(path.as_deref(), Spoken::Devices)
         .map_err(|error| Failure::Absent(format!("{error:#}")))?;
     let request = serde_json::to_vec(&command)?;
@@ -117,7 +118,7 @@ fn attempt(words: &[String]) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The gateway need not be able to read the file that we can: it gets its text.
+/// Replaces a profile's file name by its text: the gateway may not be able to read the file.
 fn read_profile(command: &mut Command) -> Result<(), Failure> {
     if let Command::Add(addition) = command
         && let ProfileChoice::Named(name) = &addition.profile
@@ -136,15 +137,15 @@ fn read_profile(command: &mut Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How answers are shown.
+/// Prints answers.
 struct Printer {
     notation: Notation,
-    /// `flow`: rules and nothing else.
+    /// `flow`: print only rules.
     only_flows: bool,
 }
 
 impl Printer {
-    /// Everything that is answered.
+    /// Prints all answers to a command.
     fn print(&self, command: &Command, socket: &OwnedFd) -> Result<(), Failure> {
         let mut devices: Vec<DeviceReport> = Vec::new();
         let mut buffer = vec![0; LARGEST];
@@ -177,7 +178,7 @@ impl Printer {
         }
     }
 
-    /// As ethtool has it.
+    /// Prints a rule's number as ethtool does.
     fn rule(&self, command: &Command, place: u32, out: &mut StdoutLock<'_>) -> Result<(), Failure> {
         let deletes = matches!(command, Command::Flow { rule, .. } if rule.starts_with("delete"));
         match self.notation {
@@ -224,7 +225,7 @@ impl Printer {
         Ok(writeln!(out)?)
     }
 
-    /// A line for each event, for as long as the gateway runs.
+    /// Prints a line for each event until the gateway ends.
     fn follow(&self, socket: &OwnedFd) -> Result<(), Failure> {
         let mut buffer = vec![0; LARGEST];
         let mut out = io::stdout().lock();

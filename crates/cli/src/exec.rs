@@ -1,11 +1,12 @@
 //! `uxfrm exec -- CMD…`: an unmodified XFRM program, with uxfrm in the kernel's place.
 //!
-//! The command becomes this process, so its exit code and signals are its own. It is started only when it cannot reach
-//! the kernel's XFRM: a gateway must answer, the dynamic loader must have said that it takes the preload library, and a
-//! system call filter refuses the kernel's IPsec to whatever does not come by that library, children included.
+//! The command replaces this process, so exit code and signals are its own. It is started only if
+//! it cannot reach the kernel's XFRM: a gateway must answer, the dynamic loader must confirm the
+//! preload library, and a system call filter blocks the kernel's IPsec for all calls that bypass
+//! the library, children included.
 //!
-//! Exit codes of its own are those of `env` and its like: 127 for no such command, 126 for one that can't be run or must not, 125
-//! for everything else.
+//! Its own exit codes are those of `env`: 127 for no such command, 126 for one that can't or must
+//! not be run, 125 for everything else.
 
 mod library;
 mod program;
@@ -34,7 +35,7 @@ pub(crate) struct NotStarted {
     reason: anyhow::Error,
 }
 
-/// The command is there, but can't be run here.
+/// The command exists but can't be run here.
 const CANNOT_RUN: u8 = 126;
 
 /// There is no such command.
@@ -49,7 +50,7 @@ impl fmt::Display for NotStarted {
 impl std::error::Error for NotStarted {}
 
 impl NotStarted {
-    /// Something is missing that is not the command.
+    /// The error is not in the command.
     fn by_us(reason: anyhow::Error) -> Self {
         Self { code: 125, reason }
     }
@@ -63,7 +64,7 @@ impl NotStarted {
     }
 }
 
-/// Becomes the command. Returns only when it was not started.
+/// Replaces this process by the command. Returns only if it was not started.
 pub(crate) fn execute(options: &ExecOptions) -> anyhow::Result<()> {
     Err(start(options).into())
 }
@@ -91,7 +92,7 @@ fn start(options: &ExecOptions) -> NotStarted {
     }
 }
 
-/// Sees to it that the command reaches the gateway and not the kernel.
+/// Ensures that the command reaches the gateway and not the kernel.
 fn prepare(
     command: &mut Command,
     options: &ExecOptions,
@@ -111,7 +112,7 @@ fn prepare(
     Ok(())
 }
 
-/// Our library before those that are preloaded anyway.
+/// Our library, before others in `LD_PRELOAD`.
 fn preload(library: &Path) -> OsString {
     let mut preload = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
@@ -121,7 +122,7 @@ fn preload(library: &Path) -> OsString {
     preload
 }
 
-/// Has the program's own loader list what it would load, without running any of it.
+/// Has the program's loader list what it would load, without running it.
 fn check_preload(program: &Program, library: &Path, preload: &OsString) -> anyhow::Result<()> {
     let loader = program.loader();
     let output = Command::new(loader)

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts logging for the whole process. To be called once, first thing.
+/// Starts logging for the whole process. Call it once, before anything else.
 pub(crate) fn start() {
     let filter =
         EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env_lossy();

@@ -1,7 +1,8 @@
-//! The `uxfrm` command: a thin door to the crates behind it.
+//! The `uxfrm` command: a thin layer over the other crates.
 //!
-//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by Ctrl-C. `uxfrm exec` has its command's,
-//! and 125 to 127 where that did not start ([`exec`]); `uxfrm xfrm`, `fou`, `link` and `dev` have iproute2's.
+//! Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted by
+//! Ctrl-C. `uxfrm exec` has its command's, or 125 to 127 if that did not start ([`exec`]); `uxfrm
+//! xfrm`, `fou`, `link` and `dev` have iproute2's.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +12,7 @@ mod check;
 mod completions;
 mod demo;
 mod dev;
+mod environment;
 mod exec;
 mod log;
 mod man;
@@ -19,7 +21,6 @@ mod run;
 mod stat;
 mod tunnels;
 mod upgrade;
-mod world;
 mod xfrm;
 
 use std::io::{self, Write};
@@ -31,11 +32,11 @@ use arguments::{Arguments, Command};
 use tunnels::Object;
 use uxfrm_io::huge_pages::HugePages;
 
-/// Policies, states and flow caches are tables that are read at random.
+/// Policies, states and flow caches are large tables with random access.
 #[global_allocator]
 static MEMORY: HugePages = HugePages;
 
-/// What a shell calls a command that SIGINT ended: 128 + 2.
+/// The exit code of a command that SIGINT ended, as in shells: 128 + 2.
 const EXIT_INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -52,8 +53,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether a command reads users' keys: from files, standard input or its own words. `run` sees to
-/// its core dumps itself; other commands have keys that they drew.
+/// Whether a command reads users' keys from files, standard input or its arguments. `run` disables
+/// core dumps itself; other commands have only keys that they generate.
 const fn reads_keys(command: &Command) -> bool {
     match command {
         Command::Check(_)
@@ -107,7 +108,7 @@ fn execute(command: Command, supervisor: Option<u32>) -> anyhow::Result<ExitCode
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Says on stderr why the command failed, and the exit code for it.
+/// Prints on stderr why the command failed; returns the exit code.
 fn explain(error: &anyhow::Error) -> ExitCode {
     if error.is::<uxfrm_bench::pair::Interrupted>() {
         return ExitCode::from(EXIT_INTERRUPTED);
@@ -115,7 +116,7 @@ fn explain(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS; // `uxfrm stat | head` has read enough
     }
-    // Nothing is left to tell when stderr is closed as well.
+    // An error on stderr itself cannot be reported.
     let _ = writeln!(io::stderr(), "uxfrm: {error:#}");
     match error.downcast_ref::<exec::NotStarted>() {
         Some(not_started) => ExitCode::from(not_started.code),

@@ -1,5 +1,5 @@
-//! `uxfrm man [DIRECTORY]`: manual pages of section 8, from clap's description of the command line and the grammars of
-//! `ip xfrm`, `ip fou`, `ip link` and `uxfrm dev`.
+//! `uxfrm man [DIRECTORY]`: manual pages of section 8, from clap's description of the command line
+//! and the grammars of `ip xfrm`, `ip fou`, `ip link` and `uxfrm dev`.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ pub(crate) fn execute(options: &ManOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command line with everything that clap makes of it, and without a page for its own `help`.
+/// The command line as built by clap, without a page for its `help`.
 fn described() -> Command {
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_and_is_named_in_the_first() {
+    fn every_command_has_a_page_and_is_listed_in_the_main_page() {
         let command = described();
         let first = String::from_utf8(page(&command).unwrap()).unwrap().replace("\\-", "-");
         for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {

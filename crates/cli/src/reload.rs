@@ -1,4 +1,4 @@
-//! `uxfrm reload`: has the running gateway read its files again, and shows what that changes.
+//! `uxfrm reload`: has the running gateway read its files again, and prints the changes.
 
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
@@ -12,7 +12,7 @@ use uxfrm_daemon::reload::{Answer, Request};
 
 use crate::arguments::{ReleaseOptions, ReloadOptions};
 
-/// Bytes of the largest answer: above what a gateway sends.
+/// Buffer for answers, larger than any that a gateway sends.
 const LARGEST: usize = 256 * 1024;
 
 pub(crate) fn execute(options: &ReloadOptions) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ pub(crate) fn execute(options: &ReloadOptions) -> anyhow::Result<()> {
     ask(request, options.control.as_deref())
 }
 
-/// `uxfrm release`: lets go of what is held from the last run.
+/// `uxfrm release`: releases destinations that are held since the last run.
 pub(crate) fn release(options: &ReleaseOptions) -> anyhow::Result<()> {
     ask(Request::Release, options.control.as_deref())
 }

@@ -1,4 +1,4 @@
-//! `uxfrm run`: the gateway in the foreground, in a process of its own, so that another can take its place.
+//! `uxfrm run`: the gateway in the foreground, as a child process, so that another can replace it.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,8 @@ use uxfrm_daemon::{gateway, upgrade};
 
 use crate::arguments::RunOptions;
 
-/// Runs the gateway until SIGTERM or SIGINT, or until standard input ends where that was asked for.
+/// Runs the gateway until SIGTERM or SIGINT, or with `--until-stdin-ends` until standard input
+/// ends.
 pub(crate) fn execute(options: &RunOptions, supervisor: Option<u32>) -> anyhow::Result<ExitCode> {
     match supervisor {
         None => upgrade::supervise(upgrade::Launch {
@@ -16,7 +17,8 @@ pub(crate) fn execute(options: &RunOptions, supervisor: Option<u32>) -> anyhow::
             until_stdin_ends: options.until_stdin_ends,
         }),
         Some(supervisor) => {
-            // The gateway reads these from a descriptor: no thread may take them, and a parent's mask is not ours.
+            // The gateway reads these from a descriptor, so no thread may take them; the mask is
+            // not inherited.
             let signals: SigSet =
                 [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
             signals.thread_set_mask().context("cannot set the signal mask")?;

@@ -6,7 +6,7 @@ use uxfrm_daemon::stat::{self, Listing, Report};
 
 use crate::arguments::StatOptions;
 
-/// Prints them, a line each, and warns of a store of sequence numbers that is not as it should be.
+/// Prints them, a line each, and warns if the store of sequence numbers is not healthy.
 pub(crate) fn execute(options: &StatOptions) -> anyhow::Result<()> {
     let listing = match options {
         StatOptions { reasons: true, .. } => Listing::Reasons,
@@ -15,7 +15,7 @@ pub(crate) fn execute(options: &StatOptions) -> anyhow::Result<()> {
     };
     let Report { counters, notices } = stat::read(listing)?;
     for notice in notices.lines() {
-        // Counters are what was asked for, whoever does not want to know this.
+        // The counters matter more than a closed stderr.
         let _closed = writeln!(std::io::stderr(), "warning: {notice}");
     }
     Ok(std::io::stdout().lock().write_all(counters.as_bytes())?)

@@ -1,7 +1,9 @@
-//! `uxfrm fou …` and `uxfrm link …`: iproute2's `ip fou` and `ip link` of tunnels, speaking to the gateway: generic netlink's family `fou` and
-//! rtnetlink. The grammar, the messages and the texts are [`uxfrm_link`]'s; this is a command line from its words to its exit code.
+//! `uxfrm fou …` and `uxfrm link …`: iproute2's `ip fou` and `ip link` for tunnels. They talk
+//! generic netlink's family `fou` and rtnetlink to the gateway. Grammar, messages and texts are in
+//! [`uxfrm_link`]; this module runs a command line.
 //!
-//! Exit codes are iproute2's: 0 done, 1 no gateway answers or what is named is not there, 2 the gateway refused it, 255 wrong words.
+//! Exit codes are iproute2's: 0 done, 1 no gateway answers or an object does not exist, 2 the
+//! gateway refused, 255 invalid arguments.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -26,7 +28,7 @@ use uxfrm_xfrm::client::{self, Connection};
 use uxfrm_xfrm::grammar::{Notation, Options};
 use uxfrm_xfrm::request::Answer;
 
-use crate::world;
+use crate::environment;
 
 /// `NLM_F_CREATE | NLM_F_EXCL`
 const NEW_ONE: Flags = Flags::from_bits_retain(0x600);
@@ -34,7 +36,7 @@ const ENODEV: i32 = 19;
 /// `IFF_UP`
 const UP: u32 = 1;
 
-/// What a command line is about.
+/// The object of a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Object {
     /// `fou`
@@ -78,7 +80,7 @@ impl Failure {
     }
 }
 
-/// Carries the words out; the exit code is iproute2's.
+/// Runs a command line; the exit code is iproute2's.
 pub(crate) fn execute(object: Object, words: &[String]) -> ExitCode {
     match attempt(object, words) {
         Ok(code) => code,
@@ -86,18 +88,18 @@ pub(crate) fn execute(object: Object, words: &[String]) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            // Nothing is left to tell when that is closed as well.
+            // An error on stderr itself cannot be reported.
             let _ = writeln!(io::stderr(), "{failure}");
             ExitCode::from(failure.code())
         }
     }
 }
 
-/// Prints what may come next, a line each.
+/// Prints completions, a line each.
 pub(crate) fn complete(object: Object, words: &[String]) -> anyhow::Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut out = io::stdout().lock();
-    for word in help::complete(object.name(), &words, &world::interfaces()) {
+    for word in help::complete(object.name(), &words, &environment::interfaces()) {
         writeln!(out, "{word}")?;
     }
     Ok(())
@@ -135,7 +137,7 @@ fn attempt(object: Object, words: &[String]) -> Result<ExitCode, Failure> {
     run(&uxfrm_link::command(&line)?, &options).map(|()| ExitCode::SUCCESS)
 }
 
-/// Carries out the lines of a file, as `ip -batch` does.
+/// Runs the lines of a file, as `ip -batch` does.
 fn batch(path: &Path, options: &Options) -> Result<ExitCode, Failure> {
     let text = if path == Path::new("-") {
         let mut text = String::new();
@@ -165,7 +167,7 @@ fn batch(path: &Path, options: &Options) -> Result<ExitCode, Failure> {
 
 fn run(command: &Command, options: &Options) -> Result<(), Failure> {
     let (spoken, printer) = (spoken(command), Printer { options });
-    let path = world::enter(options).map_err(Failure::Absent)?;
+    let path = environment::enter(options).map_err(Failure::Absent)?;
     let socket = control::speak(path.as_deref(), spoken)
         .map_err(|error| Failure::Absent(format!("{error:#}")))?;
     let mut gateway = Connection::new(socket);
@@ -196,7 +198,7 @@ const fn spoken(command: &Command) -> Spoken {
     }
 }
 
-/// What iproute2 says itself of an interface that is not there.
+/// Replaces ENODEV by iproute2's own text.
 fn missing(failure: Failure, text: impl FnOnce() -> String) -> Failure {
     let is_missing =
         matches!(failure, Failure::Talk(client::Error::Refused(Refusal { errno: ENODEV, .. })));
@@ -291,7 +293,7 @@ fn device(index: u32) -> String {
     name.unwrap_or_else(|| format!("if{index}"))
 }
 
-/// How answers are shown.
+/// Prints answers.
 struct Printer<'o> {
     options: &'o Options,
 }

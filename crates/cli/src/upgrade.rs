@@ -1,4 +1,4 @@
-//! `uxfrm upgrade`: has another process take the gateway's place.
+//! `uxfrm upgrade`: has another process replace the gateway.
 
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
@@ -12,13 +12,13 @@ use uxfrm_daemon::upgrade::{Answer, Request};
 
 use crate::arguments::UpgradeOptions;
 
-/// Bytes of the largest answer: above what a gateway sends.
+/// Buffer for the answer, larger than any that a gateway sends.
 const LARGEST: usize = 64 * 1024;
 
 pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
     let binary = options.binary.as_deref().map(whole).transpose()?;
     let gateway = control::speak(options.control.as_deref(), Spoken::Upgrade)?;
-    // The gateway itself gives up a process that says nothing.
+    // The gateway itself has a timeout for the new process.
     control::wait_for_ever(&gateway)?;
     let request = serde_json::to_vec(&Request { binary })?;
     send(gateway.as_raw_fd(), &request, MsgFlags::MSG_NOSIGNAL).context("the gateway went away")?;
@@ -43,7 +43,7 @@ pub(crate) fn execute(options: &UpgradeOptions) -> anyhow::Result<()> {
     }
 }
 
-/// As the gateway finds it, which is elsewhere.
+/// The absolute path: the gateway has another working directory.
 fn whole(binary: &Path) -> anyhow::Result<PathBuf> {
     binary.canonicalize().with_context(|| format!("{} is not there", binary.display()))
 }

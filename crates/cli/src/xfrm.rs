@@ -1,4 +1,5 @@
-//! `uxfrm xfrm …`: iproute2's `ip xfrm`, speaking to the gateway. The work is [`uxfrm_xfrm`]'s; this is the world around it.
+//! `uxfrm xfrm …`: iproute2's `ip xfrm` for the gateway. [`uxfrm_xfrm`] does the work; this module
+//! provides its input and output.
 
 use std::fs::File;
 use std::io::{self, Read, Stderr, StdoutLock, Write};
@@ -11,16 +12,16 @@ use uxfrm_xfrm::help;
 use uxfrm_xfrm::session::{self, World};
 
 use crate::arguments::XfrmOptions;
-use crate::world;
+use crate::environment;
 
-/// Carries the words out; the exit code is iproute2's.
+/// Runs a command line; the exit code is iproute2's.
 pub(crate) fn execute(options: &XfrmOptions) -> u8 {
     session::run(&options.words, &mut Terminal { out: io::stdout().lock(), err: io::stderr() })
 }
 
-/// Prints what may come next, a line each.
+/// Prints completions, a line each.
 pub(crate) fn complete(options: &XfrmOptions) -> anyhow::Result<()> {
-    let interfaces = world::interfaces();
+    let interfaces = environment::interfaces();
     let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
     let mut out = io::stdout().lock();
     for word in help::complete(&words, &interfaces) {
@@ -29,7 +30,7 @@ pub(crate) fn complete(options: &XfrmOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// This process's.
+/// The input and output of this process.
 struct Terminal {
     out: StdoutLock<'static>,
     err: Stderr,
@@ -37,7 +38,7 @@ struct Terminal {
 
 impl World for Terminal {
     fn connect(&mut self, options: &Options, groups: u32) -> Result<OwnedFd, String> {
-        let path = world::enter(options)?;
+        let path = environment::enter(options)?;
         control::connect(path.as_deref(), groups).map_err(|error| format!("{error:#}"))
     }
 

@@ -1,5 +1,5 @@
-//! `uxfrm demo` as a user starts it. Needs root or user namespaces, and `/dev/net/tun`; without them these tests say
-//! `not run: REASON`, and fail where `CI=true`.
+//! `uxfrm demo` as a user starts it. Needs root or user namespaces, and `/dev/net/tun`; without
+//! them these tests say `not run: REASON`, and fail where `CI=true`.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The demo, with a temporary directory of its own so that what it leaves there is seen.
+/// The demo with its own temporary directory, to see what it leaves there.
 fn demo(arguments: &[&str], temporary: &TempDir) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uxfrm"));
     command.arg("demo").args(arguments).env("TMPDIR", temporary.path());
@@ -19,7 +19,7 @@ fn demo(arguments: &[&str], temporary: &TempDir) -> Command {
     command
 }
 
-/// Whether the demo said that it cannot run here; where `CI=true`, that fails.
+/// Whether the demo reported that it cannot run here; with `CI=true` that fails.
 fn cannot_run_here(output: &Output) -> bool {
     let stderr = String::from_utf8_lossy(&output.stderr);
     if output.status.success() || !stderr.contains("this needs") {
@@ -39,7 +39,7 @@ fn kinds(row: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn every_case_but_the_clear_one_is_esp_and_hides_the_plaintext() {
+fn every_case_but_clear_is_esp_without_plaintext() {
     let temporary = tempfile::tempdir().unwrap();
     let output = demo(&["--json", "--seconds", "1"], &temporary).output().unwrap();
     if cannot_run_here(&output) {
@@ -68,15 +68,15 @@ fn every_case_but_the_clear_one_is_esp_and_hides_the_plaintext() {
     assert!(is_empty(&temporary), "keys are left behind");
 }
 
-/// Starts the demo and presses Ctrl-C when a line begins with `moment`.
+/// Starts the demo and sends SIGINT when a line begins with `moment`.
 fn interrupt_at(moment: &str, arguments: &[&str]) {
     let temporary = tempfile::tempdir().unwrap();
     let mut child =
         demo(arguments, &temporary).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = Pid::from_raw(child.id().try_into().unwrap());
-    let story = BufReader::new(child.stdout.take().unwrap()).lines();
+    let progress = BufReader::new(child.stdout.take().unwrap()).lines();
     let (mut gateways, mut interrupted) = (Vec::new(), false);
-    for line in story.map_while(Result::ok) {
+    for line in progress.map_while(Result::ok) {
         gateways.extend(pids(&line));
         if !interrupted && line.trim_start().starts_with(moment) {
             kill(pid, Signal::SIGINT).unwrap();
@@ -94,7 +94,7 @@ fn interrupt_at(moment: &str, arguments: &[&str]) {
     }
 }
 
-/// The numbers behind `pid` in a line.
+/// The numbers after `pid` in a line.
 fn pids(line: &str) -> impl Iterator<Item = Pid> + '_ {
     line.split("(pid ")
         .skip(1)
@@ -102,11 +102,11 @@ fn pids(line: &str) -> impl Iterator<Item = Pid> + '_ {
 }
 
 #[test]
-fn ctrl_c_ends_the_clear_case() {
+fn sigint_ends_the_clear_case() {
     interrupt_at("wire", &["--seconds", "3600"]);
 }
 
 #[test]
-fn ctrl_c_ends_a_protected_case_and_its_gateways() {
+fn sigint_ends_a_protected_case_and_its_gateways() {
     interrupt_at("uxfrm run in a", &["--seconds", "1", "--only", "gcm128-udp"]);
 }

@@ -1,7 +1,8 @@
-//! `uxfrm exec` with a running gateway: what it lets through to whom, and what it refuses to run.
+//! `uxfrm exec` with a running gateway: which requests reach it, and which programs are refused.
 //!
-//! Each test has a network namespace of its own: should something reach the kernel's XFRM after all, it is that
-//! namespace's. Needs root and iproute2; without them these tests say `not run: REASON`, and fail where `CI=true`.
+//! Each test has its own network namespace, so that a request that reached the kernel's XFRM would
+//! be in there. Needs root and iproute2; without them these tests say `not run: REASON`, and fail
+//! where `CI=true`.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -27,7 +28,7 @@ impl Gateway {
         let namespace = namespace()?;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("gateway.toml");
-        // Its namespace has no name, by which its store would be told from others'.
+        // The namespace has no name that would distinguish its default store from others'.
         let keys = "control.enabled = true\nxfrm.sequences = \"numbers\"";
         std::fs::write(&path, format!("{keys}\n{config}")).unwrap();
         let mut command = Command::new(UXFRM);
@@ -78,7 +79,7 @@ fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libuxfrm_redirect.so")
 }
 
-/// `uxfrm exec` and what follows it, words between spaces.
+/// Runs `uxfrm exec` with these words.
 fn exec(namespace: &Namespace, words: &str) -> Outcome {
     let mut command = Command::new(UXFRM);
     command.arg("exec").args(words.split(' ')).env("UXFRM_REDIRECT", library());
@@ -88,7 +89,7 @@ fn exec(namespace: &Namespace, words: &str) -> Outcome {
 }
 
 #[test]
-fn without_a_gateway_nothing_is_run() {
+fn exec_without_gateway_runs_nothing() {
     let Some(namespace) = namespace() else { return };
     let outcome = exec(&namespace, "-- echo reached");
     assert_eq!((outcome.code, outcome.out.as_str()), (Some(125), ""));
@@ -98,7 +99,7 @@ fn without_a_gateway_nothing_is_run() {
 }
 
 #[test]
-fn commands_run_with_their_own_code_and_other_sockets() {
+fn command_keeps_exit_code_and_other_sockets() {
     let Some(gateway) = Gateway::start("") else { return };
     assert_eq!(gateway.exec("-- false").code, Some(1));
     assert_eq!(gateway.exec("-- echo a b").out, "a b");
@@ -108,7 +109,7 @@ fn commands_run_with_their_own_code_and_other_sockets() {
 }
 
 #[test]
-fn ip_xfrm_adds_lists_and_deletes_in_the_gateway_and_not_in_the_kernel() {
+fn ip_xfrm_changes_the_gateway_and_not_the_kernel() {
     let Some(gateway) = Gateway::start("") else { return };
     let state = "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x100 reqid 1 mode tunnel enc cbc(aes) \
                  0x00112233445566778899aabbccddeeff auth hmac(sha1) 0x000102030405060708090a0b0c0d0e0f10111213";
@@ -135,7 +136,7 @@ fn ip_xfrm_adds_lists_and_deletes_in_the_gateway_and_not_in_the_kernel() {
 }
 
 #[test]
-fn a_path_can_be_the_gateways_name() {
+fn control_socket_may_be_a_path() {
     let Some(gateway) = Gateway::start("control.socket = 'control'") else { return };
     let path = gateway.directory.path().join("control");
     let outcome = gateway.exec(&format!("--control {} -- ip xfrm state count", path.display()));
@@ -144,7 +145,7 @@ fn a_path_can_be_the_gateways_name() {
 }
 
 #[test]
-fn what_a_library_cannot_be_preloaded_into_is_refused() {
+fn program_that_cannot_be_preloaded_is_refused() {
     let Some(gateway) = Gateway::start("") else { return };
     let directory = gateway.directory.path();
     let write = |name: &str, mode: u32, bytes: &[u8]| {
@@ -155,7 +156,7 @@ fn what_a_library_cannot_be_preloaded_into_is_refused() {
     };
     let echo = std::fs::read("/bin/echo").unwrap();
     let set_id = write("set-id", 0o4755, &echo);
-    // Without program headers there is none that names a loader.
+    // Without program headers no loader is named.
     let mut bytes = echo.clone();
     bytes[56..58].fill(0);
     let fixed = write("static", 0o755, &bytes);
@@ -179,7 +180,7 @@ fn what_a_library_cannot_be_preloaded_into_is_refused() {
 }
 
 #[test]
-fn a_library_that_is_missing_or_is_none_stops_the_command() {
+fn missing_or_invalid_library_stops_the_command() {
     let Some(gateway) = Gateway::start("") else { return };
     for (library, reason) in [
         ("/nonexistent.so", "no preload library at /nonexistent.so"),
@@ -194,9 +195,9 @@ fn a_library_that_is_missing_or_is_none_stops_the_command() {
     }
 }
 
-/// Children that lose the library, as those of `env -i`, reach nothing.
+/// Children without the library, as of `env -i`, do not reach XFRM.
 #[test]
-fn what_escapes_the_library_does_not_reach_the_kernel() {
+fn command_without_library_does_not_reach_the_kernel() {
     let Some(gateway) = Gateway::start("") else { return };
     let ip = Command::new("sh").args(["-c", "command -v ip"]).output().unwrap();
     let ip = String::from_utf8_lossy(&ip.stdout).trim().to_owned();
@@ -206,7 +207,7 @@ fn what_escapes_the_library_does_not_reach_the_kernel() {
     assert!(outcome.out.contains("LOOPBACK"), "{outcome:?}");
 }
 
-/// Root may use it, and who else the configuration names; others are told what the kernel would tell them.
+/// Root and the configured user have access; others get the kernel's error.
 #[test]
 fn other_users_are_not_permitted() {
     let run = |config: &str| {
@@ -215,7 +216,7 @@ fn other_users_are_not_permitted() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         command.args(["ip", "xfrm", "state", "count"]);
-        // The library has to be where such a user may read it.
+        // A copy of the library that this user may read.
         let copy = gateway.directory.path().join("redirect.so");
         std::fs::copy(library, &copy).unwrap();
         let mode = std::fs::Permissions::from_mode(0o755);

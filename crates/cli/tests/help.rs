@@ -1,4 +1,4 @@
-//! What `uxfrm` says of itself to somebody who has not read anything.
+//! `uxfrm --help` and its lists.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ fn said(words: &[&str]) -> String {
 }
 
 #[test]
-fn the_first_line_says_what_it_is() {
+fn help_and_manual_begin_with_the_description() {
     assert!(said(&["--help"]).starts_with("The Linux XFRM stack in user space"));
     assert!(said(&["man"]).contains("uxfrm \\- The Linux XFRM stack in user space"));
 }
 
-/// Each name is one that `uxfrm bench` takes: with a key that no bench has, it says which keys that bench's cases have.
+/// Checks each name by a filter key that no bench has: the error lists the keys of that bench.
 #[test]
 fn help_and_completion_name_every_bench() {
     let help = said(&["bench", "--help"]);

@@ -1,4 +1,5 @@
-//! `make sbom` lists what is linked into the binary and the preload library: all of it, with checksums, and nothing of the tests.
+//! `make sbom` lists exactly the crates that are linked into the binary and the preload library,
+//! with checksums.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -10,7 +11,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 #[test]
-fn the_bill_of_materials_lists_what_is_linked_and_nothing_else() {
+fn sbom_lists_exactly_the_linked_crates() {
     let Some(first) = written() else { return };
     assert_eq!(Some(&first), written().as_ref(), "the same sources give the same bytes");
     let bill: Value = serde_json::from_str(&first).expect("it is JSON");
@@ -37,7 +38,7 @@ fn the_bill_of_materials_lists_what_is_linked_and_nothing_else() {
     }
 }
 
-/// What the script writes; `None` where it can't run.
+/// The script's output; `None` if it can't run.
 fn written() -> Option<String> {
     let run = Command::new("python3").arg("scripts/sbom").arg(TARGET).current_dir(ROOT).output();
     let Ok(run) = run else {
@@ -49,7 +50,7 @@ fn written() -> Option<String> {
     Some(String::from_utf8(run.stdout).expect("text"))
 }
 
-/// Whatever the two reach, but for tests.
+/// The crates that both depend on, without development dependencies.
 fn linked() -> BTreeSet<String> {
     let options = ["--locked", "--filter-platform", TARGET].map(str::to_owned);
     let metadata = MetadataCommand::new().current_dir(ROOT).other_options(options).exec();

@@ -44,10 +44,10 @@ impl Corpus {
     }
 }
 
-/// Runs a target's body over its whole corpus.
+/// Runs a target over its whole corpus.
 ///
 /// # Panics
-/// When the body does, after naming the file; when there is nothing to run over.
+/// If the target does, after naming the file; if the corpus is empty.
 pub fn replay(target: &str, body: fn(&[u8])) {
     for (name, input) in Corpus::of(target).inputs() {
         if let Err(panicked) = panic::catch_unwind(|| body(&input)) {

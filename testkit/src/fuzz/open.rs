@@ -1,4 +1,5 @@
-//! Any bytes as an ESP packet under every transform: nothing forged is authentic, nothing genuine is refused.
+//! Any bytes as an ESP packet under every transform: no forgery is authentic, no genuine packet is
+//! refused.
 
 use uxfrm_crypto::{Authenticity, Backend, Crypter, Iv, KeyMaterial, OpenJob, SaKey, SealJob};
 use uxfrm_crypto::{Sealing, SeqHigh, Transform};
@@ -36,7 +37,9 @@ fn transforms() -> Vec<Transform> {
         Some(("cmac(aes)", 256, None)),
     ];
     for cipher in ciphers {
-        all.extend(auths.map(|auth| Transform::cipher_auth(cipher, auth).expect("as above")));
+        all.extend(
+            auths.map(|auth| Transform::cipher_auth(cipher, auth).expect("the kernel's names")),
+        );
     }
     all
 }
@@ -47,11 +50,13 @@ fn keys(transform: &Transform, backend: Backend) -> SaKey {
         .expect("keys of the transform's lengths")
 }
 
-/// The first byte chooses transform and extended sequence numbers, the second how many packets are opened at once; the
-/// rest is the packet, which is opened in place and out of place by every backend, and sealed.
+/// The first byte selects transform and extended sequence numbers, the second how many packets are
+/// opened at once. The rest is the packet, which every backend opens in place and out of place, and
+/// seals.
 ///
 /// # Panics
-/// When an opened packet does not seal to the same bytes, backends disagree, or plaintext of a forgery is given out.
+/// If an opened packet does not seal to the same bytes, backends disagree, or plaintext of a
+/// forgery is returned.
 pub fn open(bytes: &[u8]) {
     let [choice, count, esp @ ..] = bytes else { return };
     let transforms = transforms();
@@ -71,7 +76,8 @@ pub fn open(bytes: &[u8]) {
     assert!(verdicts.windows(2).all(|pair| pair[0] == pair[1]), "backends disagree");
 }
 
-/// The plaintext of an authentic packet, in place and out of place the same, whatever batch it is in.
+/// The plaintext of an authentic packet, checked to be the same in place and out of place, in any
+/// batch.
 fn opened(
     crypter: &mut Crypter,
     key: &SaKey,
@@ -132,7 +138,7 @@ fn assert_seals_again(
     assert_eq!(again, esp, "what opened does not seal to the same");
 }
 
-/// The bytes as a plain packet: refused for its shape, or sealed so that it opens again.
+/// Seals the bytes as a plain packet: it is malformed, or opens again.
 fn sealed_and_opened(crypter: &mut Crypter, key: &SaKey, seq_high: SeqHigh, esp: &[u8]) {
     let mut packet = esp.to_vec();
     let mut jobs = [SealJob::in_place(key, seq_high, Iv::Counter(7), &mut packet)];

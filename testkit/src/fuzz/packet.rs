@@ -1,4 +1,4 @@
-//! Any bytes through every view; scripts of packets through the coalescer and back.
+//! Any bytes through every parser; scripts of packets through the coalescer and back.
 
 use std::net::IpAddr;
 
@@ -17,13 +17,14 @@ use uxfrm_packet::{
     Segments, Version,
 };
 
-use super::script::{self, Pieces};
+use super::script::{self, ScriptPieces};
 use crate::packets;
 
-/// The first byte chooses what the rest is: an IP packet, a frame, an upper layer, a super-packet, or a script of packets.
+/// The first byte selects what the rest is: an IP packet, a frame, an upper layer, a super-packet,
+/// or a script of packets.
 ///
 /// # Panics
-/// When a view does, or says something of the bytes that is not so.
+/// If a parser does, or if its result contradicts the bytes.
 pub fn packet(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 5 {
@@ -98,12 +99,12 @@ fn upper_layers(bytes: &[u8]) {
     if let Ok(esp) = Esp::parse(bytes) {
         assert_eq!(esp.body.len() + 8, bytes.len());
     }
-    // Odd and even, aligned or not: a sum is that of its parts.
+    // A checksum is the sum of its parts', at any alignment.
     let (front, back) = bytes.split_at(bytes.len() / 4 * 2);
     assert_eq!(Sum::of(bytes).fold(), Sum::of(front).plus(Sum::of(back)).fold());
 }
 
-/// Four bytes of notes (size and place of the checksum), then a super-packet.
+/// Four bytes of metadata (segment size, start and offset of the checksum), then a super-packet.
 fn super_packet(bytes: &[u8]) {
     let Some((notes, bytes)) = bytes.split_first_chunk::<4>() else { return };
     let size = u16::from_be_bytes([notes[0], notes[1]]);
@@ -132,11 +133,11 @@ fn cut(plan: &SegmentPlan, bytes: &[u8]) {
     assert_eq!(plan.payload(plan.count()).len(), 0);
 }
 
-/// A script of packets through the coalescer; what comes out, cut again, has as many bytes and packets.
+/// A script of packets through the coalescer; its output, segmented again, has the same packets.
 fn coalesced(bytes: &[u8]) {
     let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
     let mut given = Vec::new();
-    for piece in Pieces(bytes) {
+    for piece in ScriptPieces(bytes) {
         given.push(normal(piece.bytes));
         if piece.flags & 1 == 0 {
             coalescer.offer_slice(piece.bytes, Notes::default(), &mut pool, &mut out);
@@ -167,7 +168,7 @@ fn cut_again(packet: &PacketBuf) -> Vec<Vec<u8>> {
     (0..plan.count()).map(segment).collect()
 }
 
-/// The packet without the id that means nothing in IPv4 packets that may not be fragmented.
+/// The packet without the IPv4 id if DF is set, where it has no meaning.
 fn normal(bytes: &[u8]) -> Vec<u8> {
     let mut normal = bytes.to_vec();
     let Ok(ip) = IpPacket::parse(bytes) else { return normal };
@@ -215,7 +216,7 @@ pub fn packet_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Two IPv4 and two IPv6 ends.
+/// IPv4 and IPv6 endpoints.
 const ENDS: [(&str, &str); 2] = [("10.1.0.1:7", "10.2.0.1:9"), ("[fd00:1::1]:7", "[fd00:2::1]:9")];
 
 fn plain_packets() -> Vec<Vec<u8>> {

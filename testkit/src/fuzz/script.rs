@@ -1,25 +1,26 @@
-//! Several byte strings in one fuzz input: each behind a byte of flags and its length in two bytes, big-endian.
+//! Several byte strings in one fuzz input, each after a byte of flags and its length in two bytes,
+//! big-endian.
 //!
-//! Any bytes are a script: a piece longer than what is left takes what is left.
+//! Any bytes are a valid script: a piece that is too long ends at the end of the input.
 
-/// What stands before a piece.
-pub(super) struct Piece<'a> {
+/// A piece with its flags.
+pub(super) struct ScriptPiece<'a> {
     pub(super) flags: u8,
     pub(super) bytes: &'a [u8],
 }
 
 /// The pieces of a script.
-pub(super) struct Pieces<'a>(pub(super) &'a [u8]);
+pub(super) struct ScriptPieces<'a>(pub(super) &'a [u8]);
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
+impl<'a> Iterator for ScriptPieces<'a> {
+    type Item = ScriptPiece<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<ScriptPiece<'a>> {
         let (&[flags, high, low], rest) = self.0.split_first_chunk()?;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let (bytes, rest) = rest.split_at(length.min(rest.len()));
         self.0 = rest;
-        Some(Piece { flags, bytes })
+        Some(ScriptPiece { flags, bytes })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Any bytes as packets for a whole gateway: no panic, and every packet accounted for.
+//! Any bytes as packets for a whole gateway: no panic, and every packet is accounted for.
 
 use std::time::Duration;
 
@@ -10,28 +10,29 @@ use uxfrm_engine::{
 };
 use uxfrm_packet::{Checksum, PacketBuf, Segments, UdpPath, ipv4};
 
-use super::script::{self, Pieces};
-use crate::wire::turned;
+use super::script::{self, ScriptPieces};
+use crate::wire::reversed;
 use crate::{Gateway, Suite, Way, Wrapping, packets};
 
-/// A piece's flags: it came through a UDP socket, 4500 to 4500.
+/// Flag of a piece: it came through a UDP socket, 4500 to 4500.
 const SOCKET: u8 = 1;
-/// Its IPv4 header checksum is put right first, without which most mutations would end there.
+/// Its IPv4 header checksum is corrected first, or most mutations would fail there.
 const CHECKSUM: u8 = 2;
-/// It is a train, or a super-packet: its first two bytes are the size of each.
+/// It is a segment burst or a super-packet: its first two bytes are the segment size.
 const MANY: u8 = 4;
-/// What was collected so far goes into the gateway before it, and a second passes.
+/// The pieces before it go into the gateway as a batch, and a second passes.
 const BATCH: u8 = 8;
 /// It is UDP rather than TCP, for super-packets.
 const DATAGRAMS: u8 = 16;
 
-/// SPIs from here on belong to states without any algorithm: what is changed gets through to the code behind.
+/// SPIs from here on belong to SAs with null algorithms, so that mutations reach the code after
+/// them.
 const OPEN: u32 = 0x8000;
 
 /// A script of packets from the network.
 ///
 /// # Panics
-/// When the gateway does, or a packet is neither out nor held nor dropped.
+/// If the gateway does, or a packet is neither sent nor held nor dropped.
 pub fn inbound(bytes: &[u8]) {
     let mut gateway = receiver();
     run(
@@ -49,7 +50,7 @@ pub fn inbound(bytes: &[u8]) {
 /// A script of packets and super-packets from the host.
 ///
 /// # Panics
-/// When the gateway does, a packet is neither out nor dropped, or anything but ESP leaves.
+/// If the gateway does, a packet is neither sent nor dropped, or anything but ESP leaves.
 pub fn outbound(bytes: &[u8]) {
     let mut gateway = sender();
     run(
@@ -64,11 +65,11 @@ pub fn outbound(bytes: &[u8]) {
     );
 }
 
-/// Packets of every shape that the receiver takes: one by one, as trains, in fragments.
+/// Packets of every form that the receiver accepts: single, as segment bursts, in fragments.
 #[must_use]
 pub fn inbound_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
-    for (number, wrapping) in (0_u32..).zip(shapes()) {
+    for (number, wrapping) in (0_u32..).zip(setups()) {
         for spi in [0x1000 + number, OPEN + number] {
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
                 if headers == WireHeaders::UdpSocket && wrapping.encap.is_none() {
@@ -121,7 +122,7 @@ fn run(
     mut batch: impl FnMut(Vec<PacketBuf>),
 ) {
     let mut collected = Vec::new();
-    for piece in Pieces(bytes).take(64) {
+    for piece in ScriptPieces(bytes).take(64) {
         if piece.flags & BATCH != 0 {
             batch(std::mem::take(&mut collected));
         }
@@ -172,15 +173,15 @@ fn sized(flags: u8, bytes: &[u8]) -> (Option<u16>, &[u8]) {
 fn checked(flags: u8, bytes: &[u8]) -> PacketBuf {
     let mut packet = PacketBuf::from_slice(bytes);
     if flags & CHECKSUM != 0 {
-        // What is no IPv4 packet has none.
+        // Other packets have no header checksum.
         let _ = ipv4::fill_checksum(packet.bytes_mut());
     }
     packet
 }
 
-/// A packet as the other end's script has it.
+/// A packet as a piece of the other end's script.
 fn piece_of(packet: &PacketBuf) -> (u8, Vec<u8>) {
-    let socket = if packet.udp.map(turned).is_some() { SOCKET } else { CHECKSUM };
+    let socket = if packet.udp.map(reversed).is_some() { SOCKET } else { CHECKSUM };
     match packet.segments {
         Segments::Train { stride } => {
             (socket | MANY, [&stride.to_be_bytes()[..], packet.bytes()].concat())
@@ -191,8 +192,8 @@ fn piece_of(packet: &PacketBuf) -> (u8, Vec<u8>) {
     }
 }
 
-/// Every mode and pair of families, with and without UDP; the algorithms go round.
-fn shapes() -> Vec<Wrapping> {
+/// Every mode and pair of families, with and without UDP, with all algorithms in turn.
+fn setups() -> Vec<Wrapping> {
     use Family::{V4, V6};
     let modes = [
         (Mode::Tunnel, V4, V4),
@@ -227,7 +228,7 @@ fn state(wrapping: &Wrapping, spi: u32) -> SaConfig {
     state
 }
 
-/// A gateway that knows the states of all shapes.
+/// A gateway with the SAs of all setups.
 fn receiver() -> Gateway {
     let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1", "fd00:2::1"];
     let settings = Settings {
@@ -237,7 +238,7 @@ fn receiver() -> Gateway {
     };
     let mut gateway = Gateway::new(settings);
     let changed = gateway.database.apply(gateway.now, |change| {
-        for (number, wrapping) in (0_u32..).zip(shapes()) {
+        for (number, wrapping) in (0_u32..).zip(setups()) {
             for spi in [0x1000 + number, OPEN + number] {
                 change.add_sa(state(&wrapping, spi))?;
             }
@@ -252,7 +253,7 @@ fn receiver() -> Gateway {
     gateway
 }
 
-/// Lets nothing out that matches no policy, and protects all else by ESP in IPv4.
+/// A gateway that drops packets without a policy and protects all others by ESP in IPv4.
 fn sender() -> Gateway {
     let wrapping = Wrapping::tunnel4();
     let mut gateway = sender_of(&wrapping, state(&wrapping, 0x1000));

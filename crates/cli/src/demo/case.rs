@@ -1,9 +1,9 @@
-//! The cases of the demo: how a packet gets from a to b in each of them.
+//! The cases of the demo: how packets get from a to b.
 
 use std::fmt;
 
 use clap::ValueEnum;
-use uxfrm_bench::pair::{Encapsulation, Protection, Transform};
+use uxfrm_bench::pair::{EspEncapsulation, EspTransform, Protection};
 
 /// A case, by the name that `--only` and the table use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,18 +23,18 @@ impl CaseName {
     pub(crate) const ALL: [Self; 4] =
         [Self::Clear, Self::Gcm128Udp, Self::Gcm128Esp, Self::Cbc128Sha1Esp];
 
-    /// What protects the packets; `None` in the clear.
+    /// The packets' protection; `None` in the clear.
     pub(crate) fn protection(self) -> Option<Protection> {
         let (transform, encapsulation) = match self {
             Self::Clear => return None,
-            Self::Gcm128Udp => (Transform::Gcm128, Encapsulation::Udp),
-            Self::Gcm128Esp => (Transform::Gcm128, Encapsulation::Ip),
-            Self::Cbc128Sha1Esp => (Transform::Cbc128Sha1, Encapsulation::Ip),
+            Self::Gcm128Udp => (EspTransform::Gcm128, EspEncapsulation::Udp),
+            Self::Gcm128Esp => (EspTransform::Gcm128, EspEncapsulation::Ip),
+            Self::Cbc128Sha1Esp => (EspTransform::Cbc128Sha1, EspEncapsulation::Ip),
         };
         Some(Protection { transform, encapsulation })
     }
 
-    /// The case in words.
+    /// The title of the case.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Clear => "in the clear",
@@ -44,7 +44,7 @@ impl CaseName {
         }
     }
 
-    /// `path` of the row's case object, as the bench `tunnel` names it.
+    /// The value of the key `path`, as in rows of `bench tunnel`.
     pub(crate) fn path(self) -> &'static str {
         self.protection().map_or("clear", Protection::path)
     }
@@ -66,14 +66,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_is_called_the_same_everywhere() {
+    fn display_name_is_the_command_line_name() {
         for case in CaseName::ALL {
             assert_eq!(CaseName::from_str(&case.to_string(), false), Ok(case));
         }
     }
 
     #[test]
-    fn only_the_clear_case_is_unprotected() {
+    fn only_clear_case_is_unprotected() {
         for case in CaseName::ALL {
             assert_eq!(case.protection().is_none(), case == CaseName::Clear);
         }

@@ -8,25 +8,25 @@ use uxfrm_bench::{Machine, TscClock};
 
 use super::case::CaseName;
 use super::throughput::Throughput;
-use super::wire::{Kind, Wire};
+use super::wire::{PacketKind, WireCapture};
 
-/// Everything that the demo found out. Its JSON has the shape of the benches' (`bench`, `machine`, `rows`).
+/// The demo's results. Its JSON has the shape of the benches' (`bench`, `machine`, `rows`).
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct DemoReport {
     bench: &'static str,
     machine: Machine,
-    rows: Vec<Row>,
+    rows: Vec<DemoRow>,
 }
 
 /// The figures of one case.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct DemoRow {
     #[serde(serialize_with = "as_case_object")]
     case: CaseName,
     /// TCP payload from a to b, one stream.
     #[serde(serialize_with = "rounded")]
     gbps: f64,
-    /// `gbps` in relation to the clear case's.
+    /// `gbps` relative to the clear case's.
     #[serde(serialize_with = "rounded")]
     ratio: f64,
     /// CPU seconds of both gateways per gigabyte; 0 in the clear, where there are none.
@@ -37,17 +37,17 @@ pub(crate) struct Row {
     machine_cpu_s_per_gb: f64,
     ping: RoundTrips,
     plaintext_on_wire: bool,
-    wire: Wire,
+    wire: WireCapture,
 }
 
-impl Row {
+impl DemoRow {
     /// The row of a case; `clear_gbps` is the clear case's rate.
     pub(crate) fn new(
         case: CaseName,
         throughput: &Throughput,
         clear_gbps: f64,
         ping: RoundTrips,
-        wire: Wire,
+        wire: WireCapture,
     ) -> Self {
         Self {
             case,
@@ -65,33 +65,33 @@ impl Row {
         self.gbps
     }
 
-    /// What was wrong on the wire, if anything: plaintext or no ESP where it was to be protected.
+    /// The failure on the wire, if any: plaintext or no ESP in a protected case.
     pub(crate) fn breach(&self) -> Option<String> {
         let case = self.case;
         case.protection()?;
         if self.plaintext_on_wire {
             return Some(format!("{case}: plaintext could be read on the wire"));
         }
-        let has_esp = self.wire.has(Kind::Esp) || self.wire.has(Kind::EspInUdp);
+        let has_esp = self.wire.has(PacketKind::Esp) || self.wire.has(PacketKind::EspInUdp);
         (!has_esp).then(|| format!("{case}: no ESP was seen on the wire"))
     }
 }
 
-impl Report {
+impl DemoReport {
     /// The report of this machine.
-    pub(crate) fn new(rows: Vec<Row>) -> Self {
+    pub(crate) fn new(rows: Vec<DemoRow>) -> Self {
         let machine = Machine::here(TscClock::calibrate().hz());
         Self { bench: "demo", machine, rows }
     }
 
-    /// What was wrong on the wire in any case.
+    /// The failures on the wire of all cases.
     pub(crate) fn breaches(&self) -> Vec<String> {
-        self.rows.iter().filter_map(Row::breach).collect()
+        self.rows.iter().filter_map(DemoRow::breach).collect()
     }
 }
 
 /// The table.
-impl fmt::Display for Report {
+impl fmt::Display for DemoReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { cpu, cores, kernel, .. } = &self.machine;
         writeln!(f, "{cpu}, {cores} cores, Linux {kernel}; one TCP stream from a to b")?;
@@ -109,7 +109,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for DemoRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gateways = match self.case.protection() {
             Some(_) => format!("{:.2}", self.cpu_s_per_gb),
@@ -128,7 +128,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// The case as the bench `tunnel` writes it.
+/// The case as in rows of `bench tunnel`.
 fn as_case_object<S: Serializer>(case: &CaseName, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Case {
@@ -143,7 +143,7 @@ fn as_case_object<S: Serializer>(case: &CaseName, serializer: S) -> Result<S::Ok
         .serialize(serializer)
 }
 
-/// Four decimals: more is noise.
+/// Rounds to four decimals.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 fn rounded<S: Serializer>(figure: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64((figure * 1e4).round() / 1e4)
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    fn row(case: CaseName, bytes: u64, packet: &[u8]) -> Row {
+    fn row(case: CaseName, bytes: u64, packet: &[u8]) -> DemoRow {
         let throughput = Throughput {
             bytes,
             time: Duration::from_secs(1),
@@ -163,9 +163,9 @@ mod tests {
             machine: Duration::from_secs(2),
         };
         let ping = RoundTrips { sent: 2, received: 2, min_us: 30.0, avg_us: 123.4 };
-        let mut wire = Wire::default();
-        wire.note(packet);
-        Row::new(case, &throughput, 40.0, ping, wire)
+        let mut wire = WireCapture::default();
+        wire.record(packet);
+        DemoRow::new(case, &throughput, 40.0, ping, wire)
     }
 
     /// An IPv4 packet with `upper` behind its header.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_the_table() {
+    fn row_is_a_line_of_the_table() {
         assert_eq!(
             row(CaseName::Gcm128Esp, 500_000_000, &packet(50, &[1; 40])).to_string(),
             "gcm128-esp          4.00    10.0 %       3.00      4.00     0.123  ESP"
@@ -194,9 +194,9 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_the_shape_of_the_benches() {
+    fn json_has_the_shape_of_the_benches() {
         let report =
-            Report::new(vec![row(CaseName::Gcm128Udp, 500_000_000, &packet(50, &[1; 12]))]);
+            DemoReport::new(vec![row(CaseName::Gcm128Udp, 500_000_000, &packet(50, &[1; 12]))]);
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["bench"], "demo");
         assert!(json["machine"]["tsc_hz"].as_f64() > Some(0.0));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn plaintext_is_a_breach_only_where_a_policy_protects() {
+    fn plaintext_is_a_breach_only_in_protected_cases() {
         let breach = |case, packet: &[u8]| row(case, 1, packet).breach();
         assert_eq!(breach(CaseName::Clear, &ping_in_clear()), None);
         assert_eq!(breach(CaseName::Gcm128Esp, &packet(50, &[1; 40])), None);

@@ -1,30 +1,30 @@
-//! What the demo tells as it goes: a story on standard output, or nothing where only JSON is wanted.
+//! The demo's progress on standard output, or nothing if only JSON is wanted.
 
 use std::io::{self, IsTerminal, Write};
 
 use uxfrm_bench::pair::{A, B, WIRE_MTU};
 
-use super::wire::Wire;
+use super::wire::WireCapture;
 
-/// Where the story goes.
+/// Where progress is printed.
 #[derive(Debug)]
 pub(crate) enum Screen {
     /// Nowhere.
     Silent,
     /// To standard output.
-    Story {
-        /// A terminal also sees a line that changes in place.
+    Text {
+        /// On a terminal, a line with the current rate is updated in place.
         is_terminal: bool,
     },
 }
 
 impl Screen {
-    /// The story, on standard output.
-    pub(crate) fn story() -> Self {
-        Self::Story { is_terminal: io::stdout().is_terminal() }
+    /// Prints to standard output.
+    pub(crate) fn text() -> Self {
+        Self::Text { is_terminal: io::stdout().is_terminal() }
     }
 
-    /// The two sites and what is between them.
+    /// Draws the two sites and the wire.
     pub(crate) fn topology(&self) -> io::Result<()> {
         self.line("two network namespaces on this machine; nothing outside them is touched")?;
         self.line("")?;
@@ -37,19 +37,19 @@ impl Screen {
         ))
     }
 
-    /// A line.
-    pub(crate) fn line(&self, text: &str) -> io::Result<()> {
+    /// Prints a line.
+    pub(crate) fn line(&self, line: &str) -> io::Result<()> {
         match self {
             Self::Silent => Ok(()),
-            Self::Story { .. } => writeln!(io::stdout(), "{text}"),
+            Self::Text { .. } => writeln!(io::stdout(), "{line}"),
         }
     }
 
-    /// The rate of the moment, in place of the one before.
+    /// Updates the current rate in place.
     pub(crate) fn rate(&self, gbps: f64) -> io::Result<()> {
         match self {
-            Self::Silent | Self::Story { is_terminal: false } => Ok(()),
-            Self::Story { is_terminal: true } => {
+            Self::Silent | Self::Text { is_terminal: false } => Ok(()),
+            Self::Text { is_terminal: true } => {
                 let mut stdout = io::stdout();
                 write!(stdout, "\r  TCP   {gbps:7.2} Gbit/s ")?;
                 stdout.flush()
@@ -57,31 +57,31 @@ impl Screen {
         }
     }
 
-    /// The line that stays when a rate is final.
+    /// Prints the final rate.
     pub(crate) fn final_rate(&self, gbps: f64) -> io::Result<()> {
         match self {
             Self::Silent => Ok(()),
-            Self::Story { is_terminal } => {
+            Self::Text { is_terminal } => {
                 let back = if *is_terminal { "\r" } else { "" };
                 writeln!(io::stdout(), "{back}  TCP   {gbps:7.2} Gbit/s ")
             }
         }
     }
 
-    /// One captured packet of each kind.
-    pub(crate) fn wire(&self, wire: &Wire) -> io::Result<()> {
-        for sighting in &wire.sightings {
-            let readable = match sighting.plaintext_packets {
+    /// Prints one captured packet of each kind.
+    pub(crate) fn wire(&self, wire: &WireCapture) -> io::Result<()> {
+        for captured in &wire.kinds {
+            let readable = match captured.plaintext_packets {
                 0 => "no plaintext in any".to_owned(),
                 count => format!("plaintext readable in {count}"),
             };
             self.line(&format!(
                 "  wire  {} × {}, {readable}; one of them: {}",
-                sighting.packets,
-                sighting.kind.word(),
-                sighting.summary
+                captured.packets,
+                captured.kind.word(),
+                captured.summary
             ))?;
-            for line in sighting.dump() {
+            for line in captured.dump() {
                 self.line(&format!("          {line}"))?;
             }
         }

@@ -1,4 +1,4 @@
-//! One TCP stream from a to b, as fast as it goes, and what it cost.
+//! One TCP stream from a to b, as fast as it goes, and its CPU time.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -16,23 +16,24 @@ use uxfrm_bench::pair::processor::{self, CpuTime};
 use uxfrm_bench::pair::{Interrupt, marker};
 use uxfrm_io::Namespace;
 
-/// Bytes per write and read, as iperf3 has it.
+/// Bytes per write and read, as in iperf3.
 const BLOCK: usize = 128 * 1024;
 
-/// How long a read or write may take before its thread looks whether it is to end.
-const TURN: Duration = Duration::from_millis(200);
+/// Timeout of a read or a write, after which its thread checks whether to end.
+const STOP_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long connecting, and the next bytes, may take: a lost packet or two, finding the path's MTU, and a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of connecting, and of the next bytes: allows for lost packets, path MTU discovery and a
+/// busy machine.
+const IO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a count is looked at that stands still.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often a count that stands still is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long the stream runs before it is measured: past slow start.
+/// Warm-up before the measurement: past slow start.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// How often the figure of the moment is told.
-const STEP: Duration = Duration::from_millis(500);
+/// How often the current rate is reported.
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// An established stream, its ends in two namespaces.
 #[derive(Debug)]
@@ -41,12 +42,12 @@ pub(crate) struct Stream {
     server: TcpStream,
 }
 
-/// What was measured between two moments.
+/// Bytes and CPU time between two readings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Throughput {
     /// Bytes that the server read.
     pub(crate) bytes: u64,
-    /// In this time.
+    /// The time between the readings.
     pub(crate) time: Duration,
     /// CPU time of the gateways.
     pub(crate) gateways: CpuTime,
@@ -85,7 +86,7 @@ impl Stream {
             .enter(|| connect_from(from, SocketAddrV4::new(to, port)))?
             .with_context(|| format!("cannot connect from {from} to {to} by TCP"))?;
         let (server, _) = listener.accept()?;
-        server.set_read_timeout(Some(PATIENCE))?;
+        server.set_read_timeout(Some(IO_TIMEOUT))?;
         Ok(Self { client, server })
     }
 
@@ -96,75 +97,75 @@ impl Stream {
         self.server.read_exact(&mut received).context("cannot receive by TCP")
     }
 
-    /// Keeps the stream full for `seconds` after a warm-up; `gateways` are the processes to be charged, `tell` hears
-    /// the Gbit/s of the moment.
+    /// Keeps the stream full for `seconds` after a warm-up. `gateways` are the processes whose CPU
+    /// time counts; `on_rate` gets the current Gbit/s.
     pub(crate) fn measure(
         self,
         seconds: Duration,
         gateways: &[u32],
         interrupt: &Interrupt,
-        tell: impl FnMut(f64) -> io::Result<()>,
+        on_rate: impl FnMut(f64) -> io::Result<()>,
     ) -> anyhow::Result<Throughput> {
         let Self { client, server } = self;
-        server.set_read_timeout(Some(TURN))?;
-        client.set_write_timeout(Some(TURN))?;
+        server.set_read_timeout(Some(STOP_INTERVAL))?;
+        client.set_write_timeout(Some(STOP_INTERVAL))?;
         let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
         thread::scope(|scope| {
             scope.spawn(move || write_until(client, done));
             scope.spawn(move || read_until(server, received, done));
-            let result = watch(received, seconds, gateways, interrupt, tell);
+            let result = watch(received, seconds, gateways, interrupt, on_rate);
             done.store(true, Ordering::Relaxed);
             result
         })
     }
 }
 
-/// Takes the figures while others move the bytes.
+/// Measures while other threads move the bytes.
 fn watch(
     received: &AtomicU64,
     seconds: Duration,
     gateways: &[u32],
     interrupt: &Interrupt,
-    mut tell: impl FnMut(f64) -> io::Result<()>,
+    mut on_rate: impl FnMut(f64) -> io::Result<()>,
 ) -> anyhow::Result<Throughput> {
     arrival(received, 0, interrupt)?;
     interrupt.sleep(WARM_UP)?;
-    let start = Sample::take(received, gateways)?;
+    let start = Meters::take(received, gateways)?;
     let mut last = (start.bytes, start.moment);
     while let Some(left) =
         seconds.checked_sub(start.moment.elapsed()).filter(|left| !left.is_zero())
     {
-        interrupt.sleep(left.min(STEP))?;
+        interrupt.sleep(left.min(REPORT_INTERVAL))?;
         let now = (received.load(Ordering::Relaxed), Instant::now());
-        tell(gbps(now.0 - last.0, now.1 - last.1))?;
+        on_rate(gbps(now.0 - last.0, now.1 - last.1))?;
         last = now;
     }
     arrival(received, start.bytes, interrupt)?;
-    Ok(Sample::take(received, gateways)?.since(&start))
+    Ok(Meters::take(received, gateways)?.since(&start))
 }
 
-/// Waits until more has arrived than `bytes`: another program may have had the processors for all of the time.
+/// Waits until more than `bytes` have arrived: another program may have had the processors.
 fn arrival(received: &AtomicU64, bytes: u64, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + IO_TIMEOUT;
     while received.load(Ordering::Relaxed) <= bytes {
         if Instant::now() > end {
-            bail!("TCP is stuck: nothing came through within {} s", PATIENCE.as_secs());
+            bail!("TCP is stuck: nothing came through within {} s", IO_TIMEOUT.as_secs());
         }
-        interrupt.sleep(LOOK)?;
+        interrupt.sleep(POLL_INTERVAL)?;
     }
     Ok(())
 }
 
-/// All meters, read at one moment.
+/// All counters, read at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct Meters {
     moment: Instant,
     bytes: u64,
     gateways: CpuTime,
     machine: CpuTime,
 }
 
-impl Sample {
+impl Meters {
     fn take(received: &AtomicU64, gateways: &[u32]) -> anyhow::Result<Self> {
         let gateways =
             gateways.iter().map(|&pid| processor::of_process(pid)).sum::<anyhow::Result<_>>()?;
@@ -191,42 +192,47 @@ fn gbps(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / 1e9 / time.as_secs_f64()
 }
 
-/// As `TcpStream::connect`, but from a chosen address.
+/// Like `TcpStream::connect`, from a given address.
 fn connect_from(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<TcpStream> {
     let socket: OwnedFd =
         socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    setsockopt(&socket, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE.as_secs().cast_signed()))?;
+    setsockopt(
+        &socket,
+        sockopt::SendTimeout,
+        &TimeVal::seconds(IO_TIMEOUT.as_secs().cast_signed()),
+    )?;
     bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(from, 0)))?;
     connect(socket.as_raw_fd(), &SockaddrIn::from(to))?;
     Ok(socket.into())
 }
 
-/// Writes until told to stop. A broken stream ends it too: the watcher sees that nothing arrives.
+/// Writes until `done`. A broken stream ends it too, and the measuring thread sees that nothing
+/// arrives.
 fn write_until(mut client: TcpStream, done: &AtomicBool) {
     let block = marker::fill(BLOCK);
     while !done.load(Ordering::Relaxed) {
         match client.write(&block) {
-            Err(error) if !passes(&error) => return,
+            Err(error) if !is_timeout(&error) => return,
             Ok(_) | Err(_) => {}
         }
     }
 }
 
-/// Reads and counts until told to stop, or until the stream ends.
+/// Reads and counts until `done`, or until the stream ends.
 fn read_until(mut server: TcpStream, received: &AtomicU64, done: &AtomicBool) {
     let mut block = vec![0; BLOCK];
     while !done.load(Ordering::Relaxed) {
         match server.read(&mut block) {
             Ok(0) => return,
             Ok(len) => drop(received.fetch_add(len as u64, Ordering::Relaxed)),
-            Err(error) if !passes(&error) => return,
+            Err(error) if !is_timeout(&error) => return,
             Err(_) => {}
         }
     }
 }
 
-/// Whether the error only says that nothing could be done within a turn.
-fn passes(error: &io::Error) -> bool {
+/// Whether the error is only a timeout or an interruption.
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
@@ -235,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_per_second_and_per_gigabyte() {
+    fn throughput_is_per_second_and_per_gigabyte() {
         let throughput = Throughput {
             bytes: 2_000_000_000,
             time: Duration::from_secs(4),
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_over_loopback_is_measured() {
+    fn stream_over_loopback_is_measured() {
         let here = Namespace::current().unwrap();
         let local = (&here, Ipv4Addr::LOCALHOST);
         let mut stream = Stream::connect(local, local).unwrap();
@@ -260,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_ends_a_stream() {
+    fn interrupt_ends_a_stream() {
         let here = Namespace::current().unwrap();
         let local = (&here, Ipv4Addr::LOCALHOST);
         let stream = Stream::connect(local, local).unwrap();

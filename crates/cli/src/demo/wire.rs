@@ -1,4 +1,4 @@
-//! What was on the wire: captured packets sorted by kind, one of each kept as proof.
+//! Captured packets by kind, with one example of each.
 
 use serde::Serialize;
 use uxfrm_bench::pair::{ESP_IN_UDP, marker};
@@ -8,13 +8,13 @@ use uxfrm_packet::tcp::Tcp;
 use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{IpPacket, ParseError, Protocol};
 
-/// Bytes of a packet that are kept to be shown.
+/// Bytes of a packet that are kept to show.
 const SHOWN: usize = 112;
 
-/// The kinds of packets that the demo tells apart.
+/// The kinds of packets that the demo distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Kind {
+pub(crate) enum PacketKind {
     /// A ping, or another ICMP message, in the clear.
     Icmp,
     /// TCP in the clear.
@@ -31,37 +31,38 @@ pub(crate) enum Kind {
 
 /// All packets of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Sighting {
-    pub(crate) kind: Kind,
-    /// How many were seen; a super-packet, which the device would segment, counts once.
+pub(crate) struct CapturedKind {
+    pub(crate) kind: PacketKind,
+    /// The number of packets; a super-packet, which the device would segment, counts once.
     pub(crate) packets: u64,
-    /// In how many of them the plaintext could be read.
+    /// Packets in which the plaintext is readable.
     pub(crate) plaintext_packets: u64,
-    /// One of them in words: the first in which the plaintext could be read, else the first.
+    /// A description of the example: the first packet with readable plaintext, else the first.
     pub(crate) summary: String,
     /// Its first bytes, from the IP header on, in hexadecimal.
     #[serde(serialize_with = "in_hex")]
     pub(crate) head: Vec<u8>,
 }
 
-/// Everything seen on the wire in one case, by kind in the order of their first packets.
+/// All packets on the wire in one case, by kind in the order of their first packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Wire {
-    pub(crate) sightings: Vec<Sighting>,
+pub(crate) struct WireCapture {
+    pub(crate) kinds: Vec<CapturedKind>,
 }
 
-impl Wire {
-    /// Notes an IP packet. What cannot be parsed is noted as [`Kind::Other`].
-    pub(crate) fn note(&mut self, packet: &[u8]) {
+impl WireCapture {
+    /// Records an IP packet, as [`PacketKind::Other`] if it cannot be parsed.
+    pub(crate) fn record(&mut self, packet: &[u8]) {
         let (kind, summary) =
-            describe(packet).unwrap_or_else(|error| (Kind::Other, error.to_string()));
+            describe(packet).unwrap_or_else(|error| (PacketKind::Other, error.to_string()));
         let readable = u64::from(marker::is_visible(packet));
         let head = packet[..packet.len().min(SHOWN)].to_vec();
-        let seen = self.sightings.iter_mut().find(|sighting| sighting.kind == kind);
+        let seen = self.kinds.iter_mut().find(|captured| captured.kind == kind);
         let Some(seen) = seen else {
-            let first = Sighting { kind, packets: 1, plaintext_packets: readable, summary, head };
-            return self.sightings.push(first);
+            let first =
+                CapturedKind { kind, packets: 1, plaintext_packets: readable, summary, head };
+            return self.kinds.push(first);
         };
         seen.packets += 1;
         seen.plaintext_packets += readable;
@@ -70,25 +71,25 @@ impl Wire {
         }
     }
 
-    /// Whether the plaintext could be read in any packet.
+    /// Whether the plaintext is readable in any packet.
     pub(crate) fn shows_plaintext(&self) -> bool {
-        self.sightings.iter().any(|sighting| sighting.plaintext_packets > 0)
+        self.kinds.iter().any(|captured| captured.plaintext_packets > 0)
     }
 
-    /// Whether a packet of this kind was seen.
-    pub(crate) fn has(&self, kind: Kind) -> bool {
-        self.sightings.iter().any(|sighting| sighting.kind == kind)
+    /// Whether there was a packet of this kind.
+    pub(crate) fn has(&self, kind: PacketKind) -> bool {
+        self.kinds.iter().any(|captured| captured.kind == kind)
     }
 
-    /// The kinds seen, in a few words.
+    /// The captured kinds in a few words.
     pub(crate) fn in_short(&self) -> String {
-        let kinds: Vec<&str> = self.sightings.iter().map(|sighting| sighting.kind.word()).collect();
+        let kinds: Vec<&str> = self.kinds.iter().map(|captured| captured.kind.word()).collect();
         let what = if kinds.is_empty() { "nothing".to_owned() } else { kinds.join(", ") };
         if self.shows_plaintext() { format!("{what}; plaintext readable") } else { what }
     }
 }
 
-impl Kind {
+impl PacketKind {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Icmp => "ICMP",
@@ -101,8 +102,8 @@ impl Kind {
     }
 }
 
-impl Sighting {
-    /// The kept bytes as lines of a dump: offset, hexadecimal, printable characters.
+impl CapturedKind {
+    /// A hex dump of the kept bytes: offset, hexadecimal, printable characters.
     pub(crate) fn dump(&self) -> impl Iterator<Item = String> + '_ {
         self.head.chunks(16).enumerate().map(|(line, bytes)| {
             let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -120,35 +121,37 @@ fn in_hex<S: serde::Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S:
     serializer.collect_str(&bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
-/// The kind of an IP packet, and the packet in words.
-fn describe(packet: &[u8]) -> Result<(Kind, String), ParseError> {
+/// The kind of an IP packet and its description.
+fn describe(packet: &[u8]) -> Result<(PacketKind, String), ParseError> {
     let ip = IpPacket::parse(packet)?;
     let (kind, upper) = describe_upper(&ip, ip.upper(packet))?;
     Ok((kind, format!("{} > {}: {upper}", ip.source, ip.destination)))
 }
 
-fn describe_upper(ip: &IpPacket, bytes: &[u8]) -> Result<(Kind, String), ParseError> {
+fn describe_upper(ip: &IpPacket, bytes: &[u8]) -> Result<(PacketKind, String), ParseError> {
     Ok(match ip.protocol {
-        Protocol::ESP => (Kind::Esp, describe_esp(bytes)?),
+        Protocol::ESP => (PacketKind::Esp, describe_esp(bytes)?),
         Protocol::UDP => return describe_udp(bytes),
-        Protocol::ICMP => (Kind::Icmp, describe_icmp(bytes)?),
+        Protocol::ICMP => (PacketKind::Icmp, describe_icmp(bytes)?),
         Protocol::TCP => {
             let Tcp { header, payload, .. } = Tcp::parse(bytes)?;
             let ports = format!("TCP {} > {}", header.source, header.destination);
-            (Kind::Tcp, format!("{ports}, {} bytes of data", payload.len()))
+            (PacketKind::Tcp, format!("{ports}, {} bytes of data", payload.len()))
         }
-        Protocol(number) => (Kind::Other, format!("protocol {number}, {} bytes", bytes.len())),
+        Protocol(number) => {
+            (PacketKind::Other, format!("protocol {number}, {} bytes", bytes.len()))
+        }
     })
 }
 
-fn describe_udp(bytes: &[u8]) -> Result<(Kind, String), ParseError> {
+fn describe_udp(bytes: &[u8]) -> Result<(PacketKind, String), ParseError> {
     let Udp { header, payload, .. } = Udp::parse(bytes)?;
     let (source, destination) = (header.source.get(), header.destination.get());
     let ports = format!("UDP {source} > {destination}");
     if source == ESP_IN_UDP || destination == ESP_IN_UDP {
-        return Ok((Kind::EspInUdp, format!("{ports}, {}", describe_esp(payload)?)));
+        return Ok((PacketKind::EspInUdp, format!("{ports}, {}", describe_esp(payload)?)));
     }
-    Ok((Kind::Udp, format!("{ports}, {} bytes of data", payload.len())))
+    Ok((PacketKind::Udp, format!("{ports}, {} bytes of data", payload.len())))
 }
 
 fn describe_esp(bytes: &[u8]) -> Result<String, ParseError> {
@@ -188,22 +191,27 @@ mod tests {
     #[test]
     fn each_kind_is_told_in_words() {
         let esp = [0, 0, 0x10, 0, 0, 0, 0, 7, 1, 2, 3, 4];
-        let cases: [(u8, Vec<u8>, Kind, &str); 5] = [
+        let cases: [(u8, Vec<u8>, PacketKind, &str); 5] = [
             (
                 50,
                 esp.to_vec(),
-                Kind::Esp,
+                PacketKind::Esp,
                 "ESP spi 0x1000 seq 7, 4 bytes of IV, ciphertext and ICV",
             ),
             (
                 17,
                 udp(0x94, &esp),
-                Kind::EspInUdp,
+                PacketKind::EspInUdp,
                 "UDP 4500 > 4500, ESP spi 0x1000 seq 7, 4 bytes of IV, ciphertext and ICV",
             ),
-            (17, udp(0x95, &esp), Kind::Udp, "UDP 4501 > 4501, 12 bytes of data"),
-            (1, vec![8, 0, 0, 0, 0, 0, 0, 0, 9], Kind::Icmp, "ICMP echo request, 1 bytes of data"),
-            (47, vec![0; 4], Kind::Other, "protocol 47, 4 bytes"),
+            (17, udp(0x95, &esp), PacketKind::Udp, "UDP 4501 > 4501, 12 bytes of data"),
+            (
+                1,
+                vec![8, 0, 0, 0, 0, 0, 0, 0, 9],
+                PacketKind::Icmp,
+                "ICMP echo request, 1 bytes of data",
+            ),
+            (47, vec![0; 4], PacketKind::Other, "protocol 47, 4 bytes"),
         ];
         for (protocol, upper, kind, words) in cases {
             let expected = Ok((kind, format!("192.0.2.1 > 192.0.2.2: {words}")));
@@ -213,42 +221,42 @@ mod tests {
 
     #[test]
     fn packets_are_counted_by_kind_and_one_is_kept() {
-        let mut wire = Wire::default();
+        let mut wire = WireCapture::default();
         let mut clear = vec![8, 0, 0, 0, 0, 0, 0, 0];
         clear.extend(marker::fill(56));
-        wire.note(&packet(50, &[1; 40]));
+        wire.record(&packet(50, &[1; 40]));
         assert!(!wire.shows_plaintext());
-        wire.note(&packet(1, &clear));
-        wire.note(&packet(50, &[2; 40]));
+        wire.record(&packet(1, &clear));
+        wire.record(&packet(50, &[2; 40]));
         let seen: Vec<_> =
-            wire.sightings.iter().map(|s| (s.kind, s.packets, s.plaintext_packets)).collect();
-        assert_eq!(seen, [(Kind::Esp, 2, 0), (Kind::Icmp, 1, 1)]);
-        assert!(wire.shows_plaintext() && wire.has(Kind::Icmp) && !wire.has(Kind::Tcp));
-        assert_eq!(wire.sightings[0].head, packet(50, &[1; 40]));
+            wire.kinds.iter().map(|s| (s.kind, s.packets, s.plaintext_packets)).collect();
+        assert_eq!(seen, [(PacketKind::Esp, 2, 0), (PacketKind::Icmp, 1, 1)]);
+        assert!(wire.shows_plaintext() && wire.has(PacketKind::Icmp) && !wire.has(PacketKind::Tcp));
+        assert_eq!(wire.kinds[0].head, packet(50, &[1; 40]));
         assert_eq!(wire.in_short(), "ESP, ICMP; plaintext readable");
     }
 
     #[test]
-    fn the_proof_of_plaintext_is_kept() {
+    fn example_with_plaintext_is_kept() {
         let (opaque, clear) = (packet(50, &[1; 40]), packet(50, &marker::fill(40)));
-        let mut wire = Wire::default();
+        let mut wire = WireCapture::default();
         for packet in [&opaque, &clear, &packet(50, &marker::fill(48))] {
-            wire.note(packet);
+            wire.record(packet);
         }
-        assert_eq!(wire.sightings[0].head, clear);
-        assert_eq!(wire.sightings[0].plaintext_packets, 2);
+        assert_eq!(wire.kinds[0].head, clear);
+        assert_eq!(wire.kinds[0].plaintext_packets, 2);
     }
 
     #[test]
-    fn a_dump_shows_bytes_and_characters() {
-        let sighting = Sighting {
-            kind: Kind::Esp,
+    fn hex_dump_shows_bytes_and_characters() {
+        let captured = CapturedKind {
+            kind: PacketKind::Esp,
             packets: 1,
             plaintext_packets: 0,
             summary: String::new(),
             head: (0x38..0x4a).chain([0x7f]).collect(),
         };
-        let lines: Vec<String> = sighting.dump().collect();
+        let lines: Vec<String> = captured.dump().collect();
         assert_eq!(lines.len(), 2);
         assert_eq!(
             lines[0],

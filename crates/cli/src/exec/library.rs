@@ -1,4 +1,4 @@
-//! Where the preload library is.
+//! Finds the preload library.
 
 use std::path::{Path, PathBuf};
 
@@ -6,10 +6,10 @@ use anyhow::{Context, bail, ensure};
 
 const NAME: &str = "libuxfrm_redirect.so";
 
-/// Names the library where it is none of the usual places.
+/// Environment variable with the library's path, if it is elsewhere.
 const VARIABLE: &str = "UXFRM_REDIRECT";
 
-/// Finds the library: where the environment says, beside this program, or in `../lib/uxfrm`.
+/// Finds the library: by the environment variable, beside this program, or in `../lib/uxfrm`.
 pub(super) fn find() -> anyhow::Result<PathBuf> {
     let places = match std::env::var_os(VARIABLE) {
         Some(path) => vec![PathBuf::from(path)],
@@ -30,7 +30,7 @@ fn usual_places() -> anyhow::Result<Vec<PathBuf>> {
     Ok(vec![directory.join(NAME), directory.join("../lib/uxfrm").join(NAME)])
 }
 
-/// In `LD_PRELOAD` spaces and colons separate.
+/// `LD_PRELOAD` is split at spaces and colons.
 fn is_one_word(path: &Path) -> bool {
     path.to_str().is_some_and(|path| !path.contains([' ', ':', '\n', '\t', '$']))
 }

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-/// Where programs are when `PATH` does not say.
+/// The default of `PATH`.
 const USUAL_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How many scripts may interpret each other (`fs/exec.c`).
+/// The most nested script interpreters (`fs/exec.c`).
 const MOST_SCRIPTS: usize = 4;
 
 /// Bits of a mode: set-user-id, set-group-id.
@@ -27,10 +27,10 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Finds a program as a shell does, and looks into its file.
+    /// Finds a program as a shell does, and inspects its file.
     ///
     /// # Errors
-    /// When there is none, or it is static, gives other privileges or is of another architecture than this one.
+    /// If there is none, or it is static, set-user-id or of another architecture.
     pub(super) fn find(name: &OsStr) -> anyhow::Result<Self> {
         let path = locate(name)?;
         let binary = interpreter(&path)?;
@@ -38,12 +38,12 @@ impl Program {
         Ok(Self { path, binary, loader })
     }
 
-    /// What is run.
+    /// The file to run.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same, or its interpreter where it is a script.
+    /// The file, or its interpreter if it is a script.
     pub(super) fn binary(&self) -> &Path {
         &self.binary
     }
@@ -71,7 +71,7 @@ fn is_executable(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// The binary that runs a file: itself, or what its `#!` lines lead to.
+/// The binary that runs a file: itself, or the interpreter of its `#!` line.
 fn interpreter(path: &Path) -> anyhow::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..=MOST_SCRIPTS {
@@ -113,7 +113,7 @@ fn loader(binary: &Path) -> anyhow::Result<PathBuf> {
 /// The program header that names the loader.
 const PT_INTERP: u32 = 3;
 
-/// The ELF header of this program: class, byte order and machine are what a preload library needs.
+/// The ELF header of this program: a preload library needs the same class, byte order and machine.
 fn own_header() -> anyhow::Result<[u8; 64]> {
     read_at(&mut File::open("/proc/self/exe").context("is /proc mounted?")?, 0)
 }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn this_test_is_a_dynamic_program_and_a_script_is_its_interpreter() {
+    fn dynamic_program_and_its_script_are_found() {
         let own = std::env::current_exe().unwrap();
         let program = Program::find(own.as_os_str()).unwrap();
         assert_eq!((program.path(), program.binary()), (&*own, &*own));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_take_no_library_are_refused() {
+    fn programs_that_cannot_be_preloaded_are_refused() {
         let own = fs::read(std::env::current_exe().unwrap()).unwrap();
         let (_directory, path) = written(0o4755, &own);
         assert!(complaint(&path).contains("set-user-id"), "{}", complaint(&path));

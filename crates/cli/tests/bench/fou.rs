@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::report;
 
 #[test]
-fn every_row_has_its_figures_and_the_published_ones() {
+fn fou_rows_have_measured_and_published_figures() {
     let directory = tempfile::tempdir().unwrap();
     let page = directory.path().join("fou.html");
     let page_option = ["--html".as_ref(), page.as_os_str()];

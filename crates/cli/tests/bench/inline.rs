@@ -3,7 +3,7 @@
 use super::report;
 
 #[test]
-fn all_paths_carry_packets_both_ways() {
+fn inline_paths_pass_packets_in_both_directions() {
     let Some(report) = report("inline", &[]) else { return };
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 16);

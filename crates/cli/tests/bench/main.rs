@@ -1,5 +1,5 @@
-//! Benches that move real traffic, very short. They need root and `/dev/net/tun`; without them a test says `not run: REASON`, and fails where
-//! `CI=true`.
+//! Short runs of benches with real traffic. They need root and `/dev/net/tun`; without them a test
+//! prints `not run: REASON`, and fails with `CI=true`.
 
 mod fou;
 mod inline;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What a bench reports; `None` where it can't run.
+/// The report of a bench; `None` if it can't run.
 fn report(bench: &str, options: &[&OsStr]) -> Option<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uxfrm"));
     let output = command.args(["bench", bench, "--quick", "--json", "-"]).args(options).output();

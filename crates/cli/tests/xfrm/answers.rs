@@ -1,4 +1,4 @@
-//! The same bytes from the wire, the same text.
+//! The same answers from the wire give the same text.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -14,22 +14,22 @@ use zerocopy::{FromZeros as _, IntoBytes as _};
 use crate::programs::{ip, is_new, run_ip, run_ours};
 use crate::server::Server;
 
-/// Which `ip` the answers are for.
+/// The `ip` that the answers are for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// Debian's: without what it does not print.
+    /// Debian's: without attributes that it does not print.
     Old,
-    /// All.
+    /// iproute2 7: all attributes.
     New,
 }
 
 #[test]
-fn the_same_states_are_the_same_text() {
+fn states_have_the_same_text() {
     compare(state, "state");
 }
 
 #[test]
-fn the_same_policies_are_the_same_text() {
+fn policies_have_the_same_text() {
     compare(policy, "policy");
 }
 
@@ -53,9 +53,9 @@ fn compare<S: Strategy<Value = Request>>(strategy: impl Fn(Known) -> S, object: 
     }
 }
 
-/// Filters choose alike.
+/// Filters select the same objects.
 #[test]
-fn the_same_lists_have_the_same_members() {
+fn filtered_lists_have_the_same_members() {
     let Some(ip) = ip() else { return };
     let mut runner = TestRunner::deterministic();
     let answers = |object: &str, runner: &mut TestRunner| -> Vec<Request> {
@@ -109,9 +109,9 @@ fn the_same_lists_have_the_same_members() {
     }
 }
 
-/// Infos and defaults, of which there is one answer each.
+/// Infos and defaults, with one answer each.
 #[test]
-fn the_same_counts_are_the_same_text() {
+fn counts_and_defaults_have_the_same_text() {
     let Some(ip) = ip() else { return };
     let server = Server::start(Vec::new());
     for words in ["state count", "policy count", "policy getdefault"] {
@@ -124,9 +124,9 @@ fn the_same_counts_are_the_same_text() {
     }
 }
 
-/// Whatever a state has, its JSON is JSON.
+/// JSON output is valid for any state.
 #[test]
-fn lists_are_json() {
+fn lists_are_valid_json() {
     let mut runner = TestRunner::deterministic();
     let (state, policy) = (state(Known::New), policy(Known::New));
     for (object, count) in [("state", 50), ("policy", 50)] {
@@ -169,7 +169,7 @@ fn family() -> impl Strategy<Value = u16> {
     prop_oneof![4 => Just(2_u16), 4 => Just(10), 1 => Just(0)]
 }
 
-/// Small ones that lists ask for, and any.
+/// Small numbers that filters use, and any others.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![0..5_u32, any::<u32>()]
 }
@@ -208,7 +208,7 @@ fn selector() -> impl Strategy<Value = RawSelector> {
 
 fn limits() -> impl Strategy<Value = (RawLimits, RawUsage)> {
     let limit = || prop_oneof![Just(u64::MAX), Just(0), any::<u64>()];
-    // As far as calendars agree.
+    // Within the dates that both programs format alike.
     let time = || prop_oneof![Just(0_u64), 1_u64..4_000_000_000];
     let four = || (limit(), limit(), limit(), limit());
     (four(), four(), any::<[u64; 2]>(), time(), time()).prop_map(
@@ -302,7 +302,7 @@ fn templates() -> impl Strategy<Value = Vec<u8>> {
             pad: 0,
             source,
             reqid,
-            mode: if mode == 5 { 0 } else { mode }, // a name for us, a number for iproute2
+            mode: if mode == 5 { 0 } else { mode }, // we print a name, iproute2 a number
             share,
             optional,
             pad2: 0,
@@ -321,7 +321,7 @@ fn context() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// What both programs print.
+/// Attributes that both programs print.
 fn common() -> Vec<BoxedStrategy<Option<Attribute>>> {
     vec![
         attribute(Type::Mark, mark()),

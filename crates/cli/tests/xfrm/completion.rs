@@ -7,7 +7,7 @@ use crate::programs::uxfrm;
 
 const UXFRM: &str = env!("CARGO_BIN_EXE_uxfrm");
 
-/// What bash offers at the end of a command line.
+/// bash's completions at the end of a command line.
 fn offered(line: &str) -> Option<Vec<String>> {
     let words: Vec<String> = line.split(' ').map(|word| format!("'{word}'")).collect();
     let script = format!(
@@ -20,7 +20,7 @@ fn offered(line: &str) -> Option<Vec<String>> {
     said(Command::new("bash").args(["--norc", "-c", &script]), "bash")
 }
 
-/// The lines that a shell printed, which finds our `uxfrm` first; `None` without that shell.
+/// The lines that a shell printed, with our `uxfrm` first in `PATH`; `None` without that shell.
 fn said(shell: &mut Command, name: &str) -> Option<Vec<String>> {
     let ours = Path::new(UXFRM).parent().unwrap().display();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -34,8 +34,8 @@ fn said(shell: &mut Command, name: &str) -> Option<Vec<String>> {
     Some(text.lines().map(str::to_owned).collect())
 }
 
-/// An interactive zsh in a terminal of its own, in which `$READY` gets our script: types each argument, completes it, and prints the line
-/// that it then has.
+/// An interactive zsh in its own terminal, in which `$READY` loads our script: types each argument,
+/// completes it, and prints the resulting line.
 const ZSH: &str = r#"
 zmodload zsh/zpty
 lines=$(mktemp)
@@ -55,7 +55,7 @@ rm $lines
 "#;
 
 #[test]
-fn bash_completes_commands_and_the_words_of_their_grammars() {
+fn bash_completes_commands_and_grammar_words() {
     for (line, words) in [
         ("uxfrm xf", &["xfrm"][..]),
         ("uxfrm completions ba", &["bash"]),
@@ -76,7 +76,7 @@ fn bash_completes_commands_and_the_words_of_their_grammars() {
 }
 
 #[test]
-fn zsh_completes_commands_and_the_words_of_their_grammars() {
+fn zsh_completes_commands_and_grammar_words() {
     let lines = [
         ("uxfrm completions ba", "uxfrm completions bash "),
         ("uxfrm xfrm -s state al", "uxfrm xfrm -s state allocspi "),
@@ -93,7 +93,7 @@ fn zsh_completes_commands_and_the_words_of_their_grammars() {
         "fpath=({} $fpath); autoload -U compinit; compinit -u -D",
         directory.path().display()
     );
-    // A script that is installed is loaded by the first completion, which has to work as well.
+    // An installed script is loaded by the first completion, which must work too.
     for (ready, lines) in [
         ("autoload -U compinit; compinit -u -D; source <(uxfrm completions zsh)", &lines[..]),
         (&installed, &lines[1..]),
@@ -108,7 +108,7 @@ fn zsh_completes_commands_and_the_words_of_their_grammars() {
 }
 
 #[test]
-fn fish_completes_commands_and_the_words_of_their_grammars() {
+fn fish_completes_commands_and_grammar_words() {
     for (line, words) in [
         ("uxfrm fo", &["fou"][..]),
         ("uxfrm xfrm -s state al", &["allocspi"]),
@@ -124,14 +124,14 @@ fn fish_completes_commands_and_the_words_of_their_grammars() {
         let Some(offered) = said(shell.args(["--no-config", "-c", script, line]), "fish") else {
             return;
         };
-        // What a word means stands behind a tab.
+        // A word's description follows a tab.
         let offered = offered.iter().map(|one| one.split('\t').next().unwrap());
         assert_eq!(offered.collect::<Vec<_>>(), words, "{line}");
     }
 }
 
 #[test]
-fn each_shell_has_a_script_that_asks_for_the_grammar() {
+fn each_completion_script_asks_for_the_grammar() {
     for shell in ["bash", "zsh", "fish"] {
         let outcome = uxfrm(&["completions", shell]);
         assert_eq!(outcome.code, Some(0));
@@ -142,7 +142,7 @@ fn each_shell_has_a_script_that_asks_for_the_grammar() {
 }
 
 #[test]
-fn each_command_has_a_manual_page() {
+fn every_command_has_a_manual_page() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("man8");
     assert_eq!(uxfrm(&["man", path.to_str().unwrap()]).code, Some(0));

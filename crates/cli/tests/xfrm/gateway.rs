@@ -1,4 +1,4 @@
-//! `uxfrm xfrm` and a running gateway: what is said is done, refusals are the kernel's, batches tell their lines.
+//! `uxfrm xfrm` with a running gateway: effects, the kernel's errors, and line numbers of batches.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, Command, Output, Stdio};
@@ -28,7 +28,7 @@ impl Gateway {
         };
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("gateway.toml");
-        // By default what the last run had protected would be held in the next test.
+        // By default the next test would hold what this run protected.
         let store = directory.path().join("sequences");
         let text = format!("control.enabled = true\nxfrm.sequences = {store:?}\n");
         std::fs::write(&path, text).unwrap();
@@ -56,7 +56,7 @@ impl Gateway {
     fn feed(&self, words: &str, input: &str) -> Outcome {
         let mut child = self.spawn(words);
         let mut stdin = child.stdin.take().unwrap();
-        let _ = stdin.write_all(input.as_bytes()); // it may end before it has read all
+        let _ = stdin.write_all(input.as_bytes()); // it may end before it has read all input
         drop(stdin);
         let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -81,7 +81,7 @@ fn state(spi: u32) -> String {
 const POLICY: &str = "policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out tmpl src 10.0.0.1 dst 10.0.0.2 proto esp reqid 1 mode tunnel";
 
 #[test]
-fn what_is_said_is_done_and_refusals_are_the_kernels() {
+fn commands_take_effect_and_errors_are_the_kernels() {
     let Some(gateway) = Gateway::start() else { return };
     let done = |words: &str| {
         let outcome = gateway.xfrm(words);
@@ -128,15 +128,16 @@ fn what_is_said_is_done_and_refusals_are_the_kernels() {
 }
 
 #[test]
-fn without_a_gateway_it_says_so() {
+fn missing_gateway_is_reported() {
     let outcome = crate::programs::uxfrm(&["xfrm", "-control", "/nonexistent", "state"]);
     assert_eq!(outcome.code, Some(1));
     assert!(outcome.err.starts_with("no uxfrm answers at /nonexistent"), "{outcome:?}");
 }
 
-/// A few hundred lines are several datagrams; those that fail are told in order, with their own words.
+/// A few hundred lines are several datagrams; failed lines are reported in order with their own
+/// errors.
 #[test]
-fn batches_tell_the_lines_that_fail() {
+fn batch_reports_failed_lines_in_order() {
     let Some(gateway) = Gateway::start() else { return };
     let mut script = String::from("# comment\n\n");
     for spi in 0..500 {
@@ -166,9 +167,10 @@ fn batches_tell_the_lines_that_fail() {
     );
 }
 
-/// As with iproute2, though they were on their way already: what a script takes away in its last lines, it does where all went well.
+/// Lines after a failed one have no effect, as with iproute2, although they were already sent: a
+/// script's last lines may delete what its first ones added.
 #[test]
-fn nothing_behind_a_line_that_fails_is_carried_out() {
+fn batch_stops_at_the_first_failed_line() {
     let Some(gateway) = Gateway::start() else { return };
     let states = |from: u32| (from..from + 300).map(|spi| format!("{}\n", state(spi)));
     let script: String = states(0x1000)
@@ -187,7 +189,7 @@ fn nothing_behind_a_line_that_fails_is_carried_out() {
 }
 
 #[test]
-fn many_are_deleted_by_a_filter() {
+fn deleteall_deletes_by_filter() {
     let Some(gateway) = Gateway::start() else { return };
     let script: String = (0..300).map(|spi| format!("{}\n", state(0x1000 + spi))).collect();
     assert_eq!(gateway.feed("-batch -", &(script + POLICY)).code, Some(0));
@@ -202,9 +204,9 @@ fn many_are_deleted_by_a_filter() {
     assert_eq!(gateway.xfrm("state").out + &gateway.xfrm("policy").out, "");
 }
 
-/// Events are shown as they come, without keys if so asked.
+/// Monitors print events as they arrive, without keys if asked.
 #[test]
-fn monitors_show_events() {
+fn monitor_prints_events() {
     let Some(gateway) = Gateway::start() else { return };
     let mut watching = gateway.spawn("monitor nokeys");
     let mut json = gateway.spawn("-j monitor SA policy");
@@ -212,7 +214,7 @@ fn monitors_show_events() {
         BufReader::new(watching.stdout.take().unwrap()).lines(),
         BufReader::new(json.stdout.take().unwrap()).lines(),
     );
-    // They listen when they have been welcomed; until one tells of it, it is said again.
+    // Monitors listen only after the greeting, so the change is repeated until each printed one.
     let (sink, first) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
@@ -241,7 +243,7 @@ fn monitors_show_events() {
         events.push(told.unwrap_or_else(|| panic!("no event: {line}")).0.to_owned());
     }
     events.dedup();
-    // Whoever was heard first, states were added before: the JSON monitor may have begun to listen behind them.
+    // The JSON monitor may have begun to listen after the first states were added.
     let last = events.iter().skip_while(|event| *event == "add-state");
     assert_eq!(last.collect::<Vec<_>>(), ["flush-state", "add-policy", "set-default"]);
     for mut child in [watching, json] {

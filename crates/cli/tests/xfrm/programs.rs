@@ -8,7 +8,7 @@ use crate::server::Server;
 
 const UXFRM: &str = env!("CARGO_BIN_EXE_uxfrm");
 
-/// What a program said and how it ended.
+/// A program's output and exit code.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) out: String,
@@ -16,7 +16,7 @@ pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
 }
 
-/// `ip`, if there is one; without it these tests say so, and fail where `CI=true`.
+/// `ip`, if there is one; without it these tests print `not run`, and fail with `CI=true`.
 pub(crate) fn ip() -> Option<PathBuf> {
     let named = std::env::var_os("UXFRM_TEST_IP").map(PathBuf::from);
     let found = named.or_else(|| {
@@ -38,7 +38,7 @@ pub(crate) fn is_new(ip: &Path) -> bool {
     String::from_utf8_lossy(&output.stderr).contains("pcpu-num")
 }
 
-/// `ip WORDS` with the server in the kernel's place.
+/// Runs `ip WORDS` with the server in the kernel's place.
 pub(crate) fn run_ip(ip: &Path, server: &Server, words: &[&str], input: &str) -> Outcome {
     let mut command = Command::new(UXFRM);
     command.args(["exec", "--control"]).arg(server.path()).arg("--").arg(ip).args(words);
@@ -47,14 +47,14 @@ pub(crate) fn run_ip(ip: &Path, server: &Server, words: &[&str], input: &str) ->
     run(command, input)
 }
 
-/// `uxfrm xfrm WORDS`.
+/// Runs `uxfrm xfrm WORDS`.
 pub(crate) fn run_ours(server: &Server, words: &[&str], input: &str) -> Outcome {
     let mut command = Command::new(UXFRM);
     command.args(["xfrm", "-control"]).arg(server.path()).args(words);
     run(command, input)
 }
 
-/// Any `uxfrm`.
+/// Runs `uxfrm WORDS`.
 pub(crate) fn uxfrm(words: &[&str]) -> Outcome {
     let mut command = Command::new(UXFRM);
     command.args(words);

@@ -1,4 +1,4 @@
-//! The same words, the same bytes on the wire.
+//! The same arguments give the same bytes on the wire.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use crate::programs::{ip, is_new, run_ip, run_ours};
 use crate::server::Server;
 
-/// Every word of the grammar that Debian's iproute2 knows.
+/// Lines with every keyword that Debian's iproute2 knows.
 const LINES: &str = "
 state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x100 reqid 1 mode tunnel enc cbc(aes) 0x00112233445566778899aabbccddeeff auth hmac(sha1) 0x0001
 s a dst 10.0.0.2 proto esp spi 1 aead rfc4106(gcm(aes)) 1234567890123456dcba 128 mode t sel src 10.1.2.3/24 dst 10.2.0.0/16
@@ -58,7 +58,7 @@ policy setdefault out accept
 policy getdefault
 ";
 
-/// What only iproute2 7 knows.
+/// Lines that only iproute2 7 knows.
 const NEW_LINES: &str = "
 state add dst 10.0.0.2 proto esp spi 1 enc a b dir in pcpu-num 3
 state add dst 10.0.0.2 proto esp spi 1 enc a b flag esn dir out
@@ -75,7 +75,7 @@ state add dst 10.0.0.2 proto esp spi 1 enc a b offload dev lo dir out
 ";
 
 #[test]
-fn the_same_words_are_the_same_bytes() {
+fn batch_lines_are_the_same_bytes() {
     let Some(ip) = ip() else { return };
     let more = if is_new(&ip) { NEW_LINES } else { OLD_LINES };
     let random = random_lines(300).join("\n");
@@ -94,12 +94,13 @@ fn the_same_words_are_the_same_bytes() {
     assert_eq!((ours.code, ours.err.as_str()), (Some(0), ""));
     let ours = server.take();
     for ((line, theirs), ours) in script.lines().zip(theirs).zip(&ours) {
-        assert_eq!(hex(&essence(&theirs)), hex(&essence(ours)), "{line}");
+        assert_eq!(hex(&comparable(&theirs)), hex(&comparable(ours)), "{line}");
     }
     assert_eq!(ours.len(), script.lines().count());
 }
 
-/// One at a time nothing differs, not even what a pipeline does without; and lists, which end iproute2's batches.
+/// Single commands are compared in full, without the exceptions of a pipeline; so are lists, which
+/// would end a batch of iproute2.
 #[test]
 fn single_commands_are_the_same_bytes() {
     let Some(ip) = ip() else { return };
@@ -121,7 +122,7 @@ fn single_commands_are_the_same_bytes() {
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         if line.contains("proto 50") {
-            continue; // a name for iproute2, a name or number for us
+            continue; // iproute2 takes a name, we a name or a number
         }
         let theirs = run_ip(&ip, &server, &words, "");
         let theirs_heard = server.take();
@@ -130,23 +131,24 @@ fn single_commands_are_the_same_bytes() {
         let ours_heard = server.take();
         assert_eq!((theirs.out, theirs.code), (ours.out, ours.code), "{line}");
         let shown = |heard: Vec<Vec<u8>>| -> Vec<String> {
-            heard.into_iter().map(|bytes| hex(&numberless(bytes))).collect()
+            heard.into_iter().map(|bytes| hex(&without_sequence(bytes))).collect()
         };
         assert_eq!(shown(theirs_heard), shown(ours_heard), "{line}");
     }
 }
 
-/// A request but for what differs from run to run, for the acknowledgement that a pipeline does without, and for the word that it ends where
-/// one is refused.
-fn essence(bytes: &[u8]) -> Vec<u8> {
-    let mut bytes = numberless(bytes.to_vec());
+/// A request without parts that differ between runs, without the acknowledgement that a pipeline
+/// omits, and without the flag that stops it at an error.
+fn comparable(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = without_sequence(bytes.to_vec());
     bytes[6] &= !4;
     bytes[7] &= !0x40;
     bytes
 }
 
-/// Without its number; and without two bytes of `encap` that iproute2 leaves as it finds them.
-fn numberless(mut bytes: Vec<u8>) -> Vec<u8> {
+/// Without the sequence number, and without two bytes of `encap` that iproute2 leaves
+/// uninitialized.
+fn without_sequence(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[8..12].fill(0);
     let header = [28_u8, 0, 4, 0]; // length and type of XFRMA_ENCAP
     if let Some(place) = bytes.windows(4).position(|window| window == header) {
@@ -166,7 +168,7 @@ fn random_lines(count: usize) -> Vec<String> {
     (0..count).map(|_| lines.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-/// Some of several parts, in any order.
+/// A subset of these parts, in any order.
 fn some_of(parts: Vec<BoxedStrategy<String>>) -> impl Strategy<Value = String> {
     let each: Vec<_> = parts
         .into_iter()

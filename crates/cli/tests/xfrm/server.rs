@@ -1,4 +1,5 @@
-//! A server that takes every request and answers as it is told to: it speaks the control socket's greeting and netlink.
+//! A server that accepts every request and gives prepared answers, with the control socket's
+//! greeting and netlink.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -14,7 +15,7 @@ use uxfrm_netlink::client::{RawPolicy, RawSa, Request};
 use uxfrm_netlink::{Flags, Message, MessageType, Messages};
 use zerocopy::FromZeros as _;
 
-/// A running server and what it has heard.
+/// A running server and the requests that it received.
 pub(crate) struct Server {
     directory: TempDir,
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -27,7 +28,7 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
 impl Server {
-    /// Answers dumps with `dump`, and all else with something of the right type.
+    /// Answers dumps with `dump`, and other requests with a message of the right type.
     pub(crate) fn start(dump: Vec<Request>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket =
@@ -56,7 +57,7 @@ impl Server {
         self.directory.path().join("socket")
     }
 
-    /// The requests so far, in their order; it begins anew.
+    /// Takes the requests received so far, in order.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.heard.lock().unwrap())
     }
@@ -121,12 +122,12 @@ impl Client {
     }
 
     fn send(&self, datagram: &[u8]) {
-        // A client that has gone needs no answer.
+        // The client may be gone.
         let _ = send(self.socket.as_raw_fd(), datagram, MsgFlags::MSG_NOSIGNAL);
     }
 }
 
-/// What a request for one thing gets.
+/// The answer to a request for one object.
 fn content(kind: MessageType) -> Option<Request> {
     let new = |kind| Request::new(kind, Flags::empty());
     if matches!(kind, MessageType::GetSa | MessageType::AllocSpi) {
@@ -151,7 +152,7 @@ fn content(kind: MessageType) -> Option<Request> {
     Some(info)
 }
 
-/// A message of netlink's own.
+/// A netlink control message.
 fn header(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = u32::try_from(16 + body.len()).unwrap().to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());

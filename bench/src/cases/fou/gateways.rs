@@ -1,0 +1,175 @@
+//! Two namespaces with a wire between them and a gateway in each, `uxfrm run` of this executable.
+//! They end when dropped.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use anyhow::{Context, anyhow, bail};
+use tempfile::TempDir;
+use uxfrm_daemon::upgrade::gateway_of;
+use uxfrm_io::Namespace;
+use uxfrm_io::rtnetlink::{Prefix, Rtnetlink};
+
+use super::plan::{FouTunnel, TunnelSide};
+
+/// CPU time of processes.
+pub(super) type CpuTime = Duration;
+
+const WIRE: &str = "wire0";
+/// The line that a gateway logs once it forwards.
+const READY: &str = "uxfrm: ready";
+
+/// Both gateways.
+#[derive(Debug)]
+pub(super) struct GatewayPair {
+    left: TunnelGateway,
+    right: TunnelGateway,
+    _files: TempDir,
+}
+
+/// The two ends of a connection through a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endpoints<'a> {
+    pub(super) from: &'a Namespace,
+    pub(super) to: (&'a Namespace, IpAddr),
+}
+
+#[derive(Debug)]
+struct TunnelGateway {
+    namespace: Namespace,
+    child: Child,
+}
+
+impl GatewayPair {
+    /// Wires the namespaces and starts gateways with these tunnels.
+    pub(super) fn start(tunnels: &[FouTunnel]) -> anyhow::Result<Self> {
+        let (left, right) = (namespace()?, namespace()?);
+        left.enter(|| Rtnetlink::open()?.add_veth(WIRE, WIRE, right.as_fd()))??;
+        let files = tempfile::tempdir()?;
+        Ok(Self {
+            left: TunnelGateway::start(left, TunnelSide::Left, tunnels, files.path())?,
+            right: TunnelGateway::start(right, TunnelSide::Right, tunnels, files.path())?,
+            _files: files,
+        })
+    }
+
+    /// The endpoints of a connection from left to right through a tunnel.
+    pub(super) fn ends(&self, tunnel: FouTunnel) -> Endpoints<'_> {
+        let to = (&self.right.namespace, tunnel.inner(TunnelSide::Right).0);
+        Endpoints { from: &self.left.namespace, to }
+    }
+
+    /// CPU time of both so far.
+    pub(super) fn cpu_time(&self) -> anyhow::Result<CpuTime> {
+        let used =
+            |child: &Child| of_process(gateway_of(child.id()).context("a gateway has no process")?);
+        Ok(used(&self.left.child)? + used(&self.right.child)?)
+    }
+}
+
+impl TunnelGateway {
+    fn start(
+        namespace: Namespace,
+        side: TunnelSide,
+        tunnels: &[FouTunnel],
+        files: &Path,
+    ) -> anyhow::Result<Self> {
+        namespace.enter(|| configure_wire(side, tunnels))??;
+        let config = write(side, tunnels, files)?;
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["run", "--until-stdin-ends"]).arg(config);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = namespace.enter(|| command.spawn())?.context("cannot start a gateway")?;
+        let mut gateway = Self { namespace, child };
+        gateway.wait_until_ready()?;
+        gateway.namespace.enter(|| configure_tunnels(side, tunnels))??;
+        Ok(gateway)
+    }
+
+    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let stderr = self.child.stderr.take().ok_or_else(|| anyhow!("a gateway has no stderr"))?;
+        let (mut reader, mut said) = (BufReader::new(stderr), String::new());
+        loop {
+            let before = said.len();
+            if reader.read_line(&mut said)? == 0 {
+                bail!("a gateway ended at its start:\n{said}");
+            }
+            if said[before..].trim() == READY {
+                break;
+            }
+        }
+        // Drains stderr, so that a gateway that logs does not block.
+        thread::spawn(move || reader.read_to_end(&mut Vec::new()));
+        Ok(())
+    }
+}
+
+impl Drop for TunnelGateway {
+    fn drop(&mut self) {
+        // It ends with its standard input. An error could not be reported here.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn namespace() -> anyhow::Result<Namespace> {
+    Namespace::new().context("the bench needs root, for network namespaces and TUN devices")
+}
+
+/// Adds the wire's addresses, one for each tunnel, in the namespace of the calling thread.
+fn configure_wire(side: TunnelSide, tunnels: &[FouTunnel]) -> anyhow::Result<()> {
+    let mut kernel = Rtnetlink::open()?;
+    for link in ["lo", WIRE] {
+        let index = kernel.link(link)?.index;
+        kernel.set_up(index)?;
+    }
+    let wire = kernel.link(WIRE)?.index;
+    for tunnel in tunnels {
+        kernel.add_address(wire, prefix(tunnel.outer(side).into(), 24)?)?;
+    }
+    Ok(())
+}
+
+/// Adds the tunnels' inner addresses, whose prefixes are the routes.
+fn configure_tunnels(side: TunnelSide, tunnels: &[FouTunnel]) -> anyhow::Result<()> {
+    let mut kernel = Rtnetlink::open()?;
+    for tunnel in tunnels {
+        let (own, length) = tunnel.inner(side);
+        let index = kernel.link(&tunnel.name())?.index;
+        kernel.add_address(index, prefix(own, length)?)?;
+    }
+    Ok(())
+}
+
+fn prefix(address: IpAddr, length: u8) -> anyhow::Result<Prefix> {
+    Prefix::new(address, length).with_context(|| format!("{address}/{length}"))
+}
+
+/// Writes the configuration of one gateway and returns its path.
+fn write(side: TunnelSide, tunnels: &[FouTunnel], files: &Path) -> anyhow::Result<PathBuf> {
+    let directory = files.join(format!("{side:?}"));
+    fs::create_dir(&directory)?;
+    let lines: String = tunnels.iter().map(|tunnel| tunnel.lines(side)).collect();
+    fs::write(directory.join("tunnels.batch"), lines)?;
+    let config = directory.join("config.toml");
+    let text = "host.guard = 'off'\ncontrol.enabled = false\ntunnel.batch = ['tunnels.batch']\nxfrm.sequences = 'sequences'\n";
+    fs::write(&config, text)?;
+    Ok(config)
+}
+
+/// CPU time of all threads of a process: the first number of `/proc/PID/task/TID/schedstat`, in
+/// nanoseconds.
+fn of_process(pid: u32) -> anyhow::Result<CpuTime> {
+    let mut nanoseconds = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).context("a gateway has ended")? {
+        let text = fs::read_to_string(task?.path().join("schedstat"))?;
+        let first = text.split_ascii_whitespace().next();
+        nanoseconds += first.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(Duration::from_nanos(nanoseconds))
+}

@@ -1,0 +1,254 @@
+//! SAs and policies of two gateways that protect traffic between them.
+
+use std::net::IpAddr;
+
+use uxfrm_crypto::{KeyMaterial, Transform};
+use uxfrm_engine::sa::config::{ReplayConfig, SaExtraFlags, SaFlags};
+use uxfrm_engine::{
+    Action, Direction, Family, IfId, Level, Limits, Mark, Mode, Policy, PolicyFlags, PolicyIndex,
+    PolicyKind, Prefix, Priority, Reqid, SaConfig, SaId, SaProtocol, SaTransform, Selector,
+    Settings, Spi, Template, UdpEncap, UdpEncapKind,
+};
+
+use crate::Rng;
+
+/// ESP algorithms by short names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+#[rustfmt::skip]
+pub enum Suite {
+    Gcm128, Gcm256, Ccm128, Gmac128, ChaCha20, CbcSha1, CbcSha256, CbcSha512, CtrSha1, CbcXcbc, CbcCmac, NullSha1,
+}
+
+impl Suite {
+    /// All of them.
+    #[rustfmt::skip]
+    pub const ALL: [Self; 12] = [
+        Self::Gcm128, Self::Gcm256, Self::Ccm128, Self::Gmac128, Self::ChaCha20, Self::CbcSha1, Self::CbcSha256,
+        Self::CbcSha512, Self::CtrSha1, Self::CbcXcbc, Self::CbcCmac, Self::NullSha1,
+    ];
+
+    /// The transform with keys made from `seed`.
+    ///
+    /// # Panics
+    /// Never: the names are the kernel's.
+    #[must_use]
+    pub fn with_keys(self, seed: u64) -> SaTransform {
+        let pair = |cipher, auth| Transform::cipher_auth(cipher, Some(auth));
+        let cbc = Some(("cbc(aes)", 128));
+        let transform = match self {
+            Self::Gcm128 => Transform::aead("rfc4106(gcm(aes))", 160, 128),
+            Self::Gcm256 => Transform::aead("rfc4106(gcm(aes))", 288, 128),
+            Self::Ccm128 => Transform::aead("rfc4309(ccm(aes))", 152, 128),
+            Self::Gmac128 => Transform::aead("rfc4543(gcm(aes))", 160, 128),
+            Self::ChaCha20 => Transform::aead("rfc7539esp(chacha20,poly1305)", 288, 128),
+            Self::CbcSha1 => pair(cbc, ("hmac(sha1)", 160, None)),
+            Self::CbcSha256 => pair(cbc, ("hmac(sha256)", 256, Some(128))),
+            Self::CbcSha512 => pair(cbc, ("hmac(sha512)", 512, None)),
+            Self::CtrSha1 => pair(Some(("rfc3686(ctr(aes))", 160)), ("hmac(sha1)", 160, None)),
+            Self::CbcXcbc => pair(cbc, ("xcbc(aes)", 128, None)),
+            Self::CbcCmac => pair(cbc, ("cmac(aes)", 128, None)),
+            Self::NullSha1 => pair(None, ("hmac(sha1)", 160, None)),
+        };
+        let transform = transform.expect("the kernel's names");
+        let mut rng = Rng::new(seed);
+        let mut key = |len| {
+            let mut bytes = vec![0; len];
+            rng.fill(&mut bytes);
+            KeyMaterial::from(bytes)
+        };
+        SaTransform {
+            transform,
+            encryption_key: key(transform.key_len()),
+            authentication_key: key(transform.auth_key_len()),
+        }
+    }
+
+    /// Whether the payload is encrypted.
+    #[must_use]
+    pub fn hides(self) -> bool {
+        !matches!(self, Self::Gmac128 | Self::NullSha1)
+    }
+}
+
+/// How two gateways protect traffic between them.
+#[derive(Clone, Debug)]
+pub struct Wrapping {
+    /// Transport mode between the gateways, or tunnel mode between the networks behind them.
+    pub mode: Mode,
+    /// Family of the plain packets.
+    pub inner: Family,
+    /// Family of the gateways' addresses; the same as `inner` in transport mode.
+    pub outer: Family,
+    /// Algorithms.
+    pub suite: Suite,
+    /// Replay window; 0 disables the check.
+    pub window: u32,
+    /// Flags of the SAs.
+    pub flags: SaFlags,
+    /// Extra flags of the SAs.
+    pub extra_flags: SaExtraFlags,
+    /// ESP in UDP, port 4500 to 4500.
+    pub encap: Option<UdpEncapKind>,
+    /// TFC padding.
+    pub tfc_padding: u32,
+    /// Lifetime limits of the SAs.
+    pub limits: Limits,
+    /// Both gateways' settings, except for addresses.
+    pub settings: Settings,
+}
+
+/// The direction of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From left to right.
+    Right,
+    /// From right to left.
+    Left,
+}
+
+impl Wrapping {
+    /// AES-GCM-128 in tunnel mode, IPv4 in IPv4.
+    #[must_use]
+    pub fn tunnel4() -> Self {
+        Self::new(Mode::Tunnel, Family::V4, Family::V4)
+    }
+
+    /// AES-GCM-128 in transport mode between IPv4 hosts.
+    #[must_use]
+    pub fn transport4() -> Self {
+        Self::new(Mode::Transport, Family::V4, Family::V4)
+    }
+
+    /// AES-GCM-128 with a replay window of 64.
+    #[must_use]
+    pub fn new(mode: Mode, inner: Family, outer: Family) -> Self {
+        Self {
+            mode,
+            inner,
+            outer,
+            suite: Suite::Gcm128,
+            window: 64,
+            flags: SaFlags::empty(),
+            extra_flags: SaExtraFlags::empty(),
+            encap: None,
+            tfc_padding: 0,
+            limits: Limits::default(),
+            settings: Settings::default(),
+        }
+    }
+
+    /// The gateways' outer addresses: source and destination.
+    #[must_use]
+    pub fn gateways(&self, way: Way) -> (IpAddr, IpAddr) {
+        let ends = match self.outer {
+            Family::V4 => (address("192.0.2.1"), address("192.0.2.2")),
+            Family::V6 => (address("2001:db8::1"), address("2001:db8::2")),
+        };
+        reversed(ends, way)
+    }
+
+    /// The hosts, source and destination: behind the gateways in tunnel mode, the gateways
+    /// themselves in transport mode.
+    #[must_use]
+    pub fn hosts(&self, way: Way) -> (IpAddr, IpAddr) {
+        match (self.mode, self.inner) {
+            (Mode::Tunnel, Family::V4) => reversed((address("10.1.0.1"), address("10.2.0.1")), way),
+            (Mode::Tunnel, Family::V6) => {
+                reversed((address("fd00:1::1"), address("fd00:2::1")), way)
+            }
+            _ => self.gateways(way),
+        }
+    }
+
+    /// The networks of the policies: source and destination.
+    ///
+    /// # Panics
+    /// Never: the lengths are those of the families.
+    #[must_use]
+    pub fn networks(&self, way: Way) -> (Prefix, Prefix) {
+        let (source, destination) = self.hosts(way);
+        let len = match (self.mode, self.inner) {
+            (Mode::Tunnel, Family::V4) => 16,
+            (Mode::Tunnel, Family::V6) => 32,
+            (_, Family::V4) => 32,
+            (_, Family::V6) => 128,
+        };
+        let network = |address| Prefix::new(address, len).expect("length of the family");
+        (network(source), network(destination))
+    }
+
+    /// The SA of one direction, the same at both ends.
+    #[must_use]
+    pub fn sa(&self, way: Way, spi: u32) -> SaConfig {
+        let (source, destination) = self.gateways(way);
+        SaConfig {
+            mode: self.mode,
+            reqid: Reqid(1),
+            selector: Some(Selector::any(self.inner)),
+            replay: ReplayConfig { window: self.window, sent: 0, received: 0 },
+            limits: self.limits,
+            flags: self.flags,
+            extra_flags: self.extra_flags,
+            encap: self.encap.map(|kind| UdpEncap {
+                kind,
+                source_port: 4500,
+                destination_port: 4500,
+                original_address: self.outer.unspecified(),
+            }),
+            tfc_padding: self.tfc_padding,
+            ..SaConfig::new(
+                SaId { destination, spi: Spi(spi), protocol: SaProtocol::Esp },
+                source,
+                self.suite.with_keys(u64::from(spi)),
+            )
+        }
+    }
+
+    /// The template of one direction.
+    #[must_use]
+    pub fn template(&self, way: Way) -> Template {
+        let (source, destination) = self.gateways(way);
+        Template {
+            source,
+            destination,
+            protocol: SaProtocol::Esp,
+            spi: Spi(0),
+            mode: self.mode,
+            reqid: Reqid(1),
+            level: Level::Required,
+        }
+    }
+
+    /// A policy of one direction with that template.
+    #[must_use]
+    pub fn policy(&self, direction: Direction, way: Way) -> Policy {
+        let (source, destination) = self.networks(way);
+        let selector = Selector { source, destination, ..Selector::any(self.inner) };
+        Policy {
+            direction,
+            kind: PolicyKind::Main,
+            index: PolicyIndex(0),
+            selector,
+            priority: Priority(100),
+            action: Action::Allow,
+            templates: vec![self.template(way)],
+            mark: Mark::default(),
+            if_id: IfId(0),
+            flags: PolicyFlags::empty(),
+            limits: Limits::default(),
+            offload: None,
+        }
+    }
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn reversed(ends: (IpAddr, IpAddr), way: Way) -> (IpAddr, IpAddr) {
+    match way {
+        Way::Right => ends,
+        Way::Left => (ends.1, ends.0),
+    }
+}
