@@ -10,7 +10,7 @@ from linux_guest import LinuxGuest, QemuGuest
 from namespace import Namespace, veth
 from wire import Wire
 
-PREFIX = f"ux{os.getpid() % 100000}"
+PREFIX = f"ux{os.getpid()}"  # each process of the suite has names of its own
 HERE = Side(outer={4: "10.9.0.1", 6: "fd09::1"}, inner={4: "10.1.0.1", 6: "fd01::1"}, spi=0x1000)
 THERE = Side(outer={4: "10.9.0.2", 6: "fd09::2"}, inner={4: "10.2.0.1", 6: "fd02::1"}, spi=0x2000)
 
