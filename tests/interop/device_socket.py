@@ -8,10 +8,12 @@ import struct
 import subprocess
 import time
 
+import patience
+
 NAME = b"\0uxfrm/xfrm"
 ASK, DEVICES = 2, 3
 LARGEST = 1 << 20
-WAIT_SECONDS = 10
+WAIT_SECONDS = patience.SECONDS
 
 
 class DeviceSocket:

@@ -11,11 +11,11 @@ import subprocess
 import tempfile
 import time
 
+import patience
+
 TUN = "uxfrm0"
 READY = "uxfrm: ready"
-START_SECONDS = 20
-STOP_SECONDS = 10
-WRITE_SECONDS = 30
+START_SECONDS = STOP_SECONDS = WRITE_SECONDS = patience.SECONDS
 CONTROLLED = """
 [control]
 enabled = true

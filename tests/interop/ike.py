@@ -4,10 +4,11 @@ import dataclasses
 import time
 
 import charon
+import patience
 from gateway import CONTROLLED
 from namespace import Namespace
 
-WAIT_SECONDS = 10
+WAIT_SECONDS = patience.SECONDS
 PROPOSAL, ESP_PROPOSAL = "aes128gcm16-prfsha256-ecp256", "aes128gcm16-ecp256"
 SECRET = {"ike": {"secret": "swordfish"}}
 

@@ -6,9 +6,9 @@ import subprocess
 import tempfile
 import time
 
-START_SECONDS = 10
-STOP_SECONDS = 5
-REQUEST_SECONDS = 20
+import patience
+
+START_SECONDS = STOP_SECONDS = REQUEST_SECONDS = patience.SECONDS
 TOLD_LINES = 80  # of the log, in an error
 
 

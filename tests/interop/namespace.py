@@ -7,9 +7,11 @@ import pathlib
 import subprocess
 import time
 
+import patience
+
 CLONE_NEWNET = 0x40000000
-ADDRESS_SECONDS = 5
-CARRIER_SECONDS = 10
+LISTENS = "00010000"  # __SO_ACCEPTCON
+ADDRESS_SECONDS = CARRIER_SECONDS = patience.SECONDS
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -88,6 +90,12 @@ class Namespace:
         while address in (addresses := self.ip("address")):
             assert time.monotonic() < deadline, f"after {ADDRESS_SECONDS} s still:\n{addresses}"
             time.sleep(0.05)
+
+    def listens(self, path):
+        """Whether somebody listens at this Unix socket: its file is there a moment before."""
+        with self.entered():
+            lines = pathlib.Path("/proc/thread-self/net/unix").read_text().splitlines()[1:]
+        return any(line.split()[3] == LISTENS and line.endswith(f" {path}") for line in lines)
 
     def tap(self, device):
         self.ip(f"tuntap add {device} mode tap")

@@ -5,8 +5,10 @@ import threading
 import time
 
 import echo
+import patience
 
 INTERVAL_SECONDS = 0.01
+LAST_SECONDS = 10  # that the last answers may take
 
 
 class Probes:
@@ -42,7 +44,12 @@ class Probes:
     def _expects_more(self, last_answer):
         if not self._stopping.is_set():
             return True
-        return len(self.answered) < self.sent and time.monotonic() - last_answer < 2
+        return len(self.answered) < self.sent and time.monotonic() - last_answer < LAST_SECONDS
+
+    def wait_for(self, count):
+        """Until so many more have been sent."""
+        until = self.sent + count
+        patience.wait_for(lambda: self.sent >= until, lambda: f"{self.sent} of {until} sent")
 
     def lost(self):
         """Ends the sending, waits for what is still under way, and returns the numbers without an answer."""

@@ -13,12 +13,13 @@ import time
 import pytest
 
 import echo
+import patience
 import topology
 from association import GCM_128, Association
 from gateway import Gateway
 from topology import HERE, THERE
 
-SECONDS = 15
+SECONDS = patience.SECONDS
 CASES = [Association(GCM_128, mode, family, family) for mode in ("tunnel", "transport") for family in (4, 6)]
 CASES.append(Association(GCM_128, "tunnel", 6, 4))
 

@@ -20,6 +20,8 @@ import time
 import pytest
 
 import echo
+import listener
+import patience
 import topology
 import wire
 from association import GCM_128, Association
@@ -29,7 +31,6 @@ from test_restart import IV_BYTES, parsed
 from topology import HERE, THERE
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
-MONITOR_SECONDS = 5
 
 
 class Controlled(topology.PlacedGateways):
@@ -124,7 +125,7 @@ def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
             sent.extend(frame for outgoing, frame in network.between.seen() if outgoing)
             return len([frame for frame in sent if wire.protocol(frame) != "housekeeping"]) >= len(pool)
 
-        wait_for(have_left)
+        patience.wait_for(have_left)
         return [address for address in pool if any(socket.inet_aton(address) == frame[30:34] for frame in sent)]
 
     assert prefixes() == {"10.2.0.0/29"} and plain() == []
@@ -137,14 +138,9 @@ def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
 
 def test_nobody_else_is_refused_when_a_block_of_one_port_comes(network):
     """The route to the TUN is there before the one beneath it, which refuses whatever goes to the destination."""
-    command = ["ip", "-n", network.left.name, "monitor", "route"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as monitor:
-        try:
-            time.sleep(0.3)  # until it listens
-            network.ip("xfrm policy add dst 10.2.0.7/32 proto tcp dport 25 dir out action block")
-            first, second = (monitor.stdout.readline() for _ in range(2))
-        finally:
-            monitor.terminate()
+    with listener.of_routes(network.left, "ip", "monitor", "route", stdout=subprocess.PIPE, text=True) as monitor:
+        network.ip("xfrm policy add dst 10.2.0.7/32 proto tcp dport 25 dir out action block")
+        first, second = (monitor.stdout.readline() for _ in range(2))
     assert first.startswith("10.2.0.7 dev uxfrm0 ") and second.startswith("unreachable 10.2.0.7 ")
 
 
@@ -339,7 +335,7 @@ def test_the_kernels_selftest_of_ipsec(network):
         network.ip("x s flush")
         network.ip("x p flush")
         assert network.ip("x s list") == network.ip("x p list") == ""
-        wait_for(lambda: lines_with_both(lines(), near, far) >= 6)
+        patience.wait_for(lambda: lines_with_both(lines(), near, far) >= 6)
     network.here.stop()
 
 
@@ -349,37 +345,22 @@ def test_listeners_hear_of_counters(network):
     with monitor(network) as lines:
         assert "Async event" not in lines()
         network.left.ping(HERE.inner[4], THERE.inner[4])
-        wait_for(lambda: "replay update" in lines() and f"SPI {PROTECTED.spi_of(THERE)}" in lines())
+        patience.wait_for(lambda: "replay update" in lines() and f"SPI {PROTECTED.spi_of(THERE)}" in lines())
     network.here.stop()
 
 
-class monitor:
+@contextlib.contextmanager
+def monitor(network):
     """`ip xfrm monitor` in the background; gives what it has printed so far."""
-
-    def __init__(self, network):
-        self._path = network.here.directory / "monitor"
-        with open(self._path, "w") as out, network.left.entered():
-            command = [str(network._uxfrm), "exec", "--", "stdbuf", "-oL", "ip", "xfrm", "monitor"]
-            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        time.sleep(0.3)
-
-    def __enter__(self):
-        return lambda: self._path.read_text()
-
-    def __exit__(self, *_):
-        self._process.kill()
-        self._process.wait()
+    path = network.here.directory / "monitor"
+    command = [network._uxfrm, "exec", "--", "stdbuf", "-oL", "ip", "xfrm", "monitor"]
+    with open(path, "w") as out:
+        with listener.of_gateway(network.left, network._uxfrm, *command, stdout=out, stderr=subprocess.STDOUT):
+            yield path.read_text
 
 
 def lines_with_both(text, near, far):
     return sum(near in line and far in line for line in text.splitlines())
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + MONITOR_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
 
 
 def test_what_the_kernel_does_not_take_is_refused_and_ends_nothing(network):
@@ -441,7 +422,7 @@ def test_a_peer_that_moved_is_told_of_and_fills_no_log(network):
     network.ip(moved.state(THERE, HERE).replace("encap espinudp 4500", "encap espinudp 4499"))
     with monitor(network) as heard:
         network.left.ping(HERE.inner[4], THERE.inner[4], 20)
-        wait_for(lambda: "4499" in heard())
+        patience.wait_for(lambda: "4499" in heard())
     assert network.here.log().count("apping") == 0, network.here.log()
 
 
@@ -649,7 +630,7 @@ def test_addresses_and_links_may_change_meanwhile(network):
     network.add(association.lines(THERE, here), network.right)
     network.right.ip(f"route add {late}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
     network.left.address("lo", f"{late}/32")
-    wait_for(lambda: "dev uxfrm0" in network.left.ip(f"route get {THERE.inner[4]} from {late}"))
+    patience.wait_for(lambda: "dev uxfrm0" in network.left.ip(f"route get {THERE.inner[4]} from {late}"))
     network.between.seen()
     network.left.ping(late, THERE.inner[4])
     network.right.ping(THERE.inner[4], late)
@@ -660,7 +641,7 @@ def test_addresses_and_links_may_change_meanwhile(network):
     network.left.ip("link set uxfrm0 down")
     network.left.ip("link set uxfrm0 up")
     way = ["ip", "route", "get", THERE.inner[4], "from", late]
-    wait_for(lambda: "dev uxfrm0" in network.left.run(*way, check=False))
+    patience.wait_for(lambda: "dev uxfrm0" in network.left.run(*way, check=False))
     network.left.ping(late, THERE.inner[4])
     network.here.stop()
 
@@ -676,7 +657,7 @@ def test_policies_that_came_one_by_one_are_planned_anew_and_stay_in_force(networ
     batch.write_text("".join(f"{line}\n" for line in blocked))
     network.ip(f"-batch {batch}")
     network.protect(PROTECTED)  # of the same priority, so that those before it go first
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience.SECONDS
     while "are planned anew" not in network.here.log():
         assert time.monotonic() < deadline, network.here.log()
         network.left.ping(HERE.inner[4], THERE.inner[4])
@@ -687,12 +668,13 @@ def test_policies_that_came_one_by_one_are_planned_anew_and_stay_in_force(networ
         sender.bind((HERE.inner[4], 0))
         for port in [*range(4990, 5010), *range(5195, 5200)]:
             sender.sendto(echo.MARKER, (THERE.inner[4], port))
-    wait_for(lambda: network.here.statistics().get("XfrmOutPolBlock") == 14)
+    patience.wait_for(lambda: network.here.statistics().get("XfrmOutPolBlock") == 14)
     network.left.ping(HERE.inner[4], THERE.inner[4])
     wire.assert_no_plaintext(network.between.seen())
     network.here.stop()
 
 
+@pytest.mark.alone
 def test_adding_many_policies_at_once(network, capsys):
     """The kernel's selftest xfrm_policy_add_speed.sh: blocking policies by `ip -batch`, beside the machine's own kernel in the
     same run. The ratio is printed, and no time is asserted; 100,000 with an optimised binary."""

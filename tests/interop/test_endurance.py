@@ -17,6 +17,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from association import GCM_128, Association
@@ -27,7 +28,7 @@ from topology import HERE, THERE
 ROUNDS = int(os.environ.get("UXFRM_ROUNDS", "2"))
 SEED = int(os.environ.get("UXFRM_SEED", "1"))
 PAUSE_SECONDS = 0.0005
-BACK_SECONDS = 30
+BACK_SECONDS = patience.SECONDS
 SHOWN = echo.MARKER[:8]
 # The hosts behind gateways in inline mode.
 LEFT = dataclasses.replace(HERE, inner={4: "10.1.0.2", 6: "fd01::2"})

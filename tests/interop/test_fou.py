@@ -15,6 +15,7 @@ from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import GRE, Ether
 
+import patience
 import topology
 from gateway import CONTROLLED, Gateway
 from topology import HERE, THERE
@@ -68,7 +69,7 @@ def unmodified(uxfrm, namespace):
 
 def outcome(command):
     """The exit code and all that was printed."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=patience.SECONDS)
     return done.returncode, done.stdout
 
 
@@ -201,7 +202,7 @@ def test_each_port_counts_what_came_and_what_it_dropped(uxfrm, alone):
     def counted():
         return {port["port"]: port for port in json.loads(fou("show", "-j -s")[1])}
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while sum(port["stats"]["rx"]["packets"] for port in counted().values()) < 4:
         assert time.monotonic() < deadline, counted()
         time.sleep(0.05)
@@ -233,7 +234,7 @@ def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone)
     with alone.here.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for address in (local, local, "127.0.0.1"):
             sender.sendto(b"no IP packet at all", (address, 5555))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while (counts := json.loads(fou("show", "-j -s")[1])[0]["stats"]["rx"])["packets"] < 3:
         assert time.monotonic() < deadline, counts
         time.sleep(0.05)
@@ -267,7 +268,7 @@ def test_gre_of_a_key_that_no_tunnel_has_is_counted(in_udp, uxfrm, alone):
         lines = alone.here.run(str(uxfrm), "stat", "--reasons").splitlines()
         return {name: int(count) for name, count in map(str.split, lines) if count != "0"}
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while (counted := reasons()).get("tunnel_in_no_tunnel", 0) + counted.get("tunnel_tun1_received_packets", 0) < 3:
         assert time.monotonic() < deadline, counted
         time.sleep(0.05)
@@ -294,7 +295,7 @@ def test_zero_checksums_over_ipv6_are_taken_where_allowed(uxfrm, alone):
     def counted():
         return {port["port"]: port["stats"]["rx"]["packets"] for port in json.loads(fou("show", "-j -s")[1])}
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while sum(counted().values()) < 3:
         assert time.monotonic() < deadline, counted()
         time.sleep(0.05)

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from association import GCM_128, Association
@@ -27,7 +28,7 @@ except ImportError:
 
 PORT = 7100
 SPOOF = b"FORGED" * 8
-COUNT_SECONDS = 5
+COUNT_SECONDS = patience.SECONDS
 CASES = [Association(GCM_128, mode, family, family) for mode in ("tunnel", "transport") for family in (4, 6)]
 
 
@@ -94,6 +95,18 @@ def heard(sockets):
     return [packet for packet in found if SPOOF[:6] in packet]
 
 
+def arrived(sockets, count):
+    """All that came in and is forged, once it is so much."""
+    found = []
+
+    def has_come():
+        found.extend(heard(sockets))
+        return len(found) >= count
+
+    patience.wait_for(has_come, lambda: f"{len(found)} of {count} came")
+    return found
+
+
 def forged(association):
     """One packet of each kind, from where the policy wants ESP; and one in fragments."""
     source, destination = association.endpoints(THERE), association.endpoints(HERE)
@@ -142,8 +155,7 @@ def test_forged_packets_arrive_where_nobody_guards(association, network):
     """The counter-test: without uxfrm all of them are taken in."""
     with listening(network.left, association.inner) as sockets:
         sent = send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent
+        assert len(arrived(sockets, sent)) == sent
 
 
 @pytest.mark.parametrize("association", CASES, ids=str)
@@ -175,8 +187,7 @@ def test_the_guard_outlives_a_crash_and_ends_with_sigterm(association, network):
         assert heard(sockets) == []
         network.here.stop()
         send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent, "after SIGTERM the host is as it was"
+        assert len(arrived(sockets, sent)) == sent, "after SIGTERM the host is as it was"
 
 
 @pytest.mark.parametrize("guard", ["off", "require"])
@@ -193,8 +204,7 @@ def test_what_a_crash_left_goes_with_the_next_start(guard, network):
     network.here.start([], guard=guard)
     with listening(network.left, association.inner) as sockets:
         sent = send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent, "no policy is for them"
+        assert len(arrived(sockets, sent)) == sent, "no policy is for them"
     network.here.stop()
     assert network.left.run("nft", "list", "tables").strip() == "table inet uxfrm-mine"
 
@@ -221,7 +231,7 @@ def test_policies_without_esp(network):
         network.send(plain / ICMP() / SPOOF)
         network.wait_for("XfrmInPolBlock", 2)
         network.wait_for("XfrmInNoPols", 1)
-        assert [packet[-1:] for packet in heard(sockets)] == [b"2", b"3"]
+        assert [packet[-1:] for packet in arrived(sockets, 2)] == [b"2", b"3"]
     network.here.stop()
 
 
@@ -279,8 +289,7 @@ def test_forwarded_packets_follow_fwd(network):
         for source in (THERE.inner[4], THERE.outer[4]):
             network.send(IP(src=source, dst="10.5.0.2") / UDP(sport=9, dport=PORT) / SPOOF / source)
         network.wait_for("XfrmInTmplMismatch", 1)
-        time.sleep(0.2)
-        assert [packet[len(SPOOF) :] for packet in heard(sockets)] == [THERE.outer[4].encode()]
+        assert [packet[len(SPOOF) :] for packet in arrived(sockets, 1)] == [THERE.outer[4].encode()]
         assert network.counter("XfrmInPolBlock") == 0
 
 
@@ -290,6 +299,5 @@ def test_without_the_guard_nothing_is_kept_out(network):
     network.here.start(association.lines(HERE, THERE), guard="off")
     with listening(network.left, 4) as sockets:
         sent = send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent
+        assert len(arrived(sockets, sent)) == sent
     network.here.stop()

@@ -4,11 +4,11 @@ Routes bring what is forwarded to uxfrm, behind a rule of its own. Administrator
 network may take it away, as systemd-networkd does when it starts.
 """
 
-import time
 
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 import wire
@@ -33,6 +33,7 @@ class HostModeSites(topology.Sites):
         self.here.start(lines(True), guard=guard)
         self.there.start(lines(False), guard="off")
         self.reach()
+        self.led = self.leads()
 
     def reach(self):
         for family in (4, 6):
@@ -42,11 +43,14 @@ class HostModeSites(topology.Sites):
     def try_to_reach(self, family):
         self.left_host.run(*ping_command(*HOSTS[family], echo.MARKER, COUNT).split(), check=False)
 
+    def leads(self):
+        """The rules and routes by which the gateway gets what it is to protect."""
+        asked = [f"{family}{what}" for family in ("", "-6 ") for what in ("rule", "route show table all")]
+        lines = [line.split() for words in asked for line in self.left.ip(words).splitlines()]
+        return sorted(line for line in lines if {"30000", "30001"}.intersection(line))
+
     def reaches_again(self):
-        deadline = time.monotonic() + 3
-        while self.left.ip("rule").count("lookup 30000") == 0 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.1)
+        patience.wait_for(lambda: self.leads() == self.led, lambda: f"{self.leads()} instead of {self.led}")
         self.between.seen()
         self.reach()
 

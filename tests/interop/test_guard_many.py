@@ -11,6 +11,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from gateway import CONTROLLED
@@ -19,7 +20,7 @@ from topology import HERE, THERE
 
 COUNT = 20_000
 PORT = 7100
-COUNT_SECONDS = 5
+COUNT_SECONDS = patience.SECONDS
 ENDS = f"src {HERE.outer[4]} dst {THERE.outer[4]}"
 BACK = f"src {THERE.outer[4]} dst {HERE.outer[4]}"
 

@@ -33,7 +33,7 @@ set -eu
 ip link set lo up
 "$GATEWAY" run config.toml > log 2>&1 & gateway=$!
 trap 'kill $gateway; wait $gateway' EXIT
-for _ in $(seq 300); do grep -q ready log && break; kill -0 $gateway; sleep 0.1; done
+for _ in $(seq 1200); do grep -q ready log && break; kill -0 $gateway; sleep 0.1; done
 """
 
 

@@ -21,6 +21,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 import wire
@@ -101,11 +102,11 @@ class InlineSites(topology.Sites):
             with self.right_host.entered():
                 far = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
                 far.bind((right, 7200))
-                far.settimeout(2)
+                far.settimeout(patience.SECONDS)
             with self.left_host.entered():
                 near = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
                 near.bind((left, 7201))
-                near.settimeout(2)
+                near.settimeout(patience.SECONDS)
             payload = (echo.MARKER * size)[:size]
             arrived = 0
             for _ in range(DATAGRAMS):
@@ -159,10 +160,10 @@ def test_cbc_and_several_workers(by, uxfrm):
 def test_the_gateways_are_two_hops_and_tell_whose_last_one_it_was(sites):
     """Each of them once: the kernels do not answer as well."""
     sites.start()
-    assert "ttl=62" in sites.left_host.run("ping", "-c1", "-W3", HOSTS[4][1])
+    assert "ttl=62" in sites.left_host.run("ping", "-c1", "-w", str(patience.SECONDS), HOSTS[4][1])
     for _ in range(2):  # the first answer may come before the way back is known
         answers = [
-            sites.left_host.run("ping", "-c1", "-W1", "-t", str(hops), HOSTS[4][1], check=False) for hops in (1, 2)
+            sites.left_host.run("ping", "-c1", "-w5", "-t", str(hops), HOSTS[4][1], check=False) for hops in (1, 2)
         ]
     assert "From 10.1.0.1 icmp_seq=1 Time to live exceeded" in answers[0]
     assert "From 10.2.0.1 icmp_seq=1 Time to live exceeded" in answers[1]
@@ -201,7 +202,7 @@ def test_the_gateway_itself_stays_reachable(sites):
     sites.left.run("ping", "-c2", "-i0.2", "-W2", "-I", "10.1.0.1", "10.2.0.2")
     sites.left_host.ping("10.1.0.2", "10.2.0.1")
     wire.assert_only("esp", sites.between.seen())
-    sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
+    sites.left.run("ping", "-c2", "-i0.2", "-w", str(patience.SECONDS), "10.9.0.2")
 
 
 @pytest.mark.parametrize("by", [PACKET, XDP])
@@ -297,7 +298,7 @@ def test_frames_with_a_priority_and_no_vlan_pass(sites):
                 vlan = 5 * (number % 2)
                 payload = echo.MARKER + bytes([number])
                 sender.send(tagged(gateway.mac("lan0"), host.mac("eth0"), vlan, ends, payload))
-            receiver.settimeout(2)
+            receiver.settimeout(patience.SECONDS)
             heard = [receiver.recv(100)[-1] for _ in range(10)]
             assert heard == list(range(0, 20, 2))
             receiver.settimeout(0.2)
@@ -432,12 +433,12 @@ def test_a_program_of_ours_takes_nothing_but_esp_from_the_kernel(uxfrm):
         sites.between.seen()
         sites.ping(4)
         assert sites.datagrams(6, 1372) == DATAGRAMS
-        sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
+        sites.left.run("ping", "-c2", "-i0.2", "-w", str(patience.SECONDS), "10.9.0.2")
         seen = {wire.protocol(frame) for _, frame in sites.between.seen()}
         assert "esp" not in seen
         assert "ipv4 protocol 1" in seen
         sites.here.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patience.SECONDS
         while any("xdp" in sites.left.ip(f"link show {device}") for device in ("lan0", "wire0")):
             assert time.monotonic() < deadline, "the program stays when its process has ended"
             time.sleep(0.01)
@@ -459,7 +460,7 @@ def test_new_addresses_of_the_gateway_are_the_kernels(uxfrm):
         sites.right_host.ping("10.2.0.2", "10.1.0.77")
 
 
-def wait_for_answer(host, address, seconds=10):
+def wait_for_answer(host, address, seconds=patience.SECONDS):
     """Until pings from there are answered: a gateway hears of what has changed at its next turn, which is late on a busy machine."""
     deadline = time.monotonic() + seconds
     while "1 received" not in (said := host.run("ping", "-c1", "-W1", address, check=False)):

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 import echo
+import patience
 import prerequisite
 import wire
 from gateway import CONTROLLED, Gateway
@@ -79,7 +80,7 @@ def datagrams(sites, here, there):
         sender = socket.socket(family, socket.SOCK_DGRAM)
     with receiver, sender:
         receiver.bind((there, 7300))
-        receiver.settimeout(5)
+        receiver.settimeout(patience.SECONDS)
         sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
         sender.sendto(b"".join(sent), (there, 7300))
         assert [receiver.recv(2000) for _ in sent] == sent

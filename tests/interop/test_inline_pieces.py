@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 from test_inline import HOSTS, INLINE, PACKET, InlineSites, lines
 
@@ -27,7 +28,7 @@ PORT = 7300
 MARKER = b"PLAIN-FROM-THE-WIRE!"
 LAST = b"THAT-WAS-ALL-OF-THEM"
 FREE = 253  # a protocol that no policy asks for (RFC 3692)
-SECONDS = 10
+SECONDS = patience.SECONDS
 HERE, FAR = 0, 1
 
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 from test_inline import HOSTS, INLINE, PACKET, InlineSites, lines
 
@@ -21,7 +22,7 @@ except ImportError:
 
 BY, ELSEWHERE = "fd88::1", "fd77::1"
 MARKER = b"LED-ON-BY-A-HEADER!!"
-SECONDS = 10
+SECONDS = patience.SECONDS
 END = HOSTS[6][1]
 
 

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+import patience
 import topology
 from gateway import CONTROLLED
 
@@ -46,7 +47,7 @@ def test_an_address_that_may_be_somebody_elses_is_a_source_once_it_is_not(networ
     assert "tentative" in network.left.ip("-6 addr show dev wire0")
     network.here.start([f"xfrm {POLICY}"], more=CONTROLLED)
     assert "fd02::/64 dev uxfrm0" in network.routes()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patience.SECONDS
     while "src fd09::1" not in network.routes() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "src fd09::1" in network.routes()

@@ -13,12 +13,12 @@ import sys
 import pytest
 
 import injection
+import patience
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from test_reload import reload
 from test_lifecycle import network  # noqa: F401: a fixture
 from topology import HERE, THERE
-from ways import wait_for
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
 # CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK
@@ -396,7 +396,7 @@ def test_the_end_of_standard_input_is_heard(network, pair):
             stdin=subprocess.PIPE, stdout=log, stderr=log)
     left._wait_until_ready()
     # A thread takes its filter as it begins.
-    wait_for(lambda: {status["Seccomp"].strip() for statuses in threads(left).values() for status in statuses} == {"2"}, "filters", 20)
+    patience.wait_for(lambda: {status["Seccomp"].strip() for statuses in threads(left).values() for status in statuses} == {"2"}, "filters", 20)
     left._process.stdin.close()
     assert left._process.wait(20) == 0
 

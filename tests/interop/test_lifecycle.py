@@ -19,6 +19,7 @@ import time
 import pytest
 
 import echo
+import patience
 import topology
 import wire
 from association import GCM_128, Association
@@ -194,7 +195,7 @@ def without_indexes(state):
 def test_a_tun_that_somebody_deletes_ends_the_gateway_which_says_why(gateway, network):
     gateway.start(PROTECTED.lines(HERE, THERE))
     network.left.ip("link delete uxfrm0")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while gateway.running() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not gateway.running()
@@ -268,12 +269,13 @@ def test_a_plain_datagram_is_not_delivered(gateway, network):
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with receiver, network.right.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         receiver.bind((HERE.inner[4], 0))
-        receiver.settimeout(0.5)
+        receiver.settimeout(patience.SECONDS)
         sender.bind((THERE.inner[4], 0))
         sender.sendto(b"before", receiver.getsockname())
         assert receiver.recv(100) == b"before"
         gateway.start(PROTECTED.lines(HERE, THERE))
         sender.sendto(b"plain", receiver.getsockname())
+        receiver.settimeout(0.5)
         with pytest.raises(TimeoutError):
             receiver.recv(100)
     gateway.stop()
@@ -324,7 +326,7 @@ def test_what_a_start_needs_is_said(uxfrm, gateway, network):
     config = gateway.directory / "config.toml"
     with network.left.entered():
         command = ["setpriv", "--bounding-set", "-net_admin", uxfrm, "run", config]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience.SECONDS)
     assert done.returncode != 0
     assert "can't open the TUN uxfrm0 (needs CAP_NET_ADMIN and /dev/net/tun): Operation not permitted" in done.stderr
 
@@ -334,7 +336,7 @@ def test_a_name_that_is_taken_is_said_to_be(uxfrm, gateway, network):
     config = gateway.directory / "config.toml"
     config.write_text(config.read_text().replace('tun = "uxfrm0"', 'tun = "wire0"'))
     with network.left.entered():
-        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience.SECONDS)
     assert done.returncode != 0
     assert "can't open the TUN wire0, as there is an interface of that name" in done.stderr
 
@@ -359,6 +361,6 @@ def test_an_unknown_configuration_key_is_named(uxfrm, gateway, network):
     config = gateway.directory / "config.toml"
     config.write_text(config.read_text() + "\n[hots]\ntun = 'x'\n")
     with network.left.entered():
-        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience.SECONDS)
     assert done.returncode != 0
     assert "hots" in done.stderr and "config.toml" in done.stderr

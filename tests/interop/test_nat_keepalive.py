@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 import topology
 from association import GCM_128, Association
@@ -16,7 +17,7 @@ try:
 except ImportError:
     prerequisite.not_run("needs scapy: apt-get install python3-scapy python3-cryptography")
 
-WAIT_SECONDS = 15
+WAIT_SECONDS = patience.SECONDS
 SOURCE_PORT, DESTINATION_PORT = 4500, 1024
 
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
@@ -23,7 +24,7 @@ CHUNK = 3000  # more than a device's ring (1024), and than two of them
 BURST = 9000
 DELAY_MICROSECONDS = 500
 PORT = 7118
-WAIT_SECONDS = 30
+WAIT_SECONDS = patience.SECONDS
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import threading
 
 import pytest
 
+import patience
 import topology
 import wire
 from association import GCM_128, Association
@@ -28,7 +29,7 @@ from topology import HERE, THERE
 
 DAEMON = pathlib.Path(__file__).parents[1] / "peer" / "fake_ike.py"
 PYTHON = "/usr/bin/python3"
-SECONDS = 10
+SECONDS = patience.SECONDS
 ENCAP = "encap espinudp 4500 4500 0.0.0.0"
 ANY = ["0.0.0.0", "::"]
 

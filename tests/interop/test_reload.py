@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import patience
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
@@ -99,7 +100,7 @@ def with_other_keys(line):
 
 
 def wait_for(gateway, words):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patience.SECONDS
     while words not in plain(gateway.log()):
         assert gateway.running() and time.monotonic() < deadline, gateway.log()
         time.sleep(0.01)

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import patience
 import topology
 import wire
 from association import CBC_SHA1, COMBINED, GCM_128, Association
@@ -19,7 +20,7 @@ from gateway import Gateway
 from topology import HERE, THERE
 
 PACKETS = 40
-WAIT_SECONDS = 20
+WAIT_SECONDS = patience.SECONDS
 IPV4_HEADERS = 14 + 20
 IV_BYTES = {"gcm128": 8, "cbc128-sha1": 16, "ctr128-sha1": 8}
 
@@ -109,7 +110,7 @@ def test_two_gateways_do_not_share_used_numbers(uxfrm, gateway, network):
     apart = network.namespace("apart")
     again = [str(uxfrm), "run", str(gateway.directory / "config.toml")]
     started = subprocess.run(
-        ["ip", "netns", "exec", apart.name, "timeout", "5", *again], capture_output=True, text=True, check=False
+        ["ip", "netns", "exec", apart.name, "timeout", str(WAIT_SECONDS), *again], capture_output=True, text=True, check=False
     )
     assert started.returncode == 1, started
     assert f"used sequence numbers in {gateway.directory / 'sequences'}: another uxfrm that runs has it" in started.stderr

@@ -13,6 +13,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from association import ALL_THAT_SCAPY_KNOWS, CHACHA20_POLY1305, GCM_128, GCM_256, Association
@@ -28,7 +29,7 @@ except ImportError:
     prerequisite.not_run("needs scapy: apt-get install python3-scapy python3-cryptography")
 
 OUR_PORT = 40000
-ANSWER_SECONDS = 5
+ANSWER_SECONDS = patience.SECONDS
 LENGTHS = [0, 1, 13, 64, 1200]
 
 TRANSPORT = [Association(transform, "transport", 4, 4) for transform in ALL_THAT_SCAPY_KNOWS]

@@ -15,6 +15,8 @@ import time
 import pytest
 
 import ike
+import listener
+import patience
 import prerequisite
 import topology
 import wire
@@ -30,7 +32,7 @@ STATIC = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 128")
 UPGRADES = 5
 RECEIVE_BUFFER_FORCED = 33  # SO_RCVBUFFORCE, which Python has no name for
 PAUSE_SECONDS = 0.0001
-ARRIVAL_SECONDS = 20
+ARRIVAL_SECONDS = patience.SECONDS
 
 
 class Numbered:
@@ -220,20 +222,16 @@ def test_what_clients_see_is_the_same(both):
     gateway.ip("xfrm policy setdefault in block")
     gateway.ip("xfrm state allocspi src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel reqid 9 min 0x777 max 0x777")
     both.left.ping(HERE.inner[4], THERE.inner[4])
-    with open(gateway.directory / "monitor", "w") as heard:
-        monitor = subprocess.Popen(["ip", "netns", "exec", both.left.name, *exec_ip.split(), "monitor"], stdout=heard)
-    try:
+    with (
+        open(gateway.directory / "monitor", "w") as heard,
+        listener.of_gateway(both.left, both.here._binary, *exec_ip.split(), "monitor", stdout=heard),
+    ):
         before = listed(gateway)
         gateway.upgrade()
         assert list(difflib.unified_diff(before, listed(gateway), n=0)) == []
         gateway.ip("xfrm policy add src 10.7.8.0/24 dst 10.8.0.0/24 dir fwd action block")
-        deadline = time.monotonic() + ARRIVAL_SECONDS
-        while "10.7.8.0/24" not in (gateway.directory / "monitor").read_text():
-            assert time.monotonic() < deadline, "who listened before hears nothing"
-            time.sleep(0.02)
-    finally:
-        monitor.kill()
-        monitor.wait()
+        hears = lambda: "10.7.8.0/24" in (gateway.directory / "monitor").read_text()  # noqa: E731
+        patience.wait_for(hears, "who listened before hears nothing")
     gateway.ip("xfrm policy delete src 10.7.8.0/24 dst 10.8.0.0/24 dir fwd")
     both.left.ping(HERE.inner[4], THERE.inner[4])
     gateway.write([*lines], more=CONTROLLED)

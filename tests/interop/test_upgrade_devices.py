@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import listener
 import topology
 import wire
 from association import GCM_128, Association
@@ -147,10 +148,8 @@ def test_a_limit_is_met_where_it_would_have_been(kind, uxfrm):
     association = Association(GCM_128, "tunnel", 4, 4, "replay-window 64 limit packet-soft 20 limit packet-hard 40", reqid=7)
     with Offloading(uxfrm, kind, CONFIGURED, association) as both:
         heard = both.here.directory / "monitor"
-        with open(heard, "w") as file:
-            monitor = subprocess.Popen(["ip", "netns", "exec", both.left.name, uxfrm, "xfrm", "monitor", "expire"], stdout=file)
         told = lambda word: [line.strip() for line in heard.read_text().splitlines()].count(word)
-        try:
+        with open(heard, "w") as file, listener.of_gateway(both.left, uxfrm, uxfrm, "xfrm", "monitor", "expire", stdout=file):
             ping(both, 30)
             wait_until(lambda: told("hard 0") == 2, heard.read_text)
             both.here.upgrade()
@@ -160,9 +159,6 @@ def test_a_limit_is_met_where_it_would_have_been(kind, uxfrm):
             wait_until(lambda: told("hard 1") >= 1, heard.read_text)
             assert told("hard 0") == 2, "the soft one is told once of each state"
             assert both.here.statistics().get("XfrmOutNoStates", 0) + both.here.statistics().get("XfrmOutStateExpired", 0) > 0
-        finally:
-            monitor.kill()
-            monitor.wait()
 
 
 def ping(both, count, check=True):

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 import topology
 import wire
@@ -23,7 +24,7 @@ from test_upgrade import Numbered, frames_to, other_program, spoilt_configuratio
 from topology import HERE, THERE
 
 UPGRADES = 4
-WAIT_SECONDS = 20
+WAIT_SECONDS = patience.SECONDS
 IN_HOST_MODE = Association(GCM_128, "tunnel", 4, 4)
 EXPRESS = 'af_xdp = "wire0"'
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import patience
 import topology
 from topology import HERE, THERE
 
@@ -31,12 +32,13 @@ class Checking(topology.PlacedGateways):
         self.here.start(lines(mode, HERE, THERE, here, there))
         self.there.start(lines(mode, THERE, HERE, there, here))
 
-    def replies(self, here, there):
-        told = self.left.run("ping", "-q", "-c3", "-i0.05", "-W1", "-I", here, there, check=False)
+    def replies(self, here, there, seconds=patience.SECONDS):
+        told = self.left.run("ping", "-q", "-c3", "-i0.05", "-w", str(seconds), "-I", here, there, check=False)
         return "3 received" in told
 
-    def says(self):
-        """Once at the most, some reviews later."""
+    def says(self, at_least=0):
+        """How often, some reviews later."""
+        patience.wait_for(lambda: self.here.log().count(TOLD) >= at_least, self.here.log)
         time.sleep(0.7)
         return self.here.log().count(TOLD)
 
@@ -72,8 +74,8 @@ def test_what_the_kernel_drops_is_said_with_the_remedy(network, mode, here, ther
     ends = (HERE.inner[4], THERE.inner[4]) if mode == "tunnel" else (HERE.outer[4], THERE.outer[4])
     network.check(1)
     network.start(mode, here, there)
-    assert not network.replies(*ends)
-    assert network.says() == 1
+    assert not network.replies(*ends, seconds=1)
+    assert network.says(at_least=1) == 1
     network.check(2)
     assert network.replies(*ends)
     network.here.stop()

@@ -5,10 +5,11 @@ import socket
 import pytest
 
 import echo
+import patience
 import prerequisite
 from refusing import Refusing
 from topology import HERE, THERE
-from ways import ALL, LAN, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound, wait_for
+from ways import ALL, LAN, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound
 
 @pytest.fixture
 def network(uxfrm):
@@ -99,9 +100,9 @@ def test_the_common_case_is_led_by_routes(network):
         numbers = [int(line.split(":")[0]) for line in network.left.ip("rule").splitlines()]
         return [number for number in numbers if 0 < number < 220]
 
-    wait_for(lambda: len(early()) == 29, "as many rules by source as there may be")
+    patience.wait_for(lambda: len(early()) == 29, "as many rules by source as there may be")
     network.here.ip("xfrm policy flush")
-    wait_for(lambda: len(early()) == 2, "the rules of what is gone are gone")
+    patience.wait_for(lambda: len(early()) == 2, "the rules of what is gone are gone")
     network.here.stop()
     assert early() == []
 

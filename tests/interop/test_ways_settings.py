@@ -6,11 +6,12 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from topology import HERE, THERE
-from ways import ALL, NEIGHBOUR, NET, SOCKETS, Pair, datagrams, wait_for
+from ways import ALL, NEIGHBOUR, NET, SOCKETS, Pair, datagrams
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_device_that_forwards_has_the_tun_forward_too(network):
     network.here.start([])
     assert forwards() == "0"
     network.left.run("sysctl", "-qw", "net.ipv4.conf.wire0.forwarding=1")
-    wait_for(lambda: forwards() == "1", "the TUN forwards")
+    patience.wait_for(lambda: forwards() == "1", "the TUN forwards")
     assert "net.ipv4.conf.uxfrm0.forwarding is 1 now" in network.here.log()
     network.here.stop()
     network.here.start([])

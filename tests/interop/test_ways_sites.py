@@ -5,6 +5,7 @@ import pytest
 import charon
 import echo
 import ike
+import patience
 import prerequisite
 import topology
 import wire
@@ -12,7 +13,7 @@ from association import GCM_128, Association
 from gateway import CONTROLLED
 from ike import End
 from topology import HERE, THERE
-from ways import SECONDS, datagrams, wait_for
+from ways import SECONDS, datagrams
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_a_strongswan_road_warrior_with_bypass_lan_and_a_shunt(uxfrm, sites):
         theirs = ike.connection(right, left, {"remote_ts": "dynamic"}, pools="guests")
         right.charon.load(theirs | {"pools": {"guests": {"addrs": "10.3.0.0/28"}}})
         left.charon.initiate()
-        wait_for(lambda: "10.1.0.0/24" in left.policies(), "bypass-lan's policies")
+        patience.wait_for(lambda: "10.1.0.0/24" in left.policies(), "bypass-lan's policies")
         lan = running.wire(sites.left, "lan0")
         sites.between.seen()
 

@@ -31,7 +31,7 @@ ip link set lo up; ip addr add 10.9.0.1/24 dev vec0; ip link set vec0 up
 mkdir -p /dev/net; [ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200
 cd /run/channel
 "$UXFRM" run config.toml > log 2>&1 & gateway=$!
-for _ in $(seq 300); do grep -q ready log && break; [ -e /proc/$gateway ] || break; sleep 0.1; done
+for _ in $(seq 1200); do grep -q ready log && break; [ -e /proc/$gateway ] || break; sleep 0.1; done
 ping -c3 -i0.2 -W1 -I 10.9.0.1 10.2.0.5
 {
 "$UXFRM" xfrm -s state list | grep -o '3(packets)'

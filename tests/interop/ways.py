@@ -14,13 +14,14 @@ import struct
 import time
 
 import echo
+import patience
 import topology
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from topology import HERE, THERE
 
-SECONDS = 5
+SECONDS = patience.SECONDS
 NEIGHBOUR = {4: "10.9.0.7", 6: "fd09::7"}
 OTHER = {4: "10.66.0.1", 6: "fd66::1"}
 NET = {4: "10.2.0.0/16", 6: "fd02::/16"}
@@ -123,10 +124,3 @@ def tcp(family, destination, _):
 
 
 SOCKETS = [unbound, bound, connected, raw, ping, tcp]
-
-
-def wait_for(condition, what, seconds=SECONDS):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"after {seconds} s not yet: {what}"
-        time.sleep(0.02)

@@ -72,7 +72,7 @@ class EchoServer:
     def _answer_stream(connection):
         try:
             with connection:
-                connection.settimeout(20)
+                connection.settimeout(60)
                 data = receive_all(connection)
                 connection.sendall(hashlib.sha256(data).digest() + data)
         except OSError:
@@ -96,7 +96,7 @@ class EchoServer:
             listener.close()
 
 
-def transfer(source, destination, length, timeout=20, congestion=None):
+def transfer(source, destination, length, timeout=60, congestion=None):
     """Sends `length` bytes over TCP, has them digested and sent back; raises unless both directions were faithful.
 
     `congestion` is the congestion control to send with, where that may not be the host's own choice."""
