@@ -78,7 +78,8 @@ class Record:
 
     def __init__(self, config):
         self._list = config.getoption("--list-failures")
-        self._write_durations = config.getoption("--write-durations")
+        # Of those that run alone nothing is to be planned.
+        self._write_durations = config.getoption("--write-durations") and config.getoption("-m") != "alone"
         self._seconds = collections.Counter()
         self._failures = []
 

@@ -10,6 +10,7 @@ import time
 import patience
 
 CLONE_NEWNET = 0x40000000
+UNANSWERED_SECONDS = 2  # for pings that nobody is to answer
 LISTENS = "00010000"  # __SO_ACCEPTCON
 ADDRESS_SECONDS = CARRIER_SECONDS = patience.SECONDS
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -101,15 +102,16 @@ class Namespace:
         self.ip(f"tuntap add {device} mode tap")
         self.ip(f"link set {device} up")
 
-    def ping(self, source, destination, count=3, size=120):
-        """Pings with the marker as payload; raises with ping's own words unless every reply came."""
+    def ping(self, source, destination, count=3, size=120, seconds=patience.SECONDS):
+        """Pings with the marker as payload; raises with ping's own words when no reply has come for so long."""
         import echo
 
-        self.run(*ping_command(source, destination, echo.MARKER, count, size).split())
+        self.run(*ping_command(source, destination, echo.MARKER, count, size, seconds).split())
 
 
-def ping_command(source, destination, marker, count=3, size=120):
-    return f"ping -q -c {count} -i 0.02 -W 3 -s {size} -p {marker.hex()} -I {source} {destination}"
+def ping_command(source, destination, marker, count=3, size=120, seconds=patience.SECONDS):
+    """`seconds` is how long it waits where none is answered."""
+    return f"ping -q -c {count} -i 0.02 -W {seconds} -s {size} -p {marker.hex()} -I {source} {destination}"
 
 
 def veth(left, left_device, right, right_device):

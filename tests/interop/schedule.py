@@ -1,6 +1,7 @@
 """How several processes share the suite: what one of them runs as a unit, and which units begin first.
 
-A unit is a file, whose tests share networks, or a piece of a long one. The longest files begin first, so
+A unit is a file, whose tests share networks, or a piece of a long one; the files that share a guest in
+QEMU, which boots for half a minute, are one. The longest files begin first, so
 that no process has a long unit left when the others are through. durations.tsv says how long each file
 takes; it decides about the order alone, and a file that is not in it runs, too.
 """
@@ -11,6 +12,7 @@ import pathlib
 DURATIONS = pathlib.Path(__file__).with_name("durations.tsv")
 PIECE_SECONDS = 60
 UNKNOWN_SECONDS = 10
+QEMU, OF_QEMU = "qemu", {"test_esp_in_fou.py", "test_fou_kernel.py", "test_link.py"}
 
 
 def read(path=DURATIONS):
@@ -32,13 +34,15 @@ def file_of(test):
 
 
 def units(tests, seconds, piece_seconds=PIECE_SECONDS):
-    """The unit of each test, as {identifier: (file, number of the piece)}, in the order in which they are to begin."""
-    files = {}
+    """The unit of each test, as {identifier: (name, number of the piece)}, in the order in which they are to begin."""
+    found, members = {}, {}
     for test in tests:
-        files.setdefault(file_of(test), []).append(test)
-    found = {}
-    for name in sorted(files, key=lambda name: -seconds.get(name, UNKNOWN_SECONDS)):
-        pieces = max(1, math.ceil(seconds.get(name, UNKNOWN_SECONDS) / piece_seconds))
-        length = math.ceil(len(files[name]) / pieces)
-        found |= {test: (name, number // length) for number, test in enumerate(files[name])}
+        name = file_of(test)
+        members.setdefault(QEMU if name in OF_QEMU else name, {}).setdefault(name, []).append(test)
+    lasts = {unit: sum(seconds.get(name, UNKNOWN_SECONDS) for name in files) for unit, files in members.items()}
+    for unit in sorted(members, key=lambda unit: -lasts[unit]):
+        run = [test for file in members[unit].values() for test in file]
+        pieces = 1 if unit == QEMU else max(1, math.ceil(lasts[unit] / piece_seconds))
+        length = math.ceil(len(run) / pieces)
+        found |= {test: (unit, number // length) for number, test in enumerate(run)}
     return found

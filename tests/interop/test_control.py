@@ -26,6 +26,7 @@ import topology
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
+from namespace import UNANSWERED_SECONDS
 from stranger import stranger
 from test_restart import IV_BYTES, parsed
 from topology import HERE, THERE
@@ -184,7 +185,7 @@ def test_kill_9_leaves_no_way_in_the_clear(network):
     network.between.seen()
     network.here.kill()
     with pytest.raises(RuntimeError):
-        network.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+        network.left.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     wire.assert_no_plaintext(network.between.seen())
 
 

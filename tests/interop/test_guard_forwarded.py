@@ -13,7 +13,7 @@ import prerequisite
 import topology
 import wire
 from gateway import Gateway
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from test_inline import HOSTS, lines
 
 COUNT = 3
@@ -41,7 +41,7 @@ class HostModeSites(topology.Sites):
         wire.assert_only("esp", self.between.seen())
 
     def try_to_reach(self, family):
-        self.left_host.run(*ping_command(*HOSTS[family], echo.MARKER, COUNT).split(), check=False)
+        self.left_host.run(*ping_command(*HOSTS[family], echo.MARKER, COUNT, seconds=UNANSWERED_SECONDS).split(), check=False)
 
     def leads(self):
         """The rules and routes by which the gateway gets what it is to protect."""

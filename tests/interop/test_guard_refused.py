@@ -16,7 +16,7 @@ import topology
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from refusing import DELETE_RULE, Refusing
 from topology import HERE, THERE
 
@@ -146,7 +146,7 @@ def test_a_guard_that_is_flushed_away_is_put_up_again(uxfrm, tmp_path):
                 time.sleep(0.01)
             assert "uxfrm-uxfrm0" in network.left.run("nft", "list", "tables")
             network.between.seen()
-            network.left.run(*ping_command(HERE.inner[4], THERE.inner[4], echo.MARKER, 3).split(), check=False)
+            network.left.run(*ping_command(HERE.inner[4], THERE.inner[4], echo.MARKER, 3, seconds=UNANSWERED_SECONDS).split(), check=False)
             seen = network.between.seen()
             assert any(wire.protocol(frame) == "esp" for _, frame in seen)
             wire.assert_no_plaintext(seen)

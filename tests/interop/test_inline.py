@@ -27,7 +27,7 @@ import topology
 import wire
 from association import CBC_SHA256, GCM_128, secret
 from gateway import Gateway
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from refusing import Refusing
 
 INLINE = """
@@ -222,8 +222,8 @@ def crash(sites, inline):
     sites.between.seen()
     for family in (4, 6):
         left, right = HOSTS[family]
-        sites.left_host.run(*ping_command(left, right, echo.MARKER, 2).split(), check=False)
-        sites.right_host.run(*ping_command(right, left, echo.MARKER, 2).split(), check=False)
+        sites.left_host.run(*ping_command(left, right, echo.MARKER, 2, seconds=UNANSWERED_SECONDS).split(), check=False)
+        sites.right_host.run(*ping_command(right, left, echo.MARKER, 2, seconds=UNANSWERED_SECONDS).split(), check=False)
     wire.assert_no_plaintext(sites.between.seen())
     sites.here.start(lines(True), more=inline)
     sites.ping(4)
@@ -311,7 +311,7 @@ def test_forged_plain_packets_from_the_wire_do_not_pass(sites):
     sites.start()
     sites.ping(4)
     sites.there.stop()  # from now on the right kernel forwards in the clear
-    told = sites.right_host.run(*ping_command(*reversed(HOSTS[4]), echo.MARKER, 3).split(), check=False)
+    told = sites.right_host.run(*ping_command(*reversed(HOSTS[4]), echo.MARKER, 3, seconds=UNANSWERED_SECONDS).split(), check=False)
     assert "100% packet loss" in told
     assert sites.here.statistics()["XfrmInTmplMismatch"] == 3
 
@@ -388,7 +388,7 @@ def test_links_may_go_down_and_come_back(sites):
     for device, end, far in (("wire0", sites.left, "wire0"), ("lan0", sites.right_host, "eth0")):
         sites.ping(4)
         sites.right.ip(f"link set {device} down")
-        sites.left_host.run(*ping_command(*HOSTS[4], echo.MARKER, 1).split(), check=False)
+        sites.left_host.run(*ping_command(*HOSTS[4], echo.MARKER, 1, seconds=UNANSWERED_SECONDS).split(), check=False)
         sites.right.ip(f"link set {device} up")
         end.wait_for_carrier(far)
         if device == "wire0":
@@ -403,11 +403,20 @@ def test_a_route_that_comes_is_the_first_packets(sites):
     left, right = HOSTS[4]
     for _ in range(2):
         sites.right.ip(f"route add unreachable {right}")
-        once = ping_command(left, right, echo.MARKER, 1).split()
+        hears(sites.there)
+        once = ping_command(left, right, echo.MARKER, 1, seconds=UNANSWERED_SECONDS).split()
         sites.left_host.run(*once, check=False)  # may go as before
         assert "0 received" in sites.left_host.run(*once, check=False)
         sites.right.ip(f"route delete unreachable {right}")
+        hears(sites.there)
         sites.left_host.ping(left, right, count=1)
+
+
+def hears(gateway):
+    """Until the gateway has heard what the kernel told before: when it takes the second request, it has read all
+    that was there with the first."""
+    for _ in range(2):
+        gateway.stat()
 
 
 def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):

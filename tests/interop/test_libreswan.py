@@ -12,7 +12,7 @@ import ways
 import wire
 from gateway import CONTROLLED
 from ike import End
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from pluto import Pluto
 
 LEFT_HOST, RIGHT_HOST = "10.1.0.2", "10.2.0.2"
@@ -137,7 +137,7 @@ def test_what_pluto_protected_is_refused_until_it_negotiates(uxfrm, sites):
         gateway.kill()
         gateway.start(more=CONTROLLED)
         sites.between.seen()
-        sites.left_host.run(*ping_command(LEFT_HOST, RIGHT_HOST, echo.MARKER).split(), check=False)
+        sites.left_host.run(*ping_command(LEFT_HOST, RIGHT_HOST, echo.MARKER, seconds=UNANSWERED_SECONDS).split(), check=False)
         wire.assert_no_plaintext(sites.between.seen())
         again = start_pluto(running, uxfrm, left, left, right, {})
         again.whack("--initiate", "--name", "net")

@@ -24,6 +24,7 @@ import topology
 import wire
 from association import GCM_128, Association
 from gateway import Gateway
+from namespace import UNANSWERED_SECONDS
 from topology import HERE, THERE
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
@@ -54,7 +55,7 @@ def host_state(namespace):
 
 def assert_no_connection(namespace):
     with pytest.raises(RuntimeError):
-        namespace.ping(HERE.inner[4], THERE.inner[4], count=2)
+        namespace.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
 
 
 def test_the_wire_shows_plaintext_where_there_is_any(network):
@@ -258,7 +259,7 @@ def test_the_answer_to_a_plain_request_is_protected(gateway, network):
     gateway.start(PROTECTED.lines(HERE, THERE))
     network.between.seen()
     with pytest.raises(RuntimeError, match="100% packet loss"):
-        network.right.ping(THERE.inner[4], HERE.inner[4], count=2)
+        network.right.ping(THERE.inner[4], HERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     wire.assert_no_plaintext([(True, frame) for outgoing, frame in network.between.seen() if outgoing])
     gateway.stop()
 

@@ -12,7 +12,7 @@ import echo
 import wire
 from association import CBC_SHA1, CBC_SHA256, CHACHA20_POLY1305, GCM_128, GCM_256, Association
 from gateway import Gateway
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from topology import HERE, THERE
 
 TCP_BYTES = 256 * 1024
@@ -110,7 +110,7 @@ def test_linux_drops_what_was_tampered_with(gateway, linux_network):
     linux_network.linux.xfrm(lines)
     before = linux_network.linux.statistics().get("XfrmInStateProtoError", 0)
     with pytest.raises(RuntimeError, match="100% packet loss"):
-        linux_network.here.ping(HERE.inner[4], THERE.inner[4], count=2)
+        linux_network.here.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     assert linux_network.linux.statistics().get("XfrmInStateProtoError", 0) >= before + 2
     gateway.stop()
 

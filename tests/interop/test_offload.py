@@ -20,7 +20,7 @@ import wire
 from association import GCM_128, GCM_256, Association
 from device_socket import DeviceSocket, batch
 from gateway import CONTROLLED, Gateway
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from probes import Probes
 from topology import HERE, THERE
 
@@ -311,7 +311,7 @@ def test_a_rekey_by_a_limit_on_the_device_loses_nothing(uxfrm, two):
         assert any(state["spi"] == THERE.spi + 1 and state["packets"] > 0 for state in states), states
         with pytest.raises(RuntimeError):
             two.left.run("ping", "-q", "-f", "-c", "2000", "-w", "5", "-I", here, there)
-            two.left.ping(here, there, count=1)
+            two.left.ping(here, there, count=1, seconds=UNANSWERED_SECONDS)
         while heard() != "hard":
             pass
     frames = two.between.seen()
@@ -438,12 +438,12 @@ def test_rules_events_faults_and_functions(uxfrm, two):
     run("flow nic0 -U delete 2047")
     run(f"flow nic0 -U flow-type ip4 src-ip {THERE.outer[4]} action -1")
     with pytest.raises(RuntimeError):
-        two.left.ping(association.endpoints(HERE), association.endpoints(THERE), count=1)
+        two.left.ping(association.endpoints(HERE), association.endpoints(THERE), count=1, seconds=UNANSWERED_SECONDS)
     assert device(uxfrm, two.left)["drops"] == {"rx_flow_rule": 1}
     run("flow nic0 -U delete 2047")
     run("set nic0 fault wrong-decryption 1")
     with pytest.raises(RuntimeError):
-        two.left.ping(association.endpoints(HERE), association.endpoints(THERE), count=1)
+        two.left.ping(association.endpoints(HERE), association.endpoints(THERE), count=1, seconds=UNANSWERED_SECONDS)
     assert "XfrmInStateProtoError" in two.gateways[0].statistics()
     state = f"state add src 10.77.0.1 dst 10.77.0.2 proto esp spi 9 mode transport {GCM_128.words(bytes(128))}"
     guest = f"{state} offload crypto dev nic0v1 dir in"

@@ -16,6 +16,7 @@ import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from listener import of_gateway
+from namespace import UNANSWERED_SECONDS
 from test_offload import CRYPTO, PACKET, WINDOW, assert_accounts, client, device, expiries, install, offloaded
 from topology import HERE, THERE
 
@@ -182,7 +183,7 @@ def test_a_function_whose_interface_goes_sends_nothing_more(how, uxfrm, pair):
     patience.wait_for(lambda: "nic0v0" not in client(uxfrm, pair.left, "xfrm", "state")[1], lambda: client(uxfrm, pair.left, "xfrm", "state")[1])
     pair.between.seen()
     with pytest.raises(RuntimeError):
-        pair.left.ping(here, there, count=1)
+        pair.left.ping(here, there, count=1, seconds=UNANSWERED_SECONDS)
     assert not any(outgoing and wire.protocol(frame) == "esp" for outgoing, frame in pair.between.seen())
     assert device(uxfrm, pair.left)["link"] == "up", "the device itself goes on"
     assert device(uxfrm, pair.left)["functions"][0]["link"] == "down"

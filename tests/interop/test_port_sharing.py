@@ -24,6 +24,7 @@ import topology
 import wire
 from association import GCM_128, Association
 from gateway import Gateway
+from namespace import UNANSWERED_SECONDS
 from stranger import stranger
 from topology import HERE, THERE
 
@@ -191,7 +192,7 @@ def test_a_killed_gateway_leaves_nothing_plain_and_comes_back(network):
     network.here.kill()
     network.hosts.between.seen()
     with pytest.raises(RuntimeError):
-        network.hosts.left.ping(HERE.inner[network.family], THERE.inner[network.family], count=1)
+        network.hosts.left.ping(HERE.inner[network.family], THERE.inner[network.family], count=1, seconds=UNANSWERED_SECONDS)
     wire.assert_no_plaintext(network.hosts.between.seen())
     here.send("0.0.0.0", None, THERE.outer[4], ike(1))
     assert "error" in here.next()

@@ -10,6 +10,7 @@ import patience
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
+from namespace import UNANSWERED_SECONDS
 from test_lifecycle import clean, flooding, gateway, host_state, network  # noqa: F401: two are fixtures
 from topology import HERE, THERE
 
@@ -39,7 +40,7 @@ def test_only_what_files_say_otherwise_changes(gateway, network):
     gateway.start([*lines, NARROW], more=CONTROLLED)
     gateway.ip("xfrm policy add src 10.7.9.0/24 dst 10.8.0.0/24 dir in action block")
     with pytest.raises(RuntimeError):
-        network.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+        network.left.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     sent, before = last_sent(gateway), listed(gateway)
     assert sent > 0, "a state has numbers to keep"
     assert reload(gateway) == "", "nothing is different"

@@ -19,6 +19,18 @@ def test_a_long_file_is_cut_into_pieces_of_its_tests_in_their_order():
     assert few == {tests[0]: ("a.py", 0)}
 
 
+def test_the_files_of_one_guest_are_a_unit():
+    tests = ["interop/test_link.py::one", "interop/a.py::one", "interop/test_fou_kernel.py::one", "interop/test_link.py::two"]
+    found = schedule.units(tests, {"test_link.py": 100, "test_fou_kernel.py": 100, "a.py": 150}, piece_seconds=40)
+    assert list(found) == [tests[0], tests[3], tests[2], tests[1]]
+    assert len(set(found.values())) == 2
+
+
+def test_every_file_that_boots_the_guest_is_of_its_unit():
+    sources = schedule.DURATIONS.parent.glob("test_*.py")
+    assert {path.name for path in sources if "qemu_network" in path.read_text()} - {"test_schedule.py"} == schedule.OF_QEMU
+
+
 def test_durations_are_kept_of_files_that_did_not_run(tmp_path):
     path = tmp_path / "durations.tsv"
     assert schedule.read(path) == {}

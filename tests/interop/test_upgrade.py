@@ -23,6 +23,7 @@ import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from ike import End
+from namespace import UNANSWERED_SECONDS
 from test_acquire import Monitor, Trapped, is_heard
 from test_lifecycle import host_state
 from topology import HERE, THERE
@@ -258,7 +259,7 @@ def test_afterwards_it_ends_and_starts_as_ever(end, both):
     getattr(both.here, end)()
     if end == "kill":
         with pytest.raises(RuntimeError):
-            both.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+            both.left.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
         wire.assert_no_plaintext(both.between.seen())
         both.here.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
         both.left.ping(HERE.inner[4], THERE.inner[4])
