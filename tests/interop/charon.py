@@ -32,7 +32,8 @@ class Charon(IkeDaemon):
         self._wait(lambda: self._namespace.listens(self.directory / "vici"), "vici socket", START_SECONDS)
 
     def load(self, configuration):
-        """Replaces all connections, secrets and pools by those of a `swanctl.conf`, given as a dictionary."""
+        """Replaces all connections, secrets and pools by those of a `swanctl.conf`, given as a
+        dictionary."""
         self._write("swanctl.conf", configuration)
         self.swanctl("--load-all", "--clear", "--file", self.directory / "swanctl.conf")
 

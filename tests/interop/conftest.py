@@ -1,8 +1,8 @@
-"""Fixtures: the binary under test and the networks. Each network is built once a module; the one that takes
-longest, once a process.
+"""Fixtures: the binary under test and the networks. Each network is built once a module; the one
+that takes longest, once a process.
 
-And what pytest does beside: the order in several processes (schedule.py), the list of what failed, the
-durations of the files.
+And what pytest does beside: the order in several processes (schedule.py), the list of what
+failed, the durations of the files.
 """
 
 import collections

@@ -1,4 +1,5 @@
-"""Two ends of an IKEv2 connection: a gateway and an unmodified charon each, and what they agree on."""
+"""Two ends of an IKEv2 connection: a gateway and an unmodified charon each, and what they agree
+on."""
 
 import dataclasses
 import time
@@ -56,7 +57,8 @@ class End:
 
 
 def connection(here, there, child=None, **more):
-    """The `swanctl.conf` of one end: IKEv2, a pre-shared key, one CHILD_SA `net` between what is behind the two."""
+    """The `swanctl.conf` of one end: IKEv2, a pre-shared key, one CHILD_SA `net` between what is
+    behind the two."""
     net = {"local_ts": here.net, "remote_ts": there.net, "esp_proposals": ESP_PROPOSAL} | (child or {})
     ends = {
         "version": 2,

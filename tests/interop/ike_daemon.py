@@ -13,7 +13,8 @@ TOLD_LINES = 80  # of the log, in an error
 
 
 class IkeDaemon:
-    """Ended by `stop` (SIGTERM) or `kill`. What it is, how it starts and is spoken to is for those who inherit."""
+    """Ended by `stop` (SIGTERM) or `kill`. What it is, how it starts and is spoken to is for
+    those who inherit."""
 
     name = "daemon"
 

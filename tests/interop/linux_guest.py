@@ -1,7 +1,9 @@
-"""The real Linux kernels that uxfrm is tested against, a User-Mode Linux guest and one in QEMU, and the requests they are sent.
+"""The real Linux kernels that uxfrm is tested against, a User-Mode Linux guest and one in QEMU, and
+the requests they are sent.
 
-The network driver of User-Mode Linux now and then (once in some 5,000 frames on a busy machine) misses the signal for a frame, which then
-lies in the TAP until the next one comes. So a guest gets a frame that means nothing every RING_SECONDS.
+The network driver of User-Mode Linux now and then (once in some 5,000 frames on a busy machine)
+misses the signal for a frame, which then lies in the TAP until the next one comes. So a guest
+gets a frame that means nothing every RING_SECONDS.
 """
 
 import json
@@ -103,7 +105,8 @@ class LinuxGuest:
 
 
 class QemuGuest(LinuxGuest):
-    """A guest with Debian's cloud kernel, which sends FOU and GUE as well. It is driven through a port; see `tests/peer/qemu-peer`."""
+    """A guest with Debian's cloud kernel, which sends FOU and GUE as well. It is driven through
+    a port; see `tests/peer/qemu-peer`."""
 
     program = "qemu-peer"
     boot_seconds, life_seconds = 240, 3600

@@ -1,5 +1,5 @@
-"""Programs that listen for what a gateway or the kernel tells. Whoever starts one gets on only when it is
-known there: what happens from then on it hears."""
+"""Programs that listen for what a gateway or the kernel tells. Whoever starts one gets on only
+when it is known there: what happens from then on it hears."""
 
 import contextlib
 import pathlib

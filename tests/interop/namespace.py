@@ -31,7 +31,8 @@ def command(*words, check=True):
 
 
 class Namespace:
-    """One network namespace of the test's own, with `lo` up and no IPv6 chatter; deleted by `delete`."""
+    """One network namespace of the test's own, with `lo` up and no IPv6 chatter; deleted by
+    `delete`."""
 
     def __init__(self, name):
         self.name = name
@@ -57,7 +58,8 @@ class Namespace:
 
     @contextlib.contextmanager
     def entered(self):
-        """This thread is in the namespace meanwhile; sockets and processes made here stay in it afterwards."""
+        """This thread is in the namespace meanwhile; sockets and processes made here stay in it
+        afterwards."""
         with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{self.name}") as there:
             _set_namespace(there.fileno())
             try:
@@ -71,7 +73,8 @@ class Namespace:
             self.ip(f"addr add {address} dev {device}{nodad}")
 
     def neighbour(self, device, mac, *addresses):
-        """A fixed neighbour: its discovery is traffic too, and would meet the policies under test."""
+        """A fixed neighbour: its discovery is traffic too, and would meet the policies under
+        test."""
         for address in addresses:
             self.ip(f"neigh replace {address} lladdr {mac} dev {device} nud permanent")
 
@@ -79,7 +82,8 @@ class Namespace:
         return self.ip(f"-br link show dev {device}").split()[2]
 
     def wait_for_carrier(self, device):
-        """Until the kernel has taken note that the device's other end is up: before, it drops what is to leave by it."""
+        """Until the kernel has taken note that the device's other end is up: before, it drops
+        what is to leave by it."""
         deadline = time.monotonic() + CARRIER_SECONDS
         while "LOWER_UP" not in (link := self.ip(f"-br link show dev {device}")):
             assert time.monotonic() < deadline, f"no carrier after {CARRIER_SECONDS} s: {link}"
@@ -103,7 +107,8 @@ class Namespace:
         self.ip(f"link set {device} up")
 
     def ping(self, source, destination, count=3, size=120, seconds=patience.SECONDS):
-        """Pings with the marker as payload; raises with ping's own words when no reply has come for so long."""
+        """Pings with the marker as payload; raises with ping's own words when no reply has come
+        for so long."""
         import echo
 
         self.run(*ping_command(source, destination, echo.MARKER, count, size, seconds).split())

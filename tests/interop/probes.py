@@ -12,7 +12,8 @@ LAST_SECONDS = 10  # that the last answers may take
 
 
 class Probes:
-    """Numbered datagrams to an echo service, one every INTERVAL_SECONDS, and which of them came back."""
+    """Numbered datagrams to an echo service, one every INTERVAL_SECONDS, and which of them came
+    back."""
 
     def __init__(self, namespace, source, destination):
         self.sent, self.answered = 0, set()
@@ -52,7 +53,8 @@ class Probes:
         patience.wait_for(lambda: self.sent >= until, lambda: f"{self.sent} of {until} sent")
 
     def lost(self):
-        """Ends the sending, waits for what is still under way, and returns the numbers without an answer."""
+        """Ends the sending, waits for what is still under way, and returns the numbers without
+        an answer."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()

@@ -1,8 +1,9 @@
-"""How several processes share the suite: what one of them runs as a unit, and which units begin first.
+"""How several processes share the suite: what one of them runs as a unit, and which units begin
+first.
 
-A unit is a file, whose tests share networks, or a piece of a long one; the files that share a guest in
-QEMU, which boots for half a minute, are one. The longest files begin first, so
-that no process has a long unit left when the others are through. durations.tsv says how long each file
+A unit is a file, whose tests share networks, or a piece of a long one; the files that share a
+guest in QEMU, which boots for half a minute, are one. The longest files begin first, so that no
+process has a long unit left when the others are through. durations.tsv says how long each file
 takes; it decides about the order alone, and a file that is not in it runs, too.
 """
 
@@ -34,7 +35,8 @@ def file_of(test):
 
 
 def units(tests, seconds, piece_seconds=PIECE_SECONDS):
-    """The unit of each test, as {identifier: (name, number of the piece)}, in the order in which they are to begin."""
+    """The unit of each test, as {identifier: (name, number of the piece)}, in the order in which
+    they are to begin."""
     found, members = {}, {}
     for test in tests:
         name = file_of(test)

@@ -1,4 +1,5 @@
-"""`uxfrm check`: every mistake with its file, line and word, no key in what it says, and nothing touched.
+"""`uxfrm check`: every mistake with its file, line and word, no key in what it says, and nothing
+touched.
 
 It needs neither root nor a network.
 """
@@ -18,7 +19,8 @@ AEAD = f"aead 'rfc4106(gcm(aes))' 0x{SECRET}01020304 128"
 
 @pytest.fixture
 def check(tmp_path):
-    """Runs `uxfrm check` on a batch file and, if need be, more TOML; returns the exit status and what it printed."""
+    """Runs `uxfrm check` on a batch file and, if need be, more TOML; returns the exit status and
+    what it printed."""
     binary = prerequisite.binary()
 
     def run(*lines, toml="", batch="states.batch", mode=0o640):

@@ -1,4 +1,5 @@
-"""scripts/cloud-kernel unpacks Debian's cloud kernel from one package or from several. Needs no root and no network: apt is a stand-in."""
+"""scripts/cloud-kernel unpacks Debian's cloud kernel from one package or from several. Needs no
+root and no network: apt is a stand-in."""
 
 import lzma
 import os
@@ -13,7 +14,8 @@ IMAGE, MODULES, BINARY = f"linux-image-{RELEASE}", f"linux-modules-{RELEASE}", f
 KERNEL, MODULE = f"boot/vmlinuz-{RELEASE}", f"lib/modules/{RELEASE}/kernel/fou.ko"
 IMAGE_DEPENDS = "  Depends: kmod\n  Depends: linux-base\n |Depends: initramfs-tools\n  Depends: <linux-initramfs-tool>\n    dracut\n"
 
-# Each layout: what `apt-cache depends` prints of a package, and the files of the packages that are to be fetched.
+# Each layout: what `apt-cache depends` prints of a package, and the files of the packages that are
+# to be fetched.
 TOGETHER = (
     {META: f"  Depends: {IMAGE}\n", IMAGE: IMAGE_DEPENDS + f"  Conflicts: {IMAGE}-unsigned\n"},
     {IMAGE: [KERNEL, MODULE]},

@@ -1,5 +1,5 @@
-"""Each example that a user may start: it ends well, which it does only when nothing but ESP and IKE was on the wire, and leaves
-neither namespaces nor processes behind."""
+"""Each example that a user may start: it ends well, which it does only when nothing but ESP and
+IKE was on the wire, and leaves neither namespaces nor processes behind."""
 
 import contextlib
 import ctypes
@@ -56,13 +56,15 @@ def run(daemon, example, uxfrm):
 
 
 def adopt_orphans():
-    """From now on what the test's children leave behind is the test's own child. An environment would not tell: uxfrm hides its own."""
+    """From now on what the test's children leave behind is the test's own child. An environment
+    would not tell: uxfrm hides its own."""
     if ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError("prctl: no subreaper")
 
 
 def end_orphans(others):
-    """Tells the commands of the test's children, but for `others`, that don't end by themselves, and ends them."""
+    """Tells the commands of the test's children, but for `others`, that don't end by themselves,
+    and ends them."""
     deadline = time.monotonic() + GRACE_SECONDS
     while (orphans := children(others)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -86,5 +88,6 @@ def children(others=()):
 
 
 def namespaces(process):
-    """What the example with this process number has made and not taken away; others may run beside."""
+    """What the example with this process number has made and not taken away; others may run
+    beside."""
     return sorted(name for name in os.listdir("/run/netns") if name.startswith(f"uxe{process}-"))

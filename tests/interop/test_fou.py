@@ -1,5 +1,5 @@
-"""Receive ports while the gateway runs: `uxfrm fou`, unmodified `ip fou` under `uxfrm exec`, both beside a Linux kernel's, and generic
-netlink's other families, which stay the kernel's."""
+"""Receive ports while the gateway runs: `uxfrm fou`, unmodified `ip fou` under `uxfrm exec`,
+both beside a Linux kernel's, and generic netlink's other families, which stay the kernel's."""
 
 import functools
 import json
@@ -115,7 +115,8 @@ def bound(namespace):
 
 
 def test_the_text_is_the_kernels(uxfrm, linux_network):
-    """The same lines to a Linux kernel and to uxfrm: the same lists, as text and as JSON, and the same refusals."""
+    """The same lines to a Linux kernel and to uxfrm: the same lists, as text and as JSON, and
+    the same refusals."""
     gateway, linux = Gateway(uxfrm, linux_network.here), linux_network.linux
     try:
         gateway.start(more=CONTROLLED)
@@ -219,7 +220,8 @@ def test_each_port_counts_what_came_and_what_it_dropped(uxfrm, alone):
 
 
 def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone):
-    """What comes by it counts as the port's; it comes and goes with the tunnel and with the port, whichever is first."""
+    """What comes by it counts as the port's; it comes and goes with the tunnel and with the
+    port, whichever is first."""
     fou, local = own(uxfrm, alone.here), HERE.outer[4]
     link = [str(uxfrm), "link"]
     tunnel = f"add name tun1 type ipip remote {THERE.outer[4]} local {local} encap fou encap-dport 5555".split()
@@ -252,7 +254,8 @@ def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone)
 
 @pytest.mark.parametrize("in_udp", [True, False])
 def test_gre_of_a_key_that_no_tunnel_has_is_counted(in_udp, uxfrm, alone):
-    """With a key of its own, with another one, and without; in FOU, and as protocol 47, which counts for no port."""
+    """With a key of its own, with another one, and without; in FOU, and as protocol 47, which
+    counts for no port."""
     fou, local = own(uxfrm, alone.here), HERE.outer[4]
     encap = "encap fou encap-sport auto encap-dport 5555" if in_udp else ""
     tunnel = f"add name tun1 up type gre remote {THERE.outer[4]} local {local} key 7 {encap}"
@@ -279,8 +282,9 @@ def test_gre_of_a_key_that_no_tunnel_has_is_counted(in_udp, uxfrm, alone):
 
 
 def test_zero_checksums_over_ipv6_are_taken_where_allowed(uxfrm, alone):
-    """Every port of Linux takes them (`net/ipv4/fou_core.c: parse_nl_config` leaves `use_udp6_rx_checksums` 0), and so does one of which nothing is
-    said. Where they are not allowed, the host's UDP drops and counts them."""
+    """Every port of Linux takes them (`net/ipv4/fou_core.c: parse_nl_config` leaves
+    `use_udp6_rx_checksums` 0), and so does one of which nothing is said. Where they are not
+    allowed, the host's UDP drops and counts them."""
     fou = own(uxfrm, alone.here)
     for line in ("add port 5555 ipproto 41 -6", "add port 5556 ipproto 41 -6 noudp6zerocsumrx"):
         assert fou(line) == (0, "")

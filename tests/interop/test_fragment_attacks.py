@@ -1,7 +1,7 @@
 """An attacker on the wire without keys, and fragments that come out of ESP.
 
-He sees identifications, may send plain fragments with any addresses, and may send as many as he likes. What he sends becomes no part of a
-protected datagram, and starves none.
+He sees identifications, may send plain fragments with any addresses, and may send as many as he
+likes. What he sends becomes no part of a protected datagram, and starves none.
 
     local      right ══ ESP ══ left: an address of its own, its own sockets
     forwarded  host right ── right ══ ESP ══ left ── host left, by the host's stack, with and without connection tracking, and in inline mode
@@ -60,7 +60,8 @@ table inet untracked {
 
 
 class Attacked:
-    """What all networks have in common: somebody who sends to somebody else through ESP, and a wire to forge on."""
+    """What all networks have in common: somebody who sends to somebody else through ESP, and a
+    wire to forge on."""
 
     def send_protected(self, family, packets):
         """Whole IP packets, as they are, from the right through its gateway."""
@@ -273,7 +274,8 @@ def test_fragments_sprayed_between_others_starve_nothing(network, family):
 @families
 @pytest.mark.parametrize("network", ["tracked"], indirect=True)
 def test_what_is_not_tracked_is_not_starved_on_its_way(network, family):
-    """What SECURITY.md has for gateways that track connections: room for others' fragments is the kernel's."""
+    """What SECURITY.md has for gateways that track connections: room for others' fragments is
+    the kernel's."""
     network.filter(UNTRACKED)
     assert hold_out(network, family, strangers(network, family), 200) == 200, network.here.stat()
 

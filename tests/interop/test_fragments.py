@@ -1,6 +1,7 @@
 """Datagrams that hosts cut before the TUN, through policies for one port and in transport mode.
 
-The two namespaces reach each other without uxfrm too, so that what passes by a policy is seen on the wire.
+The two namespaces reach each other without uxfrm too, so that what passes by a policy is seen on
+the wire.
 """
 
 import contextlib

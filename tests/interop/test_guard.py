@@ -1,8 +1,9 @@
 """The inbound guard: what the policies want protected is not taken in the clear, whoever sent it.
 
-The network is test_lifecycle's: two namespaces that reach each other without uxfrm. The test itself forges plain
-packets on the right side's device, with addresses that the policies of the left side protect. A socket on the left, which
-sees all that the host takes in, must not see them; uxfrm must have counted them; and what comes in through ESP passes.
+The network is test_lifecycle's: two namespaces that reach each other without uxfrm. The test
+itself forges plain packets on the right side's device, with addresses that the policies of the
+left side protect. A socket on the left, which sees all that the host takes in, must not see
+them; uxfrm must have counted them; and what comes in through ESP passes.
 """
 
 import contextlib
@@ -73,7 +74,8 @@ def network(uxfrm):
 
 @contextlib.contextmanager
 def listening(namespace, family):
-    """Sockets that take all that the host takes in: a datagram socket, and raw ones for TCP and ICMP."""
+    """Sockets that take all that the host takes in: a datagram socket, and raw ones for TCP and
+    ICMP."""
     of, icmp = (socket.AF_INET, 1) if family == 4 else (socket.AF_INET6, 58)
     with contextlib.ExitStack() as stack, namespace.entered():
         datagrams = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
@@ -136,7 +138,8 @@ def send_all(network, association):
 
 
 def drops(association):
-    """How often they count: fragments one by one, but where the policy is for the ends of ESP, to which IKE may send fragments."""
+    """How often they count: fragments one by one, but where the policy is for the ends of ESP,
+    to which IKE may send fragments."""
     pieces = len(fragments(association)) if association.mode == "tunnel" else 1
     return len(forged(association)) + pieces
 
@@ -210,7 +213,8 @@ def test_what_a_crash_left_goes_with_the_next_start(guard, network):
 
 
 def test_policies_without_esp(network):
-    """Block, allow and optional templates, in their order; the default, and what it must not cut off."""
+    """Block, allow and optional templates, in their order; the default, and what it must not cut
+    off."""
     source, destination = THERE.outer[4], HERE.outer[4]
     template = f"tmpl src {source} dst {destination} proto esp mode transport level use"
     between = f"src {source} dst {destination}"
@@ -257,8 +261,8 @@ def test_the_guard_follows_policies_that_end(network):
 
 
 def test_neighbours_are_found_under_a_policy_from_host_to_host(network):
-    """IPv6 finds a neighbour by ICMPv6, which the policy would have in ESP, which needs the neighbour. But only what comes
-    from the link, with a hop limit of 255, is that."""
+    """IPv6 finds a neighbour by ICMPv6, which the policy would have in ESP, which needs the
+    neighbour. But only what comes from the link, with a hop limit of 255, is that."""
     association = Association(GCM_128, "transport", 6, 6)
     network.start(association)
     for namespace, address in ((network.left, THERE.outer[6]), (network.right, HERE.outer[6])):

@@ -1,4 +1,5 @@
-"""What the last run protected stays refused: after a boot by `uxfrm guard`, after a restart until somebody decides anew."""
+"""What the last run protected stays refused: after a boot by `uxfrm guard`, after a restart
+until somebody decides anew."""
 
 import contextlib
 import os
@@ -21,7 +22,8 @@ from topology import HERE, THERE
 from ways import NEIGHBOUR, SOCKETS, Pair, datagrams, unbound
 
 MARK = 0x75780001
-# Of programs, by the words behind `ip xfrm policy add`: what is protected, and what a better one lets pass.
+# Of programs, by the words behind `ip xfrm policy add`: what is protected, and what a better one
+# lets pass.
 PROTECTED = {4: "src 10.0.0.0/8 dst 10.2.0.0/16", 6: "src fd00::/8 dst fd02::/16"}
 PASSING = {4: "10.2.9.0/24", 6: "fd02:9::/32"}
 PASSED = {4: "10.2.9.1", 6: "fd02:9::1"}
@@ -365,7 +367,8 @@ def test_what_is_held_passes_to_another_process(machine, uxfrm):
 @pytest.mark.parametrize("source", ["any", "own"])
 @pytest.mark.parametrize("end", ["kill", "stop", "guard"])
 def test_a_flushed_packet_filter_opens_nothing_that_rules_can_say(machine, uxfrm, end, source):
-    """Not even to unbound sockets; what is bound to a device no rule keeps from taking its destination for a neighbour."""
+    """Not even to unbound sockets; what is bound to a device no rule keeps from taking its
+    destination for a neighbour."""
     template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
     protected = {family: words if source == "own" else words[words.index("dst") :] for family, words in PROTECTED.items()}
     lines = [f"xfrm policy add {words} dir out priority 100 {template}" for words in protected.values()]

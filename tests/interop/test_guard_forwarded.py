@@ -1,7 +1,9 @@
-"""What a gateway in host mode forwards leaves protected or not at all, also where somebody's rules lead past uxfrm's, or take these away.
+"""What a gateway in host mode forwards leaves protected or not at all, also where somebody's rules
+lead past uxfrm's, or take these away.
 
-Routes bring what is forwarded to uxfrm, behind a rule of its own. Administrators' rules mostly stand before that one, and who manages the
-network may take it away, as systemd-networkd does when it starts.
+Routes bring what is forwarded to uxfrm, behind a rule of its own. Administrators' rules mostly
+stand before that one, and who manages the network may take it away, as systemd-networkd does
+when it starts.
 """
 
 

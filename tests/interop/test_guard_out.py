@@ -1,8 +1,9 @@
 """The guard on the way out: what the policies want protected leaves by no other way than uxfrm.
 
-Routes bring traffic to uxfrm, but sockets that are bound to a device, or name one with a packet, go by the device whatever the routes
-say, and broadcasts and IPv6 multicast by routes that stand before uxfrm's. In Linux XFRM is asked about these too. The network is
-test_guard's; a wire between the gateways sees what leaves.
+Routes bring traffic to uxfrm, but sockets that are bound to a device, or name one with a packet,
+go by the device whatever the routes say, and broadcasts and IPv6 multicast by routes that stand
+before uxfrm's. In Linux XFRM is asked about these too. The network is test_guard's; a wire
+between the gateways sees what leaves.
 """
 
 import errno

@@ -1,6 +1,8 @@
-"""A kernel that does not take what the guard needs, as it is out of memory: whoever asked hears of it, and it is tried again without haste.
+"""A kernel that does not take what the guard needs, as it is out of memory: whoever asked hears of
+it, and it is tried again without haste.
 
-The network is test_guard's. The kernel is real, but some transactions do not reach it (refusing.py).
+The network is test_guard's. The kernel is real, but some transactions do not reach it
+(refusing.py).
 """
 
 import contextlib
@@ -80,7 +82,8 @@ def network(uxfrm, tmp_path):
 
 @pytest.mark.parametrize("words", [f"policy delete {BETWEEN} proto udp dir in", "policy flush"])
 def test_who_deletes_a_policy_hears_that_its_rule_stays(network, words):
-    """It lets pass: whoever is told that it has gone relies on that nothing comes in plain any more."""
+    """It lets pass: whoever is told that it has gone relies on that nothing comes in plain any
+    more."""
     assert network.passes()
     network.kernel.refuse()
     assert "does not let go of what the policy needed" in network.xfrm(words)
@@ -133,7 +136,8 @@ def test_a_policy_that_went_by_its_limit_goes_from_the_kernel_when_that_lets_go(
 
 
 def test_a_guard_that_is_flushed_away_is_put_up_again(uxfrm, tmp_path):
-    """As the services of distributions do when they are reloaded, on kernels where no table is one socket's."""
+    """As the services of distributions do when they are reloaded, on kernels where no table is
+    one socket's."""
     prerequisite.programs(nft="nftables")
     with topology.PlacedGateways() as network:
         here = network.gateway(Refusing(tmp_path, uxfrm, "ENOMEM", "-DOLD").binary, network.left)

@@ -6,10 +6,11 @@
     └─────────────┘    └───────────────────────┘   ▲    └───────────────────────┘    └──────────────┘
                        10.1.0.1        10.9.0.1  wire   10.9.0.2        10.2.0.1
 
-The gateways' kernels may forward, and have all routes: what uxfrm does not keep from them passes in the clear, and is seen.
+The gateways' kernels may forward, and have all routes: what uxfrm does not keep from them passes in
+the clear, and is seen.
 
-All is tried with packet sockets at both gateways, and with AF_XDP at the right one: at the left one's end of the wire, where it is
-watched, AF_XDP would hide what passes.
+All is tried with packet sockets at both gateways, and with AF_XDP at the right one: at the left
+one's end of the wire, where it is watched, AF_XDP would hide what passes.
 """
 
 import contextlib
@@ -147,7 +148,8 @@ def test_ping_tcp_and_udp(family, extra, sites):
 
 @pytest.mark.parametrize("by", [PACKET, XDP])
 def test_cbc_and_several_workers(by, uxfrm):
-    """With AF_XDP the second worker has no queue of the device, and what it sends goes by its packet socket."""
+    """With AF_XDP the second worker has no queue of the device, and what it sends goes by its
+    packet socket."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm, by, 2) as sites:
         sites.start(transform=CBC_SHA256)
@@ -183,7 +185,8 @@ def test_large_packets(sites):
 
 
 def test_datagrams_in_fragments_pass_beside_a_policy_for_a_port(sites):
-    """They are put together then; IPv6 leaves by the tunnel in pieces again, as the far gateway may not cut it."""
+    """They are put together then; IPv6 leaves by the tunnel in pieces again, as the far gateway
+    may not cut it."""
     elsewhere = "xfrm policy add src fd77::/64 dst fd78::/64 proto udp dport 5 dir out action block"
     sites.here.start([*lines(True), elsewhere], more=INLINE.format(PACKET))
     sites.there.start([*lines(False), elsewhere], more=INLINE.format(sites.by))
@@ -195,7 +198,8 @@ def test_datagrams_in_fragments_pass_beside_a_policy_for_a_port(sites):
 
 
 def test_the_gateway_itself_stays_reachable(sites):
-    """ARP, neighbour discovery and what is for the gateway are the host's; between gateway and protected networks too, by ESP."""
+    """ARP, neighbour discovery and what is for the gateway are the host's; between gateway and
+    protected networks too, by ESP."""
     sites.start()
     sites.left_host.ping("10.1.0.2", "10.1.0.1")
     sites.left_host.ping("fd01::2", "fd01::1")
@@ -207,7 +211,8 @@ def test_the_gateway_itself_stays_reachable(sites):
 
 @pytest.mark.parametrize("by", [PACKET, XDP])
 def test_nothing_passes_after_a_crash(by, uxfrm):
-    """The kernels have routes and may forward; they get nothing to forward until uxfrm runs again."""
+    """The kernels have routes and may forward; they get nothing to forward until uxfrm runs
+    again."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites:
         crash(sites, INLINE.format(by))
@@ -232,7 +237,8 @@ def crash(sites, inline):
 
 
 def test_host_mode_after_a_crash_gets_the_packets_of_inline_mode(uxfrm):
-    """The table that kept them out stayed for ever: no ESP came to the gateway, and its host forwarded nothing."""
+    """The table that kept them out stayed for ever: no ESP came to the gateway, and its host
+    forwarded nothing."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites:
         sites.start()
@@ -251,7 +257,8 @@ FOU_PORT = struct.pack("!H", 5556)
 
 
 def test_esp_that_the_hosts_stack_has_is_opened(sites):
-    """What came in FOU, which a receive port takes off; and what is sent to the gateway by the protected side."""
+    """What came in FOU, which a receive port takes off; and what is sent to the gateway by the
+    protected side."""
     fou = f"{INLINE}\n[tunnel]\nbatch = [\"fou.batch\"]\n"
     for gateway, by, number in ((sites.here, PACKET, 0), (sites.there, sites.by, 1)):
         (gateway.directory / "fou.batch").write_text("ip fou add port 5556 ipproto 50\n")
@@ -281,7 +288,8 @@ def tagged(destination, source, vlan, ends, payload):
 
 
 def test_frames_with_a_priority_and_no_vlan_pass(sites):
-    """Tags of VLAN 0, as many switches and cards send them: once each, in ESP. Those of a VLAN don't."""
+    """Tags of VLAN 0, as many switches and cards send them: once each, in ESP. Those of a VLAN
+    don't."""
     sites.start()
     sites.ping(4)
     sites.between.seen()
@@ -334,7 +342,8 @@ def test_routes_and_neighbours_may_change(sites):
 
 @pytest.mark.parametrize("device", ["lan0", "wire0"])
 def test_devices_may_get_other_names(device, sites):
-    """Their sockets stay with them, and the host's stack is kept out as before: otherwise it would forward each packet once more."""
+    """Their sockets stay with them, and the host's stack is kept out as before: otherwise it
+    would forward each packet once more."""
     sites.start()
     sites.ping(4)
     sites.right.ip(f"link set {device} name other0")
@@ -345,7 +354,8 @@ def test_devices_may_get_other_names(device, sites):
 
 
 def test_neighbours_that_kernels_forget_cost_no_packets(sites):
-    """They are found again while packets wait for them: of 1,920 from host to host, beside which all neighbours go 60 times, next to none are lost."""
+    """They are found again while packets wait for them: of 1,920 from host to host, beside which
+    all neighbours go 60 times, next to none are lost."""
     sites.start()
     sites.ping(4)
     sites.ping(6)
@@ -357,7 +367,8 @@ def test_neighbours_that_kernels_forget_cost_no_packets(sites):
 
 
 def beside_flush(sites, family, number):
-    """Sends some datagrams while both gateways' kernels forget their neighbours; how many don't arrive."""
+    """Sends some datagrams while both gateways' kernels forget their neighbours; how many don't
+    arrive."""
     left, right = HOSTS[family]
     of = socket.AF_INET if family == 4 else socket.AF_INET6
     with sites.right_host.entered():
@@ -413,8 +424,8 @@ def test_a_route_that_comes_is_the_first_packets(sites):
 
 
 def hears(gateway):
-    """Until the gateway has heard what the kernel told before: when it takes the second request, it has read all
-    that was there with the first."""
+    """Until the gateway has heard what the kernel told before: when it takes the second request,
+    it has read all that was there with the first."""
     for _ in range(2):
         gateway.stat()
 
@@ -431,7 +442,8 @@ def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):
 
 
 def test_a_program_of_ours_takes_nothing_but_esp_from_the_kernel(uxfrm):
-    """By AF_XDP at the left gateway: ESP passes unseen by its kernel, all else is seen there; and the program goes with its process."""
+    """By AF_XDP at the left gateway: ESP passes unseen by its kernel, all else is seen there;
+    and the program goes with its process."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites:
         sites.start()
@@ -470,14 +482,16 @@ def test_new_addresses_of_the_gateway_are_the_kernels(uxfrm):
 
 
 def wait_for_answer(host, address, seconds=patience.SECONDS):
-    """Until pings from there are answered: a gateway hears of what has changed at its next turn, which is late on a busy machine."""
+    """Until pings from there are answered: a gateway hears of what has changed at its next turn,
+    which is late on a busy machine."""
     deadline = time.monotonic() + seconds
     while "1 received" not in (said := host.run("ping", "-c1", "-W1", address, check=False)):
         assert time.monotonic() < deadline, f"{address} does not answer:\n{said}"
 
 
 def test_a_new_address_is_the_kernels_also_where_that_could_not_be_told_at_once(uxfrm, tmp_path):
-    """The kernel was out of memory for a moment: the address was out of reach until something else changed."""
+    """The kernel was out of memory for a moment: the address was out of reach until something
+    else changed."""
     prerequisite.packet_filter()
     prerequisite.programs(cc="gcc libc6-dev")
     with InlineSites(uxfrm) as sites:

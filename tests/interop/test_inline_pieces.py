@@ -2,8 +2,9 @@
 
     host left ── left: policies fwd that ask for a port, or for a protocol ── attacker, with the addresses of what is behind the right gateway
 
-Ports are in the first piece only, and a later IPv6 piece says of its protocol whatever its sender wants. None may come through, as each
-could become a part of a datagram: of the attacker's own, or of one that came in ESP.
+Ports are in the first piece only, and a later IPv6 piece says of its protocol whatever its
+sender wants. None may come through, as each could become a part of a datagram: of the attacker's
+own, or of one that came in ESP.
 """
 
 import socket
@@ -88,7 +89,8 @@ def whole_but_for_its_form(family):
 
 
 def pieces_of_any_protocol(family):
-    """What a policy for a protocol must stop besides: pieces that are of another one, as they say."""
+    """What a policy for a protocol must stop besides: pieces that are of another one, as they
+    say."""
     if family == 4:
         return {}
     data = upper(6)[40:]

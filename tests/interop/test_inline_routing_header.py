@@ -1,4 +1,5 @@
-"""Inline mode: IPv6 routing headers of hosts behind the gateway, which lead a packet to what is protected by way of somebody else.
+"""Inline mode: IPv6 routing headers of hosts behind the gateway, which lead a packet to what is
+protected by way of somebody else.
 
     host left ── left: policy out fd01::/64 → fd02::/64 ── wire
 """

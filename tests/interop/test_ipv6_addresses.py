@@ -1,4 +1,5 @@
-"""Hosts whose own IPv6 is not as it is between gateways that are set up: link-local only, not yet usable, or switched off."""
+"""Hosts whose own IPv6 is not as it is between gateways that are set up: link-local only, not
+yet usable, or switched off."""
 
 import time
 
@@ -32,7 +33,8 @@ def network(uxfrm):
 
 
 def test_a_link_local_address_is_no_source_for_a_tunnel(network):
-    """Most hosts that have nothing but IPv4 have one on each device. The kernel takes no route with it."""
+    """Most hosts that have nothing but IPv4 have one on each device. The kernel takes no route
+    with it."""
     assert "fe80:" in network.left.ip("-6 addr show dev wire0")
     network.here.start([], more=CONTROLLED)
     assert network.xfrm(POLICY) == ""

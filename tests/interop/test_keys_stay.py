@@ -1,4 +1,5 @@
-"""Keys reach neither core dumps nor swap: `run` and the clients that read them leave no core, and `run` locks its memory where it may."""
+"""Keys reach neither core dumps nor swap: `run` and the clients that read them leave no core,
+and `run` locks its memory where it may."""
 
 import os
 import pathlib
@@ -30,7 +31,8 @@ class Alone(Hosts):
 
 
 def killed(words, directory, waits=True):
-    """Whether a program that waits for its input, or is busy with it, leaves a core when SIGABRT ends it."""
+    """Whether a program that waits for its input, or is busy with it, leaves a core when SIGABRT
+    ends it."""
     child = subprocess.Popen(
         words,
         cwd=directory,

@@ -1,4 +1,5 @@
-"""Debian's libreswan, unmodified: pluto under `uxfrm exec` at both ends. For the network see topology.Sites."""
+"""Debian's libreswan, unmodified: pluto under `uxfrm exec` at both ends. For the network see
+topology.Sites."""
 
 import dataclasses
 import re

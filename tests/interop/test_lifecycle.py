@@ -1,4 +1,5 @@
-"""What `uxfrm run` does to its host: nothing stays behind after SIGTERM, nothing leaves in the clear after a crash.
+"""What `uxfrm run` does to its host: nothing stays behind after SIGTERM, nothing leaves in the
+clear after a crash.
 
         ┌─ namespace left ───────────┐  veth   ┌─ namespace right ──────────┐
         │ lo      10.1.0.1           │         │ lo      10.2.0.1           │
@@ -75,7 +76,8 @@ def test_sigterm_leaves_the_host_as_it_was(gateway, network):
 
 @pytest.mark.parametrize("guard", ["auto", "off"])
 def test_nothing_leaves_in_the_clear_between_orderly_runs(gateway, network, guard):
-    """`at_exit = "block"`, as is the default: routes that refuse and the guard stay, as after a crash."""
+    """`at_exit = "block"`, as is the default: routes that refuse and the guard stay, as after a
+    crash."""
     lines = PROTECTED.lines(HERE, THERE)
     gateway.start(lines, guard=guard, at_exit="block")
     network.between.seen()
@@ -109,7 +111,8 @@ def clean(gateway, network, check=True):
 
 
 def test_the_host_makes_super_packets_that_leave_as_one_train(gateway, network):
-    """44 packets of 1472 bytes are one message of a UDP socket; the host's own 65,536 bytes would be two."""
+    """44 packets of 1472 bytes are one message of a UDP socket; the host's own 65,536 bytes
+    would be two."""
     gateway.start(PROTECTED.lines(HERE, THERE))
     assert "gso_max_segs 44 " in network.left.ip("-d link show dev uxfrm0")
     gateway.stop()
@@ -124,7 +127,8 @@ def test_two_runs_one_after_the_other(gateway, network):
 
 
 def test_after_a_crash_nothing_leaves_in_the_clear(gateway, network):
-    """SIGKILL: what the policies protect stays cut off until uxfrm runs again, and then SIGTERM cleans it all up."""
+    """SIGKILL: what the policies protect stays cut off until uxfrm runs again, and then SIGTERM
+    cleans it all up."""
     before = host_state(network.left)
     gateway.start(PROTECTED.lines(HERE, THERE))
     network.between.seen()
@@ -138,8 +142,9 @@ def test_after_a_crash_nothing_leaves_in_the_clear(gateway, network):
 
 
 def test_nothing_leaves_in_the_clear_while_uxfrm_starts_after_a_crash(gateway, network):
-    """The routes that refuse stay until those to the TUN are there; without the guard, which would cover up for them. Some hundred policies `in` make
-    starts longer, and packets are sent as fast as may be."""
+    """The routes that refuse stay until those to the TUN are there; without the guard, which
+    would cover up for them. Some hundred policies `in` make starts longer, and packets are sent
+    as fast as may be."""
     lines = [f"xfrm policy add src 10.7.{net}.0/24 dst 10.8.0.0/16 dir in action block" for net in range(250)]
     lines += PROTECTED.lines(HERE, THERE)
     gateway.start(lines, guard="off")
@@ -213,7 +218,8 @@ OTHER_TABLE = "table = 31000"
 
 
 def test_another_table_after_a_crash_leaves_nothing_of_the_former(gateway, network):
-    """Its rule stood beside the new one and led to routes that refuse, for ever. Rules of others stay."""
+    """Its rule stood beside the new one and led to routes that refuse, for ever. Rules of others
+    stay."""
     network.left.ip("rule add priority 32700 not fwmark 7 table 555")
     network.left.ip("route add unreachable 10.77.0.0/24 table 555")
     before = host_state(network.left)
@@ -229,8 +235,8 @@ def test_another_table_after_a_crash_leaves_nothing_of_the_former(gateway, netwo
 
 @pytest.mark.parametrize("mode", ["tunnel", "transport"])
 def test_the_host_chooses_the_same_source_address(mode, gateway, network):
-    """A socket that is bound to no address sends from the one that it would have without uxfrm, as with the kernel's
-    XFRM; from any other the packet would not match the policy."""
+    """A socket that is bound to no address sends from the one that it would have without uxfrm,
+    as with the kernel's XFRM; from any other the packet would not match the policy."""
     association = Association(GCM_128, mode, 4, 4)
     destination = association.endpoints(THERE)
     before = chosen_source(network.left, destination)
@@ -255,7 +261,8 @@ def test_without_a_state_nothing_leaves_in_the_clear(gateway, network):
 
 
 def test_the_answer_to_a_plain_request_is_protected(gateway, network):
-    """The right side knows no ESP and asks in the clear: the answer goes out as the policy says, or not at all."""
+    """The right side knows no ESP and asks in the clear: the answer goes out as the policy says,
+    or not at all."""
     gateway.start(PROTECTED.lines(HERE, THERE))
     network.between.seen()
     with pytest.raises(RuntimeError, match="100% packet loss"):
@@ -265,7 +272,8 @@ def test_the_answer_to_a_plain_request_is_protected(gateway, network):
 
 
 def test_a_plain_datagram_is_not_delivered(gateway, network):
-    """The policy `in` wants ESP; the right side, which knows nothing of it, must not be believed."""
+    """The policy `in` wants ESP; the right side, which knows nothing of it, must not be
+    believed."""
     with network.left.entered():
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with receiver, network.right.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:

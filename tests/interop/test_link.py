@@ -1,5 +1,5 @@
-"""Tunnels while the gateway runs: `uxfrm link`, each a TUN of its name that comes and goes, with others' traffic going on; its text beside a Linux
-kernel's."""
+"""Tunnels while the gateway runs: `uxfrm link`, each a TUN of its name that comes and goes, with
+others' traffic going on; its text beside a Linux kernel's."""
 
 import json
 import subprocess
@@ -90,7 +90,8 @@ def test_a_tunnel_carries_from_its_answer_on_until_it_is_deleted(uxfrm, two):
 
 
 def test_others_go_on_while_tunnels_come_and_go(uxfrm, two):
-    """Not one datagram is lost of a tunnel that has nothing to do with those that come and go beside it."""
+    """Not one datagram is lost of a tunnel that has nothing to do with those that come and go
+    beside it."""
     make(uxfrm, two)
     link, fou = client(uxfrm, two.left, "link"), client(uxfrm, two.left, "fou")
     probes = Probes(two.left, *INSIDE)
@@ -233,7 +234,8 @@ def beside(uxfrm, qemu_network):
 
 @pytest.mark.parametrize("words", KINDS + IN_UDP)
 def test_the_text_is_the_kernels(words, beside):
-    """`ip -d link show` of a Linux kernel's tunnel and `uxfrm link show` of ours: the same line of the tunnel, the same object in JSON."""
+    """`ip -d link show` of a Linux kernel's tunnel and `uxfrm link show` of ours: the same line
+    of the tunnel, the same object in JSON."""
     link, linux = beside
     try:
         done(link(f"add tun1 type {words}"))

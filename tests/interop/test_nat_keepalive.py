@@ -1,4 +1,5 @@
-"""An idle outbound state in UDP keeps the NAT in front of it open: datagrams of the byte 0xff, from its ports to its peer."""
+"""An idle outbound state in UDP keeps the NAT in front of it open: datagrams of the byte 0xff,
+from its ports to its peer."""
 
 import time
 

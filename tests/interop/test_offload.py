@@ -1,4 +1,5 @@
-"""Offload devices in a running gateway: `[[device]]` and `uxfrm dev`, both kinds, with a real Linux kernel and with uxfrm at the other end.
+"""Offload devices in a running gateway: `[[device]]` and `uxfrm dev`, both kinds, with a real Linux
+kernel and with uxfrm at the other end.
 
 For the picture of the networks see topology.UxfrmAndLinux, topology.TwoGateways.
 """
@@ -150,7 +151,8 @@ def both_ways(two, association):
 
 @pytest.mark.parametrize("kind", [PACKET, CRYPTO])
 def test_devices_come_and_go_while_it_runs(kind, uxfrm, two):
-    """`uxfrm dev add` on both ends, states of both families on two devices each, names as the user gave them."""
+    """`uxfrm dev add` on both ends, states of both families on two devices each, names as the
+    user gave them."""
     associations = {
         "nic0": Association(GCM_128, "tunnel", 4, 4, f"{WINDOW} flag esn", reqid=7),
         "nic1": Association(GCM_256, "transport", 6, 6, WINDOW, reqid=9, generation=1),
@@ -244,9 +246,11 @@ def pinging(two, association, lost):
 
 @pytest.mark.parametrize("kind", [PACKET, CRYPTO])
 def test_a_thousand_flaps_under_load_leak_nothing(kind, uxfrm, two):
-    """The link goes down and comes up under load, states and policies are installed again; only ESP is on the wire, and all is accounted for.
+    """The link goes down and comes up under load, states and policies are installed again; only ESP
+    is on the wire, and all is accounted for.
 
-    Pings come whenever they come; a datagram before and one after each flap make the load the same on a fast and on a slow machine.
+    Pings come whenever they come; a datagram before and one after each flap make the load the
+    same on a fast and on a slow machine.
     """
     association = Association(GCM_128, "transport", 4, 4, WINDOW, reqid=7)
     lines = [(namespace, offloaded(kind, association, here, there)) for namespace, here, there in two.ends]
@@ -284,7 +288,8 @@ def test_a_thousand_flaps_under_load_leak_nothing(kind, uxfrm, two):
 
 
 def test_a_rekey_by_a_limit_on_the_device_loses_nothing(uxfrm, two):
-    """Who listens for EXPIRE does what an IKE daemon would; behind the hard limit the device drops. (strongSwan knows `packet` from 5.9.11 on.)"""
+    """Who listens for EXPIRE does what an IKE daemon would; behind the hard limit the device
+    drops. (strongSwan knows `packet` from 5.9.11 on.)"""
     limits = "limit packet-soft {} limit packet-hard {}"
     old = Association(GCM_128, "tunnel", 4, 4, f"{WINDOW} {limits.format(60, 10_000)}", reqid=7)
     new = dataclasses.replace(old, generation=1, extra=f"{WINDOW} {limits.format(400, 500)}")
@@ -323,7 +328,8 @@ def test_a_rekey_by_a_limit_on_the_device_loses_nothing(uxfrm, two):
 
 @contextlib.contextmanager
 def expiries(uxfrm, namespace):
-    """A function that waits for the next EXPIRE of `uxfrm xfrm monitor` and says whether it is a soft or a hard one."""
+    """A function that waits for the next EXPIRE of `uxfrm xfrm monitor` and says whether it is a
+    soft or a hard one."""
     command = ["timeout", str(patience.SECONDS), uxfrm, "xfrm", "monitor", "expire"]
     with listener.of_gateway(namespace, uxfrm, *command, stdout=subprocess.PIPE, text=True) as monitor:
 
@@ -338,7 +344,8 @@ def expiries(uxfrm, namespace):
 
 @contextlib.contextmanager
 def datagrams(namespace, source, destination):
-    """A function that sends a marked datagram; that an answer or an error comes back is nothing to it."""
+    """A function that sends a marked datagram; that an answer or an error comes back is nothing
+    to it."""
     with namespace.entered():
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sender.bind((source, 0))

@@ -1,6 +1,8 @@
-"""What a device does with a state is what software does: replay positions, limits, functions that go down, bursts and counters, in a running gateway.
+"""What a device does with a state is what software does: replay positions, limits, functions that
+go down, bursts and counters, in a running gateway.
 
-The whole contract is tested in memory (crates/offload/tests/contract); here is what needs netlink, threads and interfaces.
+The whole contract is tested in memory (crates/offload/tests/contract); here is what needs
+netlink, threads and interfaces.
 """
 
 import contextlib
@@ -33,7 +35,8 @@ BURST = 3000
 
 @pytest.fixture
 def pair(uxfrm):
-    """Two gateways, each a device `nic0` with a virtual function; a function that installs states on either's."""
+    """Two gateways, each a device `nic0` with a virtual function; a function that installs
+    states on either's."""
     with topology.TwoGateways("wire0") as network:
         network.ends = ((network.left, HERE, THERE), (network.right, THERE, HERE))
         for namespace, side, _ in network.ends:
@@ -49,7 +52,8 @@ def pair(uxfrm):
 
 
 def put(uxfrm, kind, association, end, name="nic0", into="", out=""):
-    """States and policies of one end, and words more for the one that receives and the one that sends."""
+    """States and policies of one end, and words more for the one that receives and the one that
+    sends."""
     namespace, here, there = end
     if kind == SOFTWARE:
         lines = association.lines(here, there)
@@ -101,7 +105,8 @@ def senders(namespace, source, destination, count=1):
 @pytest.mark.parametrize("kind", [SOFTWARE, CRYPTO, PACKET], ids=["software", "crypto", "packet"])
 @pytest.mark.parametrize("esn", ["", " flag esn"], ids=["short", "esn"])
 def test_old_numbers_are_old_and_all_is_shown(kind, esn, uxfrm, pair):
-    """`replay-seq 1000`: what comes with 1 and more is dropped and counted, what comes with 1001 is taken; a dump shows how far the state is."""
+    """`replay-seq 1000`: what comes with 1 and more is dropped and counted, what comes with 1001
+    is taken; a dump shows how far the state is."""
     association = Association(GCM_128, "transport", 4, 4, f"{WINDOW}{esn}", reqid=7)
     here, there = association.endpoints(HERE), association.endpoints(THERE)
     put(uxfrm, kind, association, pair.ends[0], into=f"replay-seq {POSITION}")

@@ -1,7 +1,9 @@
-"""The path to the peer takes less than the link, as only a router on the way tells: the gateway has to learn that, and to say it to its senders.
+"""The path to the peer takes less than the link, as only a router on the way tells: the gateway has
+to learn that, and to say it to its senders.
 
-The kernel learns what routers say of what its sockets sent, and refuses what is longer; uxfrm hears both, and asks it then. TCP over a path like this stands still where
-anything of that is missing, as all of its full segments are lost.
+The kernel learns what routers say of what its sockets sent, and refuses what is longer; uxfrm
+hears both, and asks it then. TCP over a path like this stands still where anything of that is
+missing, as all of its full segments are lost.
 """
 
 import re
@@ -47,7 +49,8 @@ NETS = {4: ("10.1.0.0/24", "10.2.0.0/24"), 6: ("fd01::/64", "fd02::/64")}
 
 
 class InlineSites(topology.Sites):
-    """Sites whose gateways run in inline mode, and between them a router with a narrow link behind it."""
+    """Sites whose gateways run in inline mode, and between them a router with a narrow link
+    behind it."""
 
     names = "path-"
 
@@ -148,7 +151,8 @@ TUNNELS = ["ipip", "gre encap fou encap-sport auto encap-dport 5555", "ipip enca
 @pytest.mark.parametrize("narrow", ["router", "link"])
 @pytest.mark.parametrize("kind", TUNNELS, ids=["ipip", "gre-fou", "ipip-gue"])
 def test_tunnels_follow_the_path(kind, narrow, uxfrm):
-    """Of a link that takes less than when the tunnel was made no router tells: the kernel refuses packets."""
+    """Of a link that takes less than when the tunnel was made no router tells: the kernel
+    refuses packets."""
     with topology.GatewaysBehindRouter(MTU if narrow == "router" else 1500) as network:
         for namespace, side, other, end in (
             (network.left, HERE, FAR, 1),
@@ -175,7 +179,8 @@ def test_senders_hear_of_the_path(network):
         told = network.left.run("ping", "-c1", "-W1", "-M", "do", "-s", "1300", "-I", here, there, check=False)
         if "mtu" in told:
             break
-    # Of what the path takes: outer header 20, ESP 8 + 8 + 16, and padding to four bytes with the two behind it.
+    # Of what the path takes: outer header 20, ESP 8 + 8 + 16, and padding to four bytes with the
+    # two behind it.
     assert "mtu = 1246" in told or "mtu=1246" in told, told
     network.left.ping(here, there, size=1246 - 28)
 
@@ -208,7 +213,8 @@ def test_what_policies_let_pass_plain_fits_the_link_where_the_tun_takes_more(fam
 
 
 def long_echo(sender):
-    """Whether a datagram longer than any link comes back, once its sender has been told of the path."""
+    """Whether a datagram longer than any link comes back, once its sender has been told of the
+    path."""
     sent = echo.payload(4000)
     for _ in range(3):
         try:

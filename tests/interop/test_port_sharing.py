@@ -1,4 +1,5 @@
-"""UDP port 4500 of uxfrm and an IKE daemon: ESP for the one, IKE for the other, whoever starts, ends or is killed.
+"""UDP port 4500 of uxfrm and an IKE daemon: ESP for the one, IKE for the other, whoever starts,
+ends or is killed.
 
         ┌─ namespace left ───────────┐  veth   ┌─ namespace right ──────────┐
         │ lo      10.1.0.1  fd01::1  │         │ lo      10.2.0.1  fd02::1  │
@@ -41,7 +42,8 @@ def ike(number, length=200):
 
 
 class SharingGateway(Gateway):
-    """A gateway with a control socket and, unlike others here, no word of port 4500 in its configuration."""
+    """A gateway with a control socket and, unlike others here, no word of port 4500 in its
+    configuration."""
 
     workers = 1
 

@@ -1,7 +1,8 @@
 """Rekeying between uxfrm and Linux without losing a packet.
 
-Both generations of SAs are there at both ends before Linux removes its old outbound one (make before break). Meanwhile
-datagrams pass in both directions, and each must be answered. For the network see topology.UxfrmAndLinux.
+Both generations of SAs are there at both ends before Linux removes its old outbound one (make
+before break). Meanwhile datagrams pass in both directions, and each must be answered. For the
+network see topology.UxfrmAndLinux.
 """
 
 import dataclasses

@@ -1,4 +1,5 @@
-"""`uxfrm reload` and SIGHUP: of what files say only the difference is carried out, all of it or nothing, without a gap."""
+"""`uxfrm reload` and SIGHUP: of what files say only the difference is carried out, all of it or
+nothing, without a gap."""
 
 import dataclasses
 import re
@@ -143,7 +144,8 @@ def test_tunnels_and_ports_follow_their_files(gateway, network):
 
 @pytest.mark.parametrize("guard", ["auto", "off"])
 def test_nothing_leaves_in_the_clear_while_policies_and_keys_change(gateway, network, guard):
-    """The wide policy and the narrow one take each other's place, and states get other keys, while packets are sent as fast as may be."""
+    """The wide policy and the narrow one take each other's place, and states get other keys,
+    while packets are sent as fast as may be."""
     lines = PROTECTED.lines(HERE, THERE)
     wide = [line.replace(f"dst {THERE.inner[4]}/32 dir out", "dst 10.2.0.0/16 dir out") for line in lines]
     assert wide != lines

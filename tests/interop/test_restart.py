@@ -1,7 +1,9 @@
-"""No IV is used twice with a key that outlives the process, seen on the wire. For the network see topology.UxfrmAndWire.
+"""No IV is used twice with a key that outlives the process, seen on the wire. For the network see
+topology.UxfrmAndWire.
 
-The keys of batch files are the same after a restart. So sequence numbers, which the IVs come from, have to go on above all
-that were on the wire before: after `kill -9` in the middle of traffic, and without a gap after SIGTERM.
+The keys of batch files are the same after a restart. So sequence numbers, which the IVs come
+from, have to go on above all that were on the wire before: after `kill -9` in the middle of
+traffic, and without a gap after SIGTERM.
 """
 
 import dataclasses
@@ -35,7 +37,8 @@ class Sent:
 
 
 class Traffic:
-    """Datagrams to the far side, one after the other, whatever becomes of them, until the block ends."""
+    """Datagrams to the far side, one after the other, whatever becomes of them, until the block
+    ends."""
 
     def __init__(self, namespace):
         with namespace.entered():
@@ -93,7 +96,8 @@ def test_no_iv_is_used_twice(transform, gateway, network):
 
 
 def test_a_new_key_begins_anew(gateway, network):
-    """And needs no other SPI: so a state whose numbers are used up is mended by a new key in its line."""
+    """And needs no other SPI: so a state whose numbers are used up is mended by a new key in its
+    line."""
     old = Association(GCM_128, "tunnel", 4, 4)
     before = run_until(gateway.kill, gateway, network, old, old.lines(HERE, THERE))
     new = dataclasses.replace(old, extra="replay-window 64")  # another case, another key
@@ -104,7 +108,8 @@ def test_a_new_key_begins_anew(gateway, network):
 
 
 def test_two_gateways_do_not_share_used_numbers(uxfrm, gateway, network):
-    """Both would send with the keys of one configuration, and each from the number where the other began."""
+    """Both would send with the keys of one configuration, and each from the number where the
+    other began."""
     lines = Association(GCM_128, "tunnel", 4, 4).lines(HERE, THERE)
     gateway.start(lines)
     apart = network.namespace("apart")
@@ -121,7 +126,8 @@ def test_two_gateways_do_not_share_used_numbers(uxfrm, gateway, network):
 
 
 def run_until(end, gateway, network, association, lines):
-    """One run of the gateway under traffic, ended in its middle; all ESP packets that it put on the wire."""
+    """One run of the gateway under traffic, ended in its middle; all ESP packets that it put on
+    the wire."""
     network.far.seen()
     with Traffic(network.here):
         gateway.start(lines)

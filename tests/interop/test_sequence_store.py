@@ -1,6 +1,8 @@
-"""The store of sequence numbers: what is lost, old, foreign, full or removed while in use repeats no IV, replays nothing, and is told of.
+"""The store of sequence numbers: what is lost, old, foreign, full or removed while in use repeats
+no IV, replays nothing, and is told of.
 
-The far end of the wire is the test itself (topology.UxfrmAndWire): scapy seals what comes in, and every frame that goes out is looked at.
+The far end of the wire is the test itself (topology.UxfrmAndWire): scapy seals what comes in,
+and every frame that goes out is looked at.
 """
 
 import shutil
@@ -61,7 +63,8 @@ class End:
         assert len({packet.iv for packet in self.sent}) == len(self.sent), "an IV was used twice"
 
     def answered(self, frames, seconds=ANSWER_SECONDS):
-        """How many of these requests were answered within so long; the last one is known to be if any is."""
+        """How many of these requests were answered within so long; the last one is known to be
+        if any is."""
         self.network.far.seen()
         for frame in frames:
             self.network.far.send(frame)
@@ -298,7 +301,8 @@ def test_full_disk_refuses_new_states_and_the_old_ones_go_on(end):
 
 
 def test_disk_that_becomes_read_only_refuses_new_states_and_the_old_ones_go_on(end):
-    """As ext4 does by itself when it finds an error; `remount,abort` is how it is tested. A plain remount is refused while files are open."""
+    """As ext4 does by itself when it finds an error; `remount,abort` is how it is tested. A
+    plain remount is refused while files are open."""
     end.gateway.write([])
     end.store.mkdir()
     image = end.gateway.directory / "image"

@@ -1,4 +1,5 @@
-"""`uxfrm stat` has the format of /proc/net/xfrm_stat, and each drop is counted under the kernel's reason, once."""
+"""`uxfrm stat` has the format of /proc/net/xfrm_stat, and each drop is counted under the
+kernel's reason, once."""
 
 import re
 import socket

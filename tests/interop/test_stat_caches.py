@@ -1,5 +1,5 @@
-"""`uxfrm stat --caches`: a line for each worker, direction and family that had traffic, whose numbers are those of the
-packets that were sent; and each cache is what `[cache]` says."""
+"""`uxfrm stat --caches`: a line for each worker, direction and family that had traffic, whose
+numbers are those of the packets that were sent; and each cache is what `[cache]` says."""
 
 import contextlib
 import socket
@@ -17,7 +17,8 @@ from topology import HERE, THERE
 ASSOCIATIONS = (Association(GCM_128, "tunnel", 4, 4), Association(GCM_128, "tunnel", 6, 6, reqid=2))
 WAIT_SECONDS = patience.SECONDS
 HEAD = "worker direction family entries room bytes hits misses stale evicted bypassed".split()
-# Of what is kept beside the table of flows: policies that packets met, and notes of flows while a cache stands aside.
+# Of what is kept beside the table of flows: policies that packets met, and notes of flows while a
+# cache stands aside.
 BESIDE = 64 << 10
 LOOKED_UP = ("hits", "misses", "stale", "bypassed")
 OUT_4 = (0, "out", 4)

@@ -1,4 +1,5 @@
-"""`uxfrm upgrade`: another process takes the gateway's place, and no packet is lost; where it can't, the one that runs goes on."""
+"""`uxfrm upgrade`: another process takes the gateway's place, and no packet is lost; where it
+can't, the one that runs goes on."""
 
 import contextlib
 import difflib
@@ -119,7 +120,8 @@ def both(uxfrm, request):
 
 
 def test_a_full_disk_has_room_for_who_takes_over(uxfrm):
-    """The journal has room to spare, which is the file's and not the process's: another one goes on in it."""
+    """The journal has room to spare, which is the file's and not the process's: another one goes
+    on in it."""
     with Both(uxfrm) as both, contextlib.ExitStack() as mounted:
         store = both.here.directory / "sequences"
         store.mkdir()
@@ -214,7 +216,8 @@ def bytes_of(states):
 
 
 def test_what_clients_see_is_the_same(both):
-    """States, policies and counters; who listens hears on; an SPI that was asked for is still there."""
+    """States, policies and counters; who listens hears on; an SPI that was asked for is still
+    there."""
     lines = PROTECTED.lines(HERE, THERE)
     both.here.start([*lines, "xfrm policy add src 10.7.0.0/24 dst 10.8.0.0/24 dir in priority 7 action block"], more=CONTROLLED)
     both.there.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
@@ -421,7 +424,8 @@ def wait_until(condition, why):
 
 
 def test_packets_that_wait_for_a_state_wait_on(uxfrm):
-    """An acquire is under way: who answers it later than an upgrade finds the packets still there, each once."""
+    """An acquire is under way: who answers it later than an upgrade finds the packets still
+    there, each once."""
     with Trapped(uxfrm) as network:
         network.here.start(PROTECTED.policies(HERE, THERE), more=CONTROLLED)
         network.there.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)

@@ -1,4 +1,5 @@
-"""`uxfrm upgrade` with offload devices: numbers, windows, counts and limits go on in devices that are made anew."""
+"""`uxfrm upgrade` with offload devices: numbers, windows, counts and limits go on in devices
+that are made anew."""
 
 import struct
 import subprocess
@@ -18,7 +19,8 @@ from topology import HERE, THERE
 
 UPGRADES = 3
 ASSOCIATION = Association(GCM_128, "tunnel", 4, 4, "replay-window 64 flag esn", reqid=7)
-# An old number is refused as such: with extended ones it is taken for one of the next upper half, and forged.
+# An old number is refused as such: with extended ones it is taken for one of the next upper half,
+# and forged.
 PLAIN = Association(GCM_128, "tunnel", 4, 4, "replay-window 64", reqid=7)
 CONFIGURED, ADDED = "configured", "added"
 DEVICE = """
@@ -59,7 +61,8 @@ def settled(namespace):
 
 
 def counted(state):
-    """What of a state on a device goes on. In kind crypto numbers and bytes are the engine's, and the device is told of them."""
+    """What of a state on a device goes on. In kind crypto numbers and bytes are the engine's,
+    and the device is told of them."""
     own = ("bytes", "oseq", "seq") if state["kind"] == PACKET else ()
     return {name: state[name] for name in ("dir", "kind", "spi", "packets", *own)}
 
@@ -174,7 +177,8 @@ def wait_until(condition, why):
 
 
 def test_what_was_set_stays_and_who_listens_hears_on(uxfrm, tmp_path):
-    """Virtual functions and their trust, rules of the flow director, a profile from a file, table sizes, a link that is down."""
+    """Virtual functions and their trust, rules of the flow director, a profile from a file,
+    table sizes, a link that is down."""
     profile = tmp_path / "own.toml"
     profile.write_text('name = "own"\nesn = true\nsegmentation = true\n[steering]\nqueues = 4\nrules = 16\n')
     with topology.PlacedGateways() as network:

@@ -1,7 +1,8 @@
-"""Hosts that check ways back strictly (`rp_filter` 1) drop what comes from where uxfrm's routes lead, and uxfrm says so.
+"""Hosts that check ways back strictly (`rp_filter` 1) drop what comes from where uxfrm's routes
+lead, and uxfrm says so.
 
-That is ESP too, where the policies protect all traffic of the peer's: from host to host, or to everywhere. The kernel counts it
-(`TcpExtIPReversePathFilter`), and nobody else sees it.
+That is ESP too, where the policies protect all traffic of the peer's: from host to host, or to
+everywhere. The kernel counts it (`TcpExtIPReversePathFilter`), and nobody else sees it.
 """
 
 import time
@@ -83,7 +84,8 @@ def test_what_the_kernel_drops_is_said_with_the_remedy(network, mode, here, ther
 
 @pytest.mark.parametrize("how", [0, 1, 2])
 def test_nothing_is_said_where_nothing_is_dropped(network, how):
-    """Peers don't send to an address that what is protected comes from, be it sent to them or everywhere."""
+    """Peers don't send to an address that what is protected comes from, be it sent to them or
+    everywhere."""
     network.check(how)
     network.start("tunnel", f"{HERE.inner[4]}/32", f"{THERE.inner[4]}/32" if how == 1 else "0.0.0.0/0")
     assert network.replies(HERE.inner[4], THERE.inner[4])

@@ -24,13 +24,15 @@ def sites():
 
 
 IPPROTO_IPV6, IPV6_DSTOPTS = 41, 59
-# Padding. It stands behind the fragment header, before UDP: later fragments do not even tell the protocol.
+# Padding. It stands behind the fragment header, before UDP: later fragments do not even tell the
+# protocol.
 PADDING = bytes([0, 0, 1, 4, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("family, options", [(4, b""), (6, b""), (6, PADDING)])
 def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family, options):
-    """Later ones have none (seen: all of them passed it). uxfrm judges the datagram: another port's leaves plain and whole."""
+    """Later ones have none (seen: all of them passed it). uxfrm judges the datagram: another
+    port's leaves plain and whole."""
     association = Association(GCM_128, "tunnel", family, 4)
     nets = {4: "src 10.1.0.0/24 dst 10.2.0.0/24", 6: "src fd01::/64 dst fd02::/64"}
     host = {4: "10.2.0.2", 6: "fd02::2"}[family]
@@ -40,7 +42,8 @@ def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family, op
         template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
         net = f"{nets[family]} proto udp dport 9"
         here.start([*association.states(HERE, THERE), f"xfrm policy add {net} dir out {template}"], more=CONTROLLED)
-        # What comes out of the tunnel, of which later fragments have no ports, and what comes plain.
+        # What comes out of the tunnel, of which later fragments have no ports, and what comes
+        # plain.
         there.start([*association.states(THERE, HERE), f"xfrm policy add {nets[family]} dir fwd {template} level use"], guard="off")
         with sites.right_host.entered():
             receivers = {port: datagrams(family) for port in (9, 10)}
@@ -61,7 +64,8 @@ def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family, op
 
 
 def join_by_ipv6(sites):
-    """The gateways reach each other's nets plain, and the left host makes fragments that the TUN takes."""
+    """The gateways reach each other's nets plain, and the left host makes fragments that the TUN
+    takes."""
     sites.left.address("wire0", "fd09::1/64")
     sites.right.address("wire0", "fd09::2/64")
     sites.left.ip("-6 route add default via fd09::2")
@@ -70,7 +74,8 @@ def join_by_ipv6(sites):
 
 
 def test_a_strongswan_road_warrior_with_bypass_lan_and_a_shunt(uxfrm, sites):
-    """charon's own routes stay on. LAN by its own address and plain, what the shunt passes plain, all else in the tunnel."""
+    """charon's own routes stay on. LAN by its own address and plain, what the shunt passes
+    plain, all else in the tunnel."""
     with topology.Hosts() as running:
         left, right = End(sites.left, "10.9.0.1", "dynamic"), End(sites.right, "10.9.0.2", "0.0.0.0/0")
         sites.right.address("lo", "10.66.0.1/32", "10.67.0.1/32")

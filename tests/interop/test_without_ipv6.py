@@ -1,4 +1,5 @@
-"""A kernel that was told to do without IPv6 (`ipv6.disable=1`), as hardened servers often are: User-Mode Linux, with uxfrm in it."""
+"""A kernel that was told to do without IPv6 (`ipv6.disable=1`), as hardened servers often are:
+User-Mode Linux, with uxfrm in it."""
 
 import subprocess
 

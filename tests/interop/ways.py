@@ -5,7 +5,8 @@
     │  uxfrm   wire0 ──┼─────────────────────────────────┼── wire0    uxfrm  │
     └──────────────────┘  10.9.0.1   │   10.9.0.2, .7    └───────────────────┘
 
-Left sends what no route of its own leads elsewhere to right, which has addresses enough for a neighbour, a protected net and others.
+Left sends what no route of its own leads elsewhere to right, which has addresses enough for a
+neighbour, a protected net and others.
 """
 
 import contextlib
@@ -46,7 +47,8 @@ class Pair(topology.PlacedGateways):
             self.right.ip(f"{version}route add default via {HERE.outer[family]}")
 
     def start(self, family, policies, more=(), there=None, **options):
-        """Left with these policies `out`: (source, destination, further words, whether it protects)."""
+        """Left with these policies `out`: (source, destination, further words, whether it
+        protects)."""
         association = Association(GCM_128, "tunnel", family, family)
         ends = f"src {HERE.outer[family]} dst {THERE.outer[family]}"
         template = f"tmpl {ends} proto esp reqid 1 mode tunnel"
