@@ -37,7 +37,7 @@ def linux_network():
 
 def pytest_addoption(parser):
     parser.addoption("--write-durations", action="store_true", help="write durations.tsv anew, for the files that run")
-    parser.addoption("--list-failures", type=pathlib.Path, metavar="FILE", help="write what failed to FILE, a line each")
+    parser.addoption("--list-failures", type=pathlib.Path, metavar="FILE", help="write what fails to FILE, a line each")
 
 
 def pytest_configure(config):
@@ -81,7 +81,8 @@ class Record:
         # Of those that run alone nothing is to be planned.
         self._write_durations = config.getoption("--write-durations") and config.getoption("-m") != "alone"
         self._seconds = collections.Counter()
-        self._failures = []
+        if self._list:
+            self._list.write_text("")
 
     def pytest_runtest_logreport(self, report):
         self._seconds[schedule.file_of(report.nodeid)] += report.duration
@@ -95,10 +96,10 @@ class Record:
     def _note(self, report):
         crash = getattr(report.longrepr, "reprcrash", None)
         message = crash.message.splitlines()[0] if crash and crash.message else ""
-        self._failures.append(f"{report.nodeid}: {message}"[:160])
+        if self._list:
+            with open(self._list, "a") as failures:
+                print(f"tests/{report.nodeid}: {message}"[:160], file=failures)
 
     def pytest_sessionfinish(self):
-        if self._list:
-            self._list.write_text("".join(f"{failure}\n" for failure in self._failures))
         if self._write_durations:
             schedule.write(self._seconds)

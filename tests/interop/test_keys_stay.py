@@ -42,9 +42,11 @@ def killed(words, directory, waits=True):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2),
     )
     is_there = is_reading if waits else is_busy
-    patience.wait_for(lambda: is_there(child.pid), f"{words} does not read")
-    assert child.poll() is None, f"{words} has done with its input"
-    child.send_signal(signal.SIGABRT)
+    try:
+        patience.wait_for(lambda: is_there(child.pid), f"{words} does not read")
+        assert child.poll() is None, f"{words} has done with its input"
+    finally:
+        child.send_signal(signal.SIGABRT)
     _pid, status = os.waitpid(child.pid, 0)
     child.stdin.close()
     child.returncode = status
