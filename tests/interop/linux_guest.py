@@ -27,7 +27,7 @@ class LinuxGuest:
     """One guest on one TAP device, driven through files by `tests/peer/agent.py`."""
 
     program = "linux-peer"
-    boot_seconds, life_seconds = 240, 3600
+    boot_seconds, life_seconds = 600, 3600
 
     def __init__(self, namespace, tap):
         self._directory = tempfile.TemporaryDirectory(prefix="uxfrm-guest-")
@@ -109,7 +109,7 @@ class QemuGuest(LinuxGuest):
     a port; see `tests/peer/qemu-peer`."""
 
     program = "qemu-peer"
-    boot_seconds, life_seconds = 240, 3600
+    boot_seconds, life_seconds = 600, 3600
     _port = None
 
     def _ask(self, request, timeout):

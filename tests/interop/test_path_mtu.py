@@ -200,7 +200,7 @@ def test_what_policies_let_pass_plain_fits_the_link_where_the_tun_takes_more(fam
         with network.left.entered():
             sender = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
         with sender:
-            sender.settimeout(1)
+            sender.settimeout(5)
             sender.bind((here, 0))
             sender.connect((there, echo.PORT))
             if family == 4:

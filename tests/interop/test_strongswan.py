@@ -9,6 +9,7 @@ import pytest
 
 import echo
 import ike
+import patience
 import prerequisite
 import topology
 import wire
@@ -283,7 +284,7 @@ def test_a_road_warrior_gets_an_address(ends, sites):
         ike.connection(right, left, {"remote_ts": "dynamic"}, pools="guests") | {"pools": {"guests": {"addrs": "10.3.0.0/28"}}}
     )
     left.charon.initiate()
-    sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", "1", "-p", echo.MARKER.hex(), RIGHT_HOST)
+    sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", str(patience.SECONDS), "-p", echo.MARKER.hex(), RIGHT_HOST)
     sites.right_host.ping(RIGHT_HOST, "10.3.0.1")
     with sites.left.entered():
         echo.transfer("10.3.0.1", RIGHT_HOST, TRANSFER_BYTES)

@@ -98,12 +98,12 @@ def test_a_strongswan_road_warrior_with_bypass_lan_and_a_shunt(uxfrm, sites):
         sites.between.seen()
 
         assert "src 10.1.0.1" in sites.left.ip("route get 10.1.0.2") and "dev lan0" in sites.left.ip("route get 10.1.0.2")
-        sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", "1", "-p", echo.MARKER.hex(), "10.1.0.2")
+        sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", str(SECONDS), "-p", echo.MARKER.hex(), "10.1.0.2")
         assert sum(echo.MARKER in frame for _, frame in lan.seen()) == 6
         assert not any(wire.protocol(frame) == "esp" for _, frame in sites.between.seen())
 
         for elsewhere in ("10.2.0.2", "10.67.0.1"):
-            sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", "1", "-p", echo.MARKER.hex(), elsewhere)
+            sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", str(SECONDS), "-p", echo.MARKER.hex(), elsewhere)
         with sites.left.entered():
             echo.transfer("10.3.0.1", "10.2.0.2", 100_000)
         wire.assert_only("esp", sites.between.seen())

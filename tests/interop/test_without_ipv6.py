@@ -53,7 +53,7 @@ def test_a_gateway_runs_and_its_tunnels_carry_ipv4(uxfrm, tmp_path):
     with topology.Hosts() as hosts:
         outside = hosts.namespace("no6")
         outside.tap("tap0")
-        peer = [REPOSITORY / "tests" / "peer" / "linux-peer", outside.name, "tap0", tmp_path, "90", "ipv6.disable=1"]
+        peer = [REPOSITORY / "tests" / "peer" / "linux-peer", outside.name, "tap0", tmp_path, "900", "ipv6.disable=1"]
         done = subprocess.run(peer, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     said, log = (tmp_path / "said", tmp_path / "log")
     told = (log.read_text() if log.exists() else "") + done.stdout
