@@ -170,7 +170,8 @@ def test_the_gateways_are_two_hops_and_tell_whose_last_one_it_was(sites):
 
 
 def told_of_the_last_hop(sites, hops):
-    """What ping said, if somebody told it; the first answer may come before the way back is known."""
+    """What ping said, if somebody told it; the first answer may come before the way back is
+    known."""
     said = sites.left_host.run("ping", "-c1", "-W1", "-t", str(hops), HOSTS[4][1], check=False)
     return said if "exceeded" in said else None
 

@@ -1,6 +1,7 @@
 """Inline mode: plain pieces of packets that somebody without keys sends into the protected network.
 
-    host left ── left: policies fwd that ask for a port, or for a protocol ── attacker, with the addresses of what is behind the right gateway
+host left ── left: policies fwd that ask for a port, or for a protocol ── attacker, with the
+addresses of what is behind the right gateway
 
 Ports are in the first piece only, and a later IPv6 piece says of its protocol whatever its
 sender wants. None may come through, as each could become a part of a datagram: of the attacker's
