@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import re
 import subprocess
 import time
 
@@ -117,6 +118,11 @@ class Namespace:
 def ping_command(source, destination, marker, count=3, size=120, seconds=patience.SECONDS):
     """`seconds` is how long it waits where none is answered."""
     return f"ping -q -c {count} -i 0.02 -W {seconds} -s {size} -p {marker.hex()} -I {source} {destination}"
+
+
+def received(said):
+    """How many answers ping counts in what it said."""
+    return int(re.search(r"(\d+) received", said)[1])
 
 
 def veth(left, left_device, right, right_device):

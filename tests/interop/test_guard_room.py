@@ -13,6 +13,9 @@ import pytest
 import prerequisite
 from refusing import Refusing
 
+# With so many rules a change takes seconds, and on a busy machine longer than clients wait.
+pytestmark = pytest.mark.alone
+
 # A rule for a source and a destination, in bytes, is somewhat more than the one and less than the
 # other.
 LEAST, MOST = 520, 560

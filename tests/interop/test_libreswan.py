@@ -7,9 +7,9 @@ import re
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
-import ways
 import wire
 from gateway import CONTROLLED
 from ike import End
@@ -119,7 +119,7 @@ def test_pluto_hears_at_once_that_its_states_are_gone(end, whacked, uxfrm, sites
         sites.between.seen()
         gateway.start(more=CONTROLLED)
         plutos[0].wait_for("received hard EXPIRE")
-        ways.wait_for(lambda: "dir out" in gateway.ip("xfrm policy"), "a trap")
+        patience.wait_for(lambda: "dir out" in gateway.ip("xfrm policy"), "a trap")
         sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
         sites.right_host.ping(RIGHT_HOST, LEFT_HOST)
         wire.assert_only("esp", sites.between.seen())

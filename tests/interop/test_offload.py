@@ -21,7 +21,7 @@ import wire
 from association import GCM_128, GCM_256, Association
 from device_socket import DeviceSocket, batch
 from gateway import CONTROLLED, Gateway
-from namespace import UNANSWERED_SECONDS, ping_command
+from namespace import UNANSWERED_SECONDS, ping_command, received
 from probes import Probes
 from topology import HERE, THERE
 
@@ -373,9 +373,9 @@ def test_completions_that_come_late_are_only_late(uxfrm, two, installed):
 
 
 def fastest_of_five(namespace, source, destination):
-    """Milliseconds that the fastest of five pings took; all are answered."""
+    """Milliseconds that the fastest of five pings took that were answered, or more."""
     answer = namespace.run(*f"ping -c 5 -i 0.05 -w {patience.SECONDS} -I".split(), source, destination)
-    assert "5 received" in answer, answer
+    assert received(answer) >= 5, answer
     return float(answer.rsplit("= ", 1)[1].split("/")[0])
 
 
@@ -384,7 +384,7 @@ def test_packets_that_change_places_all_arrive(uxfrm, two, installed):
     two.between.seen()
     client(uxfrm, two.left, "dev", "set nic0 fault reorder 3")
     answer = two.left.run(*f"ping -c 20 -i 0.01 -w {patience.SECONDS} -I".split(), here, there)
-    assert "20 received" in answer, "the window takes them"
+    assert received(answer) >= 20, "the window takes them"
     esp = [frame for outgoing, frame in two.between.seen() if outgoing and wire.protocol(frame) == "esp"]
     sent = [int.from_bytes(frame[38:42], "big") for frame in esp]
     assert sent != sorted(sent) and sorted(sent) == list(range(min(sent), max(sent) + 1)), sent

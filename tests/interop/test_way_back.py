@@ -11,6 +11,7 @@ import pytest
 
 import patience
 import topology
+from namespace import received
 from topology import HERE, THERE
 
 KEY = "aead rfc4106(gcm(aes)) 0x" + "11" * 20 + " 128"
@@ -35,7 +36,7 @@ class Checking(topology.PlacedGateways):
 
     def replies(self, here, there, seconds=patience.SECONDS):
         told = self.left.run("ping", "-q", "-c3", "-i0.05", "-w", str(seconds), "-I", here, there, check=False)
-        return "3 received" in told
+        return received(told) >= 3
 
     def says(self, at_least=0):
         """How often, some reviews later."""
