@@ -3,6 +3,10 @@
 BUILT  := $(or $(CARGO_TARGET_DIR),target)
 CARGO  := cargo
 FLAGS  := --locked
+# The package of the binary.
+PACKAGE := uxfrm-cli
+# The tests that hold the design: each that is there of crates/cli/tests.
+LAYERS := $(patsubst crates/cli/tests/%.rs,%,$(wildcard $(patsubst %,crates/cli/tests/%.rs,layers floors glossary)))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test sim loom miri endure check lint layers bench bench-gate fuzz fuzz-seeds fmt deny sbom deps
@@ -15,11 +19,10 @@ demo: ## Two gateways in network namespaces, real traffic through ESP between th
 	$(CARGO) build $(FLAGS) --release --bin uxfrm
 	$(BUILT)/release/uxfrm demo $(ARGS)
 
-test: layers ## All tests: unit, property, vectors; then against a real Linux kernel and scapy (needs root for those)
+test: ## All tests: unit, property, vectors; beside them against a real Linux kernel and scapy (needs root for those)
+	@scripts/prerequisites build
 	@scripts/prerequisites test
-	$(CARGO) test $(FLAGS) --workspace --no-fail-fast
-	$(CARGO) build $(FLAGS) -p uxfrm-cli -p uxfrm-redirect
-	UXFRM=$(BUILT)/debug/uxfrm scripts/interop $(ARGS)
+	scripts/test $(ARGS)
 
 sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=10000; SEED=N replays one; docs/simulation.md)
 	@scripts/prerequisites build
@@ -28,8 +31,8 @@ sim: ## Whole gateways by seed, on machines, disks and a wire that fail (SEEDS=1
 
 endure: ## Kills, stops, upgrades and lost stores beneath traffic in host and inline mode, so many of each (ROUNDS=300 SEED=1): no IV twice, nothing plain
 	@scripts/prerequisites test
-	$(CARGO) build $(FLAGS) -p uxfrm-cli -p uxfrm-redirect
-	UXFRM_ROUNDS=$(or $(ROUNDS),300) UXFRM_SEED=$(or $(SEED),1) UXFRM=$(BUILT)/debug/uxfrm scripts/interop -q -k test_endurance
+	$(CARGO) build $(FLAGS) -p $(PACKAGE) -p uxfrm-redirect
+	UXFRM_ROUNDS=$(or $(ROUNDS),300) UXFRM_SEED=$(or $(SEED),1) UXFRM=$(BUILT)/debug/uxfrm JOBS=0 scripts/interop -q -k test_endurance
 
 loom: ## What threads share without locks, in all orders, with loom (ARGS=replay: those models only; loom/README.md)
 	@scripts/prerequisites build
@@ -44,11 +47,9 @@ miri: ## Packet's tests, and crypto's that call no C, under Miri with nightly Ru
 	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test $(FLAGS) -p uxfrm-crypto --lib -- \
 		icv:: transform:: material::tests::debug material::tests::equal a_crypter_moves keys_of_the_wrong_length
 
-check: ## Before each commit: formatting, clippy, the arrows between crates, unit tests; no root, and no traffic but loopback's
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(FLAGS) --workspace --all-targets -- -D warnings
-	$(CARGO) test $(FLAGS) --workspace --lib --no-fail-fast --quiet
-	$(CARGO) test $(FLAGS) --workspace --test layers --quiet
+check: ## Before each commit: formatting, clippy, layers, unit tests of what has changed; no root (ARGS=all for all crates)
+	@scripts/prerequisites build
+	@LAYERS="$(LAYERS)" scripts/check $(ARGS)
 
 lint: layers ## Formatting, clippy, the arrows between crates, documentation, licences: no warning is let through
 	$(CARGO) fmt --all --check
@@ -56,9 +57,9 @@ lint: layers ## Formatting, clippy, the arrows between crates, documentation, li
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc $(FLAGS) --workspace --no-deps --quiet
 	scripts/deny
 
-layers: ## Only the check that a crate uses none but the crates that ARCHITECTURE.md lets it use
+layers: ## Only the tests of the design: crates and modules use none but those that ARCHITECTURE.md lets them use
 	@scripts/prerequisites build
-	$(CARGO) test $(FLAGS) --workspace --test layers --quiet
+	$(CARGO) test $(FLAGS) --workspace $(LAYERS:%=--test %) --quiet
 
 bench: ## One bench on this machine: ARGS="lookup --only …" as for `uxfrm bench`; without, crypto
 	@scripts/prerequisites build

@@ -1,4 +1,5 @@
-"""What protects a case's traffic: the transform, the mode and the addresses, in the words of `ip xfrm` and of scapy."""
+"""What protects a case's traffic: the transform, the mode and the addresses, in the words of `ip
+xfrm` and of scapy."""
 
 import dataclasses
 import hashlib
@@ -7,7 +8,8 @@ import ipaddress
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """One ESP transform. Key lengths in bytes, with the salt; ICV lengths in bits, as `ip xfrm` has them."""
+    """One ESP transform. Key lengths in bytes, with the salt; ICV lengths in bits, as `ip xfrm`
+    has them."""
 
     name: str
     aead: str = ""
@@ -117,11 +119,13 @@ class Association:
         return f"{self.mode}-{self.transform.name}-{families}"
 
     def endpoints(self, side):
-        """The address that this side's traffic has: behind it in tunnel mode, its own in transport mode."""
+        """The address that this side's traffic has: behind it in tunnel mode, its own in
+        transport mode."""
         return side.inner[self.inner] if self.mode == "tunnel" else side.outer[self.outer]
 
     def secret_towards(self, side):
-        """A key of its own for each case: numbers that one used up are gone for that key, also after a restart."""
+        """A key of its own for each case: numbers that one used up are gone for that key, also
+        after a restart."""
         return secret(str(self), self.extra, side.spi, self.generation)
 
     def state(self, sender, receiver):
@@ -133,7 +137,8 @@ class Association:
         ).rstrip()
 
     def _any_family(self):
-        """Linux takes the selector's family for the inner one, unless the state says that it may be either."""
+        """Linux takes the selector's family for the inner one, unless the state says that it may
+        be either."""
         return " flag af-unspec" if self.inner != self.outer else ""
 
     def spi_of(self, receiver):

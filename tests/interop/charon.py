@@ -29,10 +29,11 @@ class Charon(IkeDaemon):
     def start(self):
         self._start(*self._before, CHARON, environment=self._environment())
         self.wait_for("spawning", START_SECONDS)
-        self._wait(lambda: (self.directory / "vici").exists(), "vici socket", START_SECONDS)
+        self._wait(lambda: self._namespace.listens(self.directory / "vici"), "vici socket", START_SECONDS)
 
     def load(self, configuration):
-        """Replaces all connections, secrets and pools by those of a `swanctl.conf`, given as a dictionary."""
+        """Replaces all connections, secrets and pools by those of a `swanctl.conf`, given as a
+        dictionary."""
         self._write("swanctl.conf", configuration)
         self.swanctl("--load-all", "--clear", "--file", self.directory / "swanctl.conf")
 

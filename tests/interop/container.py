@@ -1,6 +1,8 @@
-"""Runs a program as in a container whose runtime refuses it the means to confine itself: `container.py PROGRAM ARGUMENTS`.
+"""Runs a program as in a container whose runtime refuses it the means to confine itself:
+`container.py PROGRAM ARGUMENTS`.
 
-`landlock_create_ruleset`, `seccomp` and dropping what the bounding set has fail with EPERM, as Docker's filters of some years have it.
+`landlock_create_ruleset`, `seccomp` and dropping what the bounding set has fail with EPERM, as
+Docker's filters of some years have it.
 """
 
 import ctypes

@@ -8,14 +8,17 @@ import struct
 import subprocess
 import time
 
+import patience
+
 NAME = b"\0uxfrm/xfrm"
 ASK, DEVICES = 2, 3
 LARGEST = 1 << 20
-WAIT_SECONDS = 10
+WAIT_SECONDS = patience.SECONDS
 
 
 class DeviceSocket:
-    """A connection on which devices are spoken of: a command of `uxfrm_offload::dev` as JSON in each datagram, and answers."""
+    """A connection on which devices are spoken of: a command of `uxfrm_offload::dev` as JSON in
+    each datagram, and answers."""
 
     def __init__(self, namespace):
         with namespace.entered():
@@ -55,7 +58,8 @@ class DeviceSocket:
 
 @contextlib.contextmanager
 def batch(binary, namespace):
-    """A function that has one `uxfrm xfrm -batch -` carry out lines; it does not wait until they are."""
+    """A function that has one `uxfrm xfrm -batch -` carry out lines; it does not wait until they
+    are."""
     command = ["ip", "netns", "exec", namespace.name, binary, "xfrm", "-batch", "-"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

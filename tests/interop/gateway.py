@@ -11,11 +11,11 @@ import subprocess
 import tempfile
 import time
 
+import patience
+
 TUN = "uxfrm0"
 READY = "uxfrm: ready"
-START_SECONDS = 20
-STOP_SECONDS = 10
-WRITE_SECONDS = 30
+START_SECONDS = STOP_SECONDS = WRITE_SECONDS = patience.SECONDS
 CONTROLLED = """
 [control]
 enabled = true
@@ -51,7 +51,8 @@ class Gateway:
         (self.directory / "config.toml").write_text(configuration(self._mtu, self.batch, guard, self._workers, wire, at_exit) + more)
 
     def start(self, lines=(), guard="auto", more="", wire="", at_exit="open"):
-        """`more` is further TOML, as `CONTROLLED`; `wire` further lines of that table. Tests share networks, so the host is left as it was."""
+        """`more` is further TOML, as `CONTROLLED`; `wire` further lines of that table. Tests
+        share networks, so the host is left as it was."""
         self.write(lines, guard, more, wire, at_exit)
         self.launch()
 
@@ -81,7 +82,8 @@ class Gateway:
         return self.namespace.run(str(self._binary), "exec", "--", "ip", *words.split())
 
     def wait_until_written_down(self, source, destination):
-        """Until the disk has the policies of a tunnel in all directions: a kill before that leaves it plain after the next start."""
+        """Until the disk has the policies of a tunnel in all directions: a kill before that
+        leaves it plain after the next start."""
         ways = {("out", source, destination), ("in", destination, source), ("fwd", destination, source)}
         portrait = self.directory / "sequences" / "policies"
         deadline = time.monotonic() + WRITE_SECONDS
@@ -159,7 +161,8 @@ class Gateway:
                     select.select([gateway], [], [], STOP_SECONDS)
 
     def close(self):
-        """After any test, a failed one too: nothing is left running, no rule is left to the next, nothing on disk."""
+        """After any test, a failed one too: nothing is left running, no rule is left to the
+        next, nothing on disk."""
         if self.running():
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -170,7 +173,8 @@ class Gateway:
 
 @contextlib.contextmanager
 def open_pidfd(pid):
-    """A descriptor that is readable once the last thread of the process has ended, and with it all that it held."""
+    """A descriptor that is readable once the last thread of the process has ended, and with it
+    all that it held."""
     descriptor = os.pidfd_open(pid)
     try:
         yield descriptor

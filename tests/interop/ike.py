@@ -1,13 +1,15 @@
-"""Two ends of an IKEv2 connection: a gateway and an unmodified charon each, and what they agree on."""
+"""Two ends of an IKEv2 connection: a gateway and an unmodified charon each, and what they agree
+on."""
 
 import dataclasses
 import time
 
 import charon
+import patience
 from gateway import CONTROLLED
 from namespace import Namespace
 
-WAIT_SECONDS = 10
+WAIT_SECONDS = patience.SECONDS
 PROPOSAL, ESP_PROPOSAL = "aes128gcm16-prfsha256-ecp256", "aes128gcm16-ecp256"
 SECRET = {"ike": {"secret": "swordfish"}}
 
@@ -55,7 +57,8 @@ class End:
 
 
 def connection(here, there, child=None, **more):
-    """The `swanctl.conf` of one end: IKEv2, a pre-shared key, one CHILD_SA `net` between what is behind the two."""
+    """The `swanctl.conf` of one end: IKEv2, a pre-shared key, one CHILD_SA `net` between what is
+    behind the two."""
     net = {"local_ts": here.net, "remote_ts": there.net, "esp_proposals": ESP_PROPOSAL} | (child or {})
     ends = {
         "version": 2,

@@ -6,14 +6,15 @@ import subprocess
 import tempfile
 import time
 
-START_SECONDS = 10
-STOP_SECONDS = 5
-REQUEST_SECONDS = 20
+import patience
+
+START_SECONDS = STOP_SECONDS = REQUEST_SECONDS = patience.SECONDS
 TOLD_LINES = 80  # of the log, in an error
 
 
 class IkeDaemon:
-    """Ended by `stop` (SIGTERM) or `kill`. What it is, how it starts and is spoken to is for those who inherit."""
+    """Ended by `stop` (SIGTERM) or `kill`. What it is, how it starts and is spoken to is for
+    those who inherit."""
 
     name = "daemon"
 

@@ -1,4 +1,5 @@
-"""System calls made by a thread of another process, as whoever breaks into it would make them: by ptrace, on x86-64, as root."""
+"""System calls made by a thread of another process, as whoever breaks into it would make them:
+by ptrace, on x86-64, as root."""
 
 import contextlib
 import ctypes
@@ -38,7 +39,8 @@ class Stopped:
         self._instruction = self._find_instruction(process)
 
     def call(self, number, *arguments):
-        """What comes back: a negative errno, or not. Bytes are laid into its memory, which their address stands for."""
+        """What comes back: a negative errno, or not. Bytes are laid into its memory, which their
+        address stands for."""
         before = self._registers()
         registers = list(before)
         place = before[_RSP] - _BENEATH

@@ -1,7 +1,9 @@
-"""The real Linux kernels that uxfrm is tested against, a User-Mode Linux guest and one in QEMU, and the requests they are sent.
+"""The real Linux kernels that uxfrm is tested against, a User-Mode Linux guest and one in QEMU, and
+the requests they are sent.
 
-The network driver of User-Mode Linux now and then (once in some 5,000 frames on a busy machine) misses the signal for a frame, which then
-lies in the TAP until the next one comes. So a guest gets a frame that means nothing every RING_SECONDS.
+The network driver of User-Mode Linux now and then (once in some 5,000 frames on a busy machine)
+misses the signal for a frame, which then lies in the TAP until the next one comes. So a guest
+gets a frame that means nothing every RING_SECONDS.
 """
 
 import json
@@ -25,7 +27,7 @@ class LinuxGuest:
     """One guest on one TAP device, driven through files by `tests/peer/agent.py`."""
 
     program = "linux-peer"
-    boot_seconds, life_seconds = 60, 900
+    boot_seconds, life_seconds = 600, 3600
 
     def __init__(self, namespace, tap):
         self._directory = tempfile.TemporaryDirectory(prefix="uxfrm-guest-")
@@ -51,7 +53,7 @@ class LinuxGuest:
     def console(self):
         return (self._channel / "console").read_text(errors="replace")
 
-    def run(self, script, check=True, timeout=30):
+    def run(self, script, check=True, timeout=120):
         """Runs a shell script in the guest and returns what it printed."""
         reply = self._ask({"run": script}, timeout)
         if check and reply["status"] != 0:
@@ -60,7 +62,7 @@ class LinuxGuest:
 
     def transfer(self, source, destination, length):
         """One TCP connection from the guest to the echo service; see echo.transfer."""
-        reply = self._ask({"transfer": [source, destination, length]}, timeout=40)
+        reply = self._ask({"transfer": [source, destination, length]}, timeout=150)
         assert reply["status"] == 0, f"Linux: TCP to {destination}:\n{reply['output']}"
 
     def xfrm(self, lines):
@@ -91,8 +93,8 @@ class LinuxGuest:
     def close(self):
         self._doorbell.close()
         try:
-            self._ask({"stop": None}, timeout=10)
-            self._process.wait(20)
+            self._ask({"stop": None}, timeout=60)
+            self._process.wait(60)
         except (AssertionError, subprocess.TimeoutExpired):
             self._end_by_force()
         self._directory.cleanup()
@@ -103,10 +105,11 @@ class LinuxGuest:
 
 
 class QemuGuest(LinuxGuest):
-    """A guest with Debian's cloud kernel, which sends FOU and GUE as well. It is driven through a port; see `tests/peer/qemu-peer`."""
+    """A guest with Debian's cloud kernel, which sends FOU and GUE as well. It is driven through
+    a port; see `tests/peer/qemu-peer`."""
 
     program = "qemu-peer"
-    boot_seconds, life_seconds = 240, 3600
+    boot_seconds, life_seconds = 600, 3600
     _port = None
 
     def _ask(self, request, timeout):

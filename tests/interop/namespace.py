@@ -4,12 +4,16 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import re
 import subprocess
 import time
 
+import patience
+
 CLONE_NEWNET = 0x40000000
-ADDRESS_SECONDS = 5
-CARRIER_SECONDS = 10
+UNANSWERED_SECONDS = 2  # for pings that nobody is to answer
+LISTENS = "00010000"  # __SO_ACCEPTCON
+ADDRESS_SECONDS = CARRIER_SECONDS = patience.SECONDS
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -28,7 +32,8 @@ def command(*words, check=True):
 
 
 class Namespace:
-    """One network namespace of the test's own, with `lo` up and no IPv6 chatter; deleted by `delete`."""
+    """One network namespace of the test's own, with `lo` up and no IPv6 chatter; deleted by
+    `delete`."""
 
     def __init__(self, name):
         self.name = name
@@ -54,7 +59,8 @@ class Namespace:
 
     @contextlib.contextmanager
     def entered(self):
-        """This thread is in the namespace meanwhile; sockets and processes made here stay in it afterwards."""
+        """This thread is in the namespace meanwhile; sockets and processes made here stay in it
+        afterwards."""
         with open("/proc/thread-self/ns/net") as home, open(f"/run/netns/{self.name}") as there:
             _set_namespace(there.fileno())
             try:
@@ -68,7 +74,8 @@ class Namespace:
             self.ip(f"addr add {address} dev {device}{nodad}")
 
     def neighbour(self, device, mac, *addresses):
-        """A fixed neighbour: its discovery is traffic too, and would meet the policies under test."""
+        """A fixed neighbour: its discovery is traffic too, and would meet the policies under
+        test."""
         for address in addresses:
             self.ip(f"neigh replace {address} lladdr {mac} dev {device} nud permanent")
 
@@ -76,7 +83,8 @@ class Namespace:
         return self.ip(f"-br link show dev {device}").split()[2]
 
     def wait_for_carrier(self, device):
-        """Until the kernel has taken note that the device's other end is up: before, it drops what is to leave by it."""
+        """Until the kernel has taken note that the device's other end is up: before, it drops
+        what is to leave by it."""
         deadline = time.monotonic() + CARRIER_SECONDS
         while "LOWER_UP" not in (link := self.ip(f"-br link show dev {device}")):
             assert time.monotonic() < deadline, f"no carrier after {CARRIER_SECONDS} s: {link}"
@@ -89,19 +97,32 @@ class Namespace:
             assert time.monotonic() < deadline, f"after {ADDRESS_SECONDS} s still:\n{addresses}"
             time.sleep(0.05)
 
+    def listens(self, path):
+        """Whether somebody listens at this Unix socket: its file is there a moment before."""
+        with self.entered():
+            lines = pathlib.Path("/proc/thread-self/net/unix").read_text().splitlines()[1:]
+        return any(line.split()[3] == LISTENS and line.endswith(f" {path}") for line in lines)
+
     def tap(self, device):
         self.ip(f"tuntap add {device} mode tap")
         self.ip(f"link set {device} up")
 
-    def ping(self, source, destination, count=3, size=120):
-        """Pings with the marker as payload; raises with ping's own words unless every reply came."""
+    def ping(self, source, destination, count=3, size=120, seconds=patience.SECONDS):
+        """Pings with the marker as payload; raises with ping's own words when no reply has come
+        for so long."""
         import echo
 
-        self.run(*ping_command(source, destination, echo.MARKER, count, size).split())
+        self.run(*ping_command(source, destination, echo.MARKER, count, size, seconds).split())
 
 
-def ping_command(source, destination, marker, count=3, size=120):
-    return f"ping -q -c {count} -i 0.02 -W 3 -s {size} -p {marker.hex()} -I {source} {destination}"
+def ping_command(source, destination, marker, count=3, size=120, seconds=patience.SECONDS):
+    """`seconds` is how long it waits where none is answered."""
+    return f"ping -q -c {count} -i 0.02 -W {seconds} -s {size} -p {marker.hex()} -I {source} {destination}"
+
+
+def received(said):
+    """How many answers ping counts in what it said."""
+    return int(re.search(r"(\d+) received", said)[1])
 
 
 def veth(left, left_device, right, right_device):

@@ -11,8 +11,8 @@ SECRET = "a-secret-of-more-than-twenty-octets"
 
 
 class Pluto(IkeDaemon):
-    """One connection `net`, between what is behind `left` and what is behind `right`, or themselves when that is None: the same words
-    at both ends, but for those in `words`."""
+    """One connection `net`, between what is behind `left` and what is behind `right`, or
+    themselves when that is None: the same words at both ends, but for those in `words`."""
 
     name = "pluto"
 
@@ -44,13 +44,15 @@ class Pluto(IkeDaemon):
 
 
 def libreswan():
-    """The directory below which libreswan is: unpacked, as it can't be installed beside strongSwan."""
+    """The directory below which libreswan is: unpacked, as it can't be installed beside
+    strongSwan."""
     found = subprocess.run([REPOSITORY / "scripts" / "libreswan"], stdout=subprocess.PIPE, text=True, check=True)
     return found.stdout.strip().rstrip("/")
 
 
 def ipsec_conf(directory, left, right, words):
-    """`updown` would set routes and rules of packet filters for the kernel's IPsec; uxfrm needs none of that."""
+    """`updown` would set routes and rules of packet filters for the kernel's IPsec; uxfrm needs
+    none of that."""
     connection = {
         "ikev2": "insist",
         "authby": "secret",

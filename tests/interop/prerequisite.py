@@ -1,7 +1,7 @@
 """What the interop tests need of the machine, and how a test says that it was not run.
 
-With CI=true a missing prerequisite is a failure. On a user's machine it is `not run: REASON`, in the summary's own
-line: never a pass.
+With CI=true a missing prerequisite is a failure. On a user's machine it is `not run: REASON`, in
+the summary's own line: never a pass.
 """
 
 import os

@@ -5,12 +5,15 @@ import threading
 import time
 
 import echo
+import patience
 
 INTERVAL_SECONDS = 0.01
+LAST_SECONDS = 10  # that the last answers may take
 
 
 class Probes:
-    """Numbered datagrams to an echo service, one every INTERVAL_SECONDS, and which of them came back."""
+    """Numbered datagrams to an echo service, one every INTERVAL_SECONDS, and which of them came
+    back."""
 
     def __init__(self, namespace, source, destination):
         self.sent, self.answered = 0, set()
@@ -42,10 +45,16 @@ class Probes:
     def _expects_more(self, last_answer):
         if not self._stopping.is_set():
             return True
-        return len(self.answered) < self.sent and time.monotonic() - last_answer < 2
+        return len(self.answered) < self.sent and time.monotonic() - last_answer < LAST_SECONDS
+
+    def wait_for(self, count):
+        """Until so many more have been sent."""
+        until = self.sent + count
+        patience.wait_for(lambda: self.sent >= until, lambda: f"{self.sent} of {until} sent")
 
     def lost(self):
-        """Ends the sending, waits for what is still under way, and returns the numbers without an answer."""
+        """Ends the sending, waits for what is still under way, and returns the numbers without
+        an answer."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()

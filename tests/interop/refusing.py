@@ -1,6 +1,8 @@
-"""A kernel that refuses transactions of nf_tables, mostly for want of memory, or with `-DOLD` tables with an owner: a library in front of the gateway's `send`.
+"""A kernel that refuses transactions of nf_tables, mostly for want of memory, or with `-DOLD`
+tables with an owner: a library in front of the gateway's `send`.
 
-Both ends share a page of a file, as a gateway that is up opens no others: whether to refuse, how many kinds of messages and which, and how often it did.
+Both ends share a page of a file, as a gateway that is up opens no others: whether to refuse, how
+many kinds of messages and which, and how often it did.
 """
 
 import struct

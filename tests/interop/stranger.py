@@ -30,8 +30,9 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def stranger(namespace, manner):
-    """Somebody who has the gateway's names, and accepts connections, does not listen, or has let its queue fill; or who seems to be more than
-    that, in a user namespace of its own or as a program that root lets anybody run."""
+    """Somebody who has the gateway's names, and accepts connections, does not listen, or has let
+    its queue fill; or who seems to be more than that, in a user namespace of its own or as a
+    program that root lets anybody run."""
     as_user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
     if manner == "namespace":
         as_user += ["unshare", "--user", "--map-root-user"]

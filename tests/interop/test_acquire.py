@@ -1,7 +1,8 @@
-"""Traps: a packet under a policy without a state asks for one, waits for it and arrives; who listens sees what Linux would say.
+"""Traps: a packet under a policy without a state asks for one, waits for it and arrives; who
+listens sees what Linux would say.
 
-Left has the policies only, right the whole association. `ip xfrm monitor` of the machine, unmodified, listens under
-`uxfrm exec`; the test is the key manager, and adds the states by hand.
+Left has the policies only, right the whole association. `ip xfrm monitor` of the machine,
+unmodified, listens under `uxfrm exec`; the test is the key manager, and adds the states by hand.
 """
 
 import contextlib
@@ -13,12 +14,13 @@ import time
 import pytest
 
 import echo
+import patience
 import topology
 from association import GCM_128, Association
 from gateway import Gateway
 from topology import HERE, THERE
 
-SECONDS = 15
+SECONDS = patience.SECONDS
 CASES = [Association(GCM_128, mode, family, family) for mode in ("tunnel", "transport") for family in (4, 6)]
 CASES.append(Association(GCM_128, "tunnel", 6, 4))
 
@@ -90,7 +92,8 @@ def ping(network, association):
 
 
 def is_heard(network, monitor):
-    """Waits until the gateway knows that somebody listens: until then packets are dropped at once."""
+    """Waits until the gateway knows that somebody listens: until then packets are dropped at
+    once."""
     other = "src 198.51.100.1 dst 198.51.100.2 proto esp spi 0x77"
     deadline = time.monotonic() + SECONDS
     while "spi 0x00000077" not in monitor.text():

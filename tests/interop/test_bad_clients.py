@@ -1,7 +1,8 @@
-"""Clients that send garbage, halves, a million requests, or never read: they get errors and hurt nobody.
+"""Clients that send garbage, halves, a million requests, or never read: they get errors and hurt
+nobody.
 
-They speak to the control socket itself, without the library that behaves. Meanwhile probes pass through the tunnel, none of which may
-be lost, and another client is answered.
+They speak to the control socket itself, without the library that behaves. Meanwhile probes pass
+through the tunnel, none of which may be lost, and another client is answered.
 """
 
 import collections
@@ -39,7 +40,8 @@ def network(uxfrm):
 
 @contextlib.contextmanager
 def unhurt(network):
-    """Nothing is lost in the tunnel meanwhile, the gateway does not grow without bounds, and others are answered."""
+    """Nothing is lost in the tunnel meanwhile, the gateway does not grow without bounds, and
+    others are answered."""
     before = network.here.memory()
     passing = probes.Probes(network.left, HERE.inner[4], THERE.inner[4])
     try:
@@ -114,7 +116,8 @@ def test_clients_that_leave_in_the_middle(network):
 
 
 def test_a_dump_goes_on_though_its_client_leaves_a_group(network, tmp_path):
-    """More than its socket holds: the client leaves the group while the gateway waits for it to read."""
+    """More than its socket holds: the client leaves the group while the gateway waits for it to
+    read."""
     count = 3000
     lines = (f"xfrm policy add src 10.77.{number // 256}.{number % 256}/32 dir in priority 7 action block" for number in range(count))
     (tmp_path / "many").write_text("\n".join(lines))
@@ -135,7 +138,8 @@ def test_a_dump_goes_on_though_its_client_leaves_a_group(network, tmp_path):
 
 
 def test_a_million_requests(network):
-    """A thousand to a datagram, read as they come: all are answered, or it is told of the overrun."""
+    """A thousand to a datagram, read as they come: all are answered, or it is told of the
+    overrun."""
     together = 1000
     many = b"".join(message(GET_SAD_INFO, body=bytes(4), sequence=number) for number in range(together))
     with unhurt(network), client(network) as connection:

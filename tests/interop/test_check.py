@@ -1,4 +1,5 @@
-"""`uxfrm check`: every mistake with its file, line and word, no key in what it says, and nothing touched.
+"""`uxfrm check`: every mistake with its file, line and word, no key in what it says, and nothing
+touched.
 
 It needs neither root nor a network.
 """
@@ -8,6 +9,7 @@ import subprocess
 
 import pytest
 
+import patience
 import prerequisite
 
 SECRET = "deadbeef0102030405060708090a0b0c"
@@ -17,7 +19,8 @@ AEAD = f"aead 'rfc4106(gcm(aes))' 0x{SECRET}01020304 128"
 
 @pytest.fixture
 def check(tmp_path):
-    """Runs `uxfrm check` on a batch file and, if need be, more TOML; returns the exit status and what it printed."""
+    """Runs `uxfrm check` on a batch file and, if need be, more TOML; returns the exit status and
+    what it printed."""
     binary = prerequisite.binary()
 
     def run(*lines, toml="", batch="states.batch", mode=0o640):
@@ -35,7 +38,7 @@ def check(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=20,
+            timeout=patience.SECONDS,
         )
         # Where the kernel has no Landlock, as before Linux 5.13, this is said of any configuration.
         lines = (line for line in done.stdout.splitlines(True) if not line.startswith("the gateway would keep more than it needs"))
@@ -63,7 +66,7 @@ def test_nothing_but_regular_files_is_read(check, tmp_path):
     binary = prerequisite.binary()
     for command in ("check", "run", "reload", "guard"):
         words = [binary, command, tmp_path / "fifo"][: 3 if command != "reload" else 2]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=patience.SECONDS, check=False)
         assert done.returncode != 0
         assert command == "reload" or "it is a FIFO; it has to be a regular file" in done.stderr, done.stderr
 
@@ -147,7 +150,7 @@ def test_a_profile_is_looked_for_beside_the_configuration(check, tmp_path):
     config = tmp_path / "config" / "config.toml"
     config.write_text(f'xfrm.sequences = "{tmp_path / "store"}"\n[[device]]\nname = "nic0"\nprofile = "mine.toml"\n')
     command = [prerequisite.binary(), "check", config]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience.SECONDS)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -1,7 +1,9 @@
-"""Unmodified `ip` drives a running gateway through `uxfrm exec`: requests, answers, and what they do to traffic.
+"""Unmodified `ip` drives a running gateway through `uxfrm exec`: requests, answers, and what they
+do to traffic.
 
-The network is test_lifecycle's: two namespaces that reach each other without uxfrm, so that what is not protected is seen.
-Policies are listed as the machine's own kernel lists them, in a third namespace without uxfrm.
+The network is test_lifecycle's: two namespaces that reach each other without uxfrm, so that what
+is not protected is seen. Policies are listed as the machine's own kernel lists them, in a third
+namespace without uxfrm.
 """
 
 import contextlib
@@ -20,16 +22,18 @@ import time
 import pytest
 
 import echo
+import listener
+import patience
 import topology
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
+from namespace import UNANSWERED_SECONDS
 from stranger import stranger
 from test_restart import IV_BYTES, parsed
 from topology import HERE, THERE
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
-MONITOR_SECONDS = 5
 
 
 class Controlled(topology.PlacedGateways):
@@ -99,7 +103,8 @@ def test_a_policy_is_in_force_when_its_answer_is_out(network):
 
 
 def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
-    """Policies that are there at the start share a route. Each goes and comes back for itself, and no other packet leaves plain meanwhile."""
+    """Policies that are there at the start share a route. Each goes and comes back for itself,
+    and no other packet leaves plain meanwhile."""
     pool = [f"10.2.0.{last}" for last in range(8)]
     out = [f"xfrm policy add src {HERE.inner[4]} dst {address} dir out" for address in pool]
     template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid {PROTECTED.reqid} mode tunnel"
@@ -124,7 +129,7 @@ def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
             sent.extend(frame for outgoing, frame in network.between.seen() if outgoing)
             return len([frame for frame in sent if wire.protocol(frame) != "housekeeping"]) >= len(pool)
 
-        wait_for(have_left)
+        patience.wait_for(have_left)
         return [address for address in pool if any(socket.inet_aton(address) == frame[30:34] for frame in sent)]
 
     assert prefixes() == {"10.2.0.0/29"} and plain() == []
@@ -136,15 +141,11 @@ def test_a_pool_has_one_route_and_who_leaves_it_takes_its_own_way(network):
 
 
 def test_nobody_else_is_refused_when_a_block_of_one_port_comes(network):
-    """The route to the TUN is there before the one beneath it, which refuses whatever goes to the destination."""
-    command = ["ip", "-n", network.left.name, "monitor", "route"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as monitor:
-        try:
-            time.sleep(0.3)  # until it listens
-            network.ip("xfrm policy add dst 10.2.0.7/32 proto tcp dport 25 dir out action block")
-            first, second = (monitor.stdout.readline() for _ in range(2))
-        finally:
-            monitor.terminate()
+    """The route to the TUN is there before the one beneath it, which refuses whatever goes to
+    the destination."""
+    with listener.of_routes(network.left, "ip", "monitor", "route", stdout=subprocess.PIPE, text=True) as monitor:
+        network.ip("xfrm policy add dst 10.2.0.7/32 proto tcp dport 25 dir out action block")
+        first, second = (monitor.stdout.readline() for _ in range(2))
     assert first.startswith("10.2.0.7 dev uxfrm0 ") and second.startswith("unreachable 10.2.0.7 ")
 
 
@@ -188,7 +189,7 @@ def test_kill_9_leaves_no_way_in_the_clear(network):
     network.between.seen()
     network.here.kill()
     with pytest.raises(RuntimeError):
-        network.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+        network.left.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     wire.assert_no_plaintext(network.between.seen())
 
 
@@ -293,7 +294,8 @@ def test_states_are_added_found_counted_updated_and_flushed(network):
 
 
 def test_a_key_manager_says_how_long_a_reserved_spi_waits(network):
-    """charon writes 165 s when it starts: as long as it sends its messages again before it gives up."""
+    """charon writes 165 s when it starts: as long as it sends its messages again before it gives
+    up."""
     reserve = f"ip xfrm state allocspi src {THERE.outer[4]} dst {HERE.outer[4]} proto esp mode tunnel reqid 7"
 
     def waits(preparation):
@@ -312,7 +314,8 @@ def test_a_key_manager_says_how_long_a_reserved_spi_waits(network):
 
 
 def test_the_kernels_selftest_of_ipsec(network):
-    """What `kci_test_ipsec` of the kernel's rtnetlink.sh does: add, list, count, get, delete and flush, and a monitor that sees it."""
+    """What `kci_test_ipsec` of the kernel's rtnetlink.sh does: add, list, count, get, delete and
+    flush, and a monitor that sees it."""
     near, far = "192.168.123.1", "192.168.123.2"
     key = "aead rfc4106(gcm(aes)) 0x3132333435363738393031323334353664636261 128"
     network.left.ip(f"addr add {near}/32 dev lo")
@@ -339,7 +342,7 @@ def test_the_kernels_selftest_of_ipsec(network):
         network.ip("x s flush")
         network.ip("x p flush")
         assert network.ip("x s list") == network.ip("x p list") == ""
-        wait_for(lambda: lines_with_both(lines(), near, far) >= 6)
+        patience.wait_for(lambda: lines_with_both(lines(), near, far) >= 6)
     network.here.stop()
 
 
@@ -349,41 +352,27 @@ def test_listeners_hear_of_counters(network):
     with monitor(network) as lines:
         assert "Async event" not in lines()
         network.left.ping(HERE.inner[4], THERE.inner[4])
-        wait_for(lambda: "replay update" in lines() and f"SPI {PROTECTED.spi_of(THERE)}" in lines())
+        patience.wait_for(lambda: "replay update" in lines() and f"SPI {PROTECTED.spi_of(THERE)}" in lines())
     network.here.stop()
 
 
-class monitor:
+@contextlib.contextmanager
+def monitor(network):
     """`ip xfrm monitor` in the background; gives what it has printed so far."""
-
-    def __init__(self, network):
-        self._path = network.here.directory / "monitor"
-        with open(self._path, "w") as out, network.left.entered():
-            command = [str(network._uxfrm), "exec", "--", "stdbuf", "-oL", "ip", "xfrm", "monitor"]
-            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        time.sleep(0.3)
-
-    def __enter__(self):
-        return lambda: self._path.read_text()
-
-    def __exit__(self, *_):
-        self._process.kill()
-        self._process.wait()
+    path = network.here.directory / "monitor"
+    command = [network._uxfrm, "exec", "--", "stdbuf", "-oL", "ip", "xfrm", "monitor"]
+    with open(path, "w") as out:
+        with listener.of_gateway(network.left, network._uxfrm, *command, stdout=out, stderr=subprocess.STDOUT):
+            yield path.read_text
 
 
 def lines_with_both(text, near, far):
     return sum(near in line and far in line for line in text.splitlines())
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + MONITOR_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.05)
-
-
 def test_what_the_kernel_does_not_take_is_refused_and_ends_nothing(network):
-    """The TUN is down, so no route leads there: the policy is refused in the kernel's words, and is not there."""
+    """The TUN is down, so no route leads there: the policy is refused in the kernel's words, and
+    is not there."""
     out, _ = PROTECTED.policies(HERE, THERE)
     network.left.ip("link set uxfrm0 down")
     refused = network.ip(out, check=False)
@@ -400,8 +389,8 @@ USER, STRANGER = 65534, 1
 
 @pytest.mark.parametrize("kind", ["abstract", "path", "stranger"])
 def test_who_may_use_the_control_socket(network, uxfrm, kind):
-    """Root, and the user whom the configuration names; nobody else, and for an abstract name nobody of another network namespace. So it is
-    where a stranger has the name."""
+    """Root, and the user whom the configuration names; nobody else, and for an abstract name
+    nobody of another network namespace. So it is where a stranger has the name."""
     network.here.stop()
     with stranger(network.left, "listens") if kind == "stranger" else contextlib.nullcontext():
         who_may_use_it(network, uxfrm, kind)
@@ -434,14 +423,15 @@ def who_may_use_it(network, uxfrm, kind):
 
 
 def test_a_peer_that_moved_is_told_of_and_fills_no_log(network):
-    """It comes from another port than its state says, with each packet, and nobody says where it is now."""
+    """It comes from another port than its state says, with each packet, and nobody says where it
+    is now."""
     moved = dataclasses.replace(PROTECTED, extra="encap espinudp 4500 4500 0.0.0.0")
     network.protect(moved)
     network.ip(f"xfrm state delete src {THERE.outer[4]} dst {HERE.outer[4]} proto esp spi {moved.spi_of(HERE)}")
     network.ip(moved.state(THERE, HERE).replace("encap espinudp 4500", "encap espinudp 4499"))
     with monitor(network) as heard:
         network.left.ping(HERE.inner[4], THERE.inner[4], 20)
-        wait_for(lambda: "4499" in heard())
+        patience.wait_for(lambda: "4499" in heard())
     assert network.here.log().count("apping") == 0, network.here.log()
 
 
@@ -457,7 +447,8 @@ while True:
 
 
 def test_who_only_has_the_gateways_name_is_told_nothing(network, uxfrm):
-    """While no gateway runs anybody may take its name, and key managers would send their keys there."""
+    """While no gateway runs anybody may take its name, and key managers would send their keys
+    there."""
     network.here.stop()
     as_user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
     with network.left.entered():
@@ -480,7 +471,8 @@ LISTENS_AT = LISTENS.replace('b"\\0uxfrm/xfrm"', "__import__('sys').argv[1]").re
 
 
 def test_who_only_listens_at_a_path_is_told_nothing(network, uxfrm):
-    """In a directory like /tmp anybody may take the place of a gateway that has ended; an ordinary user's gateway has one of its own."""
+    """In a directory like /tmp anybody may take the place of a gateway that has ended; an
+    ordinary user's gateway has one of its own."""
     network.here.stop()
     state = PROTECTED.state(HERE, THERE).removeprefix("xfrm ").split()
     as_user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
@@ -561,7 +553,8 @@ def test_a_gateway_starts_and_is_found_whoever_has_its_name(network, uxfrm, mann
 
 @pytest.mark.parametrize("bounds", ["+all", "-sys_ptrace"])
 def test_roots_gateway_does_not_start_beside_one_of_another_user(network, uxfrm, tmp_path, bounds):
-    """Who has its names is no stranger then. In containers root mostly may not look at others' processes."""
+    """Who has its names is no stranger then. In containers root mostly may not look at others'
+    processes."""
     network.here.stop()
     user, capable = 2, "+net_admin,+net_raw,+dac_override"
     as_user = f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {capable} --ambient-caps {capable}"
@@ -598,7 +591,8 @@ def test_a_stranger_keeps_no_gateway_from_starting_that_may_not_look_at_others(n
 
 
 def test_without_a_place_for_files_a_gateway_runs_as_long_as_its_names_are_free(network, uxfrm):
-    """As in containers whose `/run` is read-only. `ip netns exec` gives a program mounts of its own."""
+    """As in containers whose `/run` is read-only. `ip netns exec` gives a program mounts of its
+    own."""
     network.here.stop()
     with tempfile.TemporaryDirectory(prefix="uxfrm-") as place:
         program = pathlib.Path(place) / "uxfrm"
@@ -616,8 +610,9 @@ def test_without_a_place_for_files_a_gateway_runs_as_long_as_its_names_are_free(
 
 
 def test_what_would_leave_plain_is_refused(network):
-    """A packet comes out of the TUN without its mark and without the interface that it would leave by: a policy that asks for them would
-    never match, and what it protects would leave plain. Nor would a state be found, or its mark be put on packets."""
+    """A packet comes out of the TUN without its mark and without the interface that it would
+    leave by: a policy that asks for them would never match, and what it protects would leave
+    plain. Nor would a state be found, or its mark be put on packets."""
     out, _ = PROTECTED.policies(HERE, THERE)
     for words in ("mark 5 mask 0xff", "mark 0 mask 1"):
         refused = network.ip(out.replace(" tmpl", f" {words} tmpl"), check=False)
@@ -640,8 +635,8 @@ def test_what_would_leave_plain_is_refused(network):
 
 
 def test_addresses_and_links_may_change_meanwhile(network):
-    """An address that comes later is the host's own: what comes from it is led to uxfrm, and `in` policies decide over what comes to it.
-    A link that takes less makes packets smaller."""
+    """An address that comes later is the host's own: what comes from it is led to uxfrm, and
+    `in` policies decide over what comes to it. A link that takes less makes packets smaller."""
     late = "10.1.7.7"
     association = dataclasses.replace(PROTECTED, extra="replay-window 64")
     here = dataclasses.replace(HERE, inner={4: late})
@@ -649,7 +644,7 @@ def test_addresses_and_links_may_change_meanwhile(network):
     network.add(association.lines(THERE, here), network.right)
     network.right.ip(f"route add {late}/32 via {HERE.outer[4]} src {THERE.inner[4]}")
     network.left.address("lo", f"{late}/32")
-    wait_for(lambda: "dev uxfrm0" in network.left.ip(f"route get {THERE.inner[4]} from {late}"))
+    patience.wait_for(lambda: "dev uxfrm0" in network.left.ip(f"route get {THERE.inner[4]} from {late}"))
     network.between.seen()
     network.left.ping(late, THERE.inner[4])
     network.right.ping(THERE.inner[4], late)
@@ -660,13 +655,14 @@ def test_addresses_and_links_may_change_meanwhile(network):
     network.left.ip("link set uxfrm0 down")
     network.left.ip("link set uxfrm0 up")
     way = ["ip", "route", "get", THERE.inner[4], "from", late]
-    wait_for(lambda: "dev uxfrm0" in network.left.run(*way, check=False))
+    patience.wait_for(lambda: "dev uxfrm0" in network.left.run(*way, check=False))
     network.left.ping(late, THERE.inner[4])
     network.here.stop()
 
 
 def test_policies_that_came_one_by_one_are_planned_anew_and_stay_in_force(network, monkeypatch):
-    """A gateway plans them as if they had come together once no more come. Those that come and go meanwhile are no others afterwards."""
+    """A gateway plans them as if they had come together once no more come. Those that come and
+    go meanwhile are no others afterwards."""
     monkeypatch.setenv("RUST_LOG", "debug")
     network.here.stop()
     network.here.start([])
@@ -676,7 +672,7 @@ def test_policies_that_came_one_by_one_are_planned_anew_and_stay_in_force(networ
     batch.write_text("".join(f"{line}\n" for line in blocked))
     network.ip(f"-batch {batch}")
     network.protect(PROTECTED)  # of the same priority, so that those before it go first
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + patience.SECONDS
     while "are planned anew" not in network.here.log():
         assert time.monotonic() < deadline, network.here.log()
         network.left.ping(HERE.inner[4], THERE.inner[4])
@@ -687,15 +683,17 @@ def test_policies_that_came_one_by_one_are_planned_anew_and_stay_in_force(networ
         sender.bind((HERE.inner[4], 0))
         for port in [*range(4990, 5010), *range(5195, 5200)]:
             sender.sendto(echo.MARKER, (THERE.inner[4], port))
-    wait_for(lambda: network.here.statistics().get("XfrmOutPolBlock") == 14)
+    patience.wait_for(lambda: network.here.statistics().get("XfrmOutPolBlock") == 14)
     network.left.ping(HERE.inner[4], THERE.inner[4])
     wire.assert_no_plaintext(network.between.seen())
     network.here.stop()
 
 
+@pytest.mark.alone
 def test_adding_many_policies_at_once(network, capsys):
-    """The kernel's selftest xfrm_policy_add_speed.sh: blocking policies by `ip -batch`, beside the machine's own kernel in the
-    same run. The ratio is printed, and no time is asserted; 100,000 with an optimised binary."""
+    """The kernel's selftest xfrm_policy_add_speed.sh: blocking policies by `ip -batch`, beside
+    the machine's own kernel in the same run. The ratio is printed, and no time is asserted;
+    100,000 with an optimised binary."""
     count = 100_000 if "release" in str(network._uxfrm) else 4_000
     batch = network.here.directory / "policies"
     batch.write_text("".join(many_policies(count)))

@@ -1,4 +1,5 @@
-"""`uxfrm demo`, as `make demo` runs it: it ends by itself, says what it measured, and leaves nothing behind.
+"""`uxfrm demo`, as `make demo` runs it: it ends by itself, says what it measured, and leaves
+nothing behind.
 
 No figure is asserted: this machine's speed is not under test.
 """
@@ -17,7 +18,8 @@ from namespace import command
 
 DEMO_SECONDS = 120
 
-# $0 is a directory, "$@" the command. Distributions let every user open /dev/net/tun; this machine may not.
+# $0 is a directory, "$@" the command. Distributions let every user open /dev/net/tun; this machine
+# may not.
 AS_ORDINARY_USER = """
 [ -e "$0/tun" ] || mknod "$0/tun" c 10 200
 chmod 0666 "$0/tun"

@@ -1,8 +1,10 @@
-"""Kills, stops, upgrades and lost, old or foreign stores of sequence numbers, one after the other by a seed, beneath traffic of both families.
+"""Kills, stops, upgrades and lost, old or foreign stores of sequence numbers, one after the other
+by a seed, beneath traffic of both families.
 
-All that passes the wire is looked at: no IV comes twice with a key, and nothing is plain. After each of them traffic is back. UXFRM_ROUNDS says how
-many there are of each (`make endure` has 300), UXFRM_SEED in which order; in host mode, and in inline mode between a gateway with packet sockets and one
-with AF_XDP.
+All that passes the wire is looked at: no IV comes twice with a key, and nothing is plain. After
+each of them traffic is back. UXFRM_ROUNDS says how many there are of each (`make endure` has
+300), UXFRM_SEED in which order; in host mode, and in inline mode between a gateway with packet
+sockets and one with AF_XDP.
 """
 
 import dataclasses
@@ -17,6 +19,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from association import GCM_128, Association
@@ -27,7 +30,7 @@ from topology import HERE, THERE
 ROUNDS = int(os.environ.get("UXFRM_ROUNDS", "2"))
 SEED = int(os.environ.get("UXFRM_SEED", "1"))
 PAUSE_SECONDS = 0.0005
-BACK_SECONDS = 30
+BACK_SECONDS = patience.SECONDS
 SHOWN = echo.MARKER[:8]
 # The hosts behind gateways in inline mode.
 LEFT = dataclasses.replace(HERE, inner={4: "10.1.0.2", 6: "fd01::2"})
@@ -132,7 +135,8 @@ class Watch:
 
 
 class Both:
-    """Both ends with static keys, of which there is another generation whenever a store was lost: peers take no numbers that they have passed."""
+    """Both ends with static keys, of which there is another generation whenever a store was
+    lost: peers take no numbers that they have passed."""
 
     def _equip(self, uxfrm, workers):
         self.generation = 0
@@ -223,7 +227,8 @@ def stop(both, gateway, dice):
 
 
 def lose(both, gateway, dice):
-    """A store that is gone, of an earlier time, another gateway's, or cut off. The same keys go on for a while, and then there are others."""
+    """A store that is gone, of an earlier time, another gateway's, or cut off. The same keys go
+    on for a while, and then there are others."""
     store, kept = gateway.directory / "sequences", gateway.directory / "kept"
     dice.choice([gateway.kill, gateway.stop])()
     how = dice.choice(["gone", "old", "foreign", "cut"])

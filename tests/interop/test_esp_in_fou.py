@@ -1,8 +1,11 @@
-"""ESP as the foo: ESP packets in FOU (`ipproto 50`), each inner flow from a source port of its own, so that networks spread the flows of one SA.
+"""ESP as the foo: ESP packets in FOU (`ipproto 50`), each inner flow from a source port of its own,
+so that networks spread the flows of one SA.
 
-A state with `encap espinudp 0 PORT 0.0.0.0` sends so, and `ip fou add port PORT ipproto 50` takes it. On the wire it is the same as ESP in UDP, and as that
-Linux sends and takes it, though from one port. It does not take it by its own FOU port: its XFRM reads the protocol from the IP header, finds UDP there, and counts
-XfrmInHdrError (`net/ipv4/xfrm4_input.c: xfrm4_rcv`, seen with 6.1).
+A state with `encap espinudp 0 PORT 0.0.0.0` sends so, and `ip fou add port PORT ipproto 50`
+takes it. On the wire it is the same as ESP in UDP, and as that Linux sends and takes it, though
+from one port. It does not take it by its own FOU port: its XFRM reads the protocol from the IP
+header, finds UDP there, and counts XfrmInHdrError (`net/ipv4/xfrm4_input.c: xfrm4_rcv`, seen
+with 6.1).
 """
 
 import collections
@@ -18,6 +21,7 @@ import pytest
 
 import association
 import echo
+import patience
 import topology
 import wire
 from gateway import Gateway
@@ -30,8 +34,8 @@ LINUX_FROM, LINUX_TO = 7777, 4500  # the latter is where the guest's agent has a
 TCP_BYTES = 128 * 1024
 FLOWS = 8
 LOCAL_PORTS = range(32768, 61000)  # net.ipv4.ip_local_port_range of a new namespace
-LAST_WORDS_SECONDS = 0.1
-UDP_SEGMENT, JOINED, JOINED_BYTES, DEADLINE_SECONDS = 103, 5, 200, 3
+QUIET_SECONDS = 0.2
+UDP_SEGMENT, JOINED, JOINED_BYTES = 103, 5, 200
 ANY = {4: "0.0.0.0", 6: "::"}
 # A number of echo.payload that no segment ends in.
 NUMBERED = re.compile(echo.MARKER + b"(.{8})(?=" + echo.MARKER + b")", re.DOTALL)
@@ -42,7 +46,8 @@ class InFou(association.Association):
     """An association whose packets go in FOU both ways."""
 
     def secret_towards(self, side):
-        """One for both ends, whose states differ: a receiver by FOU has no encapsulation in its state, as FOU has taken it off."""
+        """One for both ends, whose states differ: a receiver by FOU has no encapsulation in its
+        state, as FOU has taken it off."""
         return association.secret(str(self), side.spi)
 
     def encapsulated(self, source_port, port):
@@ -60,7 +65,8 @@ class InFou(association.Association):
     def lines_of(self, states, here, there):
         if self.mode == "tunnel":
             return states + self.policies(here, there)
-        # The datagrams themselves have to be let in: Linux asks the policies before FOU takes UDP off.
+        # The datagrams themselves have to be let in: Linux asks the policies before FOU takes UDP
+        # off.
         ends = [association.host_prefix(side.outer[self.outer]) for side in (there, here)]
         let_in = f"xfrm policy add src {ends[0]} dst {ends[1]} proto 17 dport {PORT} dir in"
         return [*states, *ordered(self.policies(here, there), 10), f"{let_in} priority 1"]
@@ -146,7 +152,8 @@ def test_uxfrm_at_both_ends(case, workers, uxfrm):
 
 
 def test_what_a_device_has_joined_is_taken_too(uxfrm):
-    """As with GRO, which joins datagrams of one flow: here by who sends them, with `UDP_SEGMENT`. No state has such an SPI, and all are counted as ESP."""
+    """As with GRO, which joins datagrams of one flow: here by who sends them, with
+    `UDP_SEGMENT`. No state has such an SPI, and all are counted as ESP."""
     with topology.TwoGateways("wire0") as two, contextlib.ExitStack() as stack:
         for namespace, side in ((two.left, HERE), (two.right, THERE)):
             topology.place(namespace, "wire0", side)
@@ -159,16 +166,15 @@ def test_what_a_device_has_joined_is_taken_too(uxfrm):
             sender.bind((THERE.outer[family], 0))
             sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, JOINED_BYTES)
             sender.sendto(b"SPI!" * (JOINED * JOINED_BYTES // 4), (HERE.outer[family], PORT))
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while gateway.statistics().get("XfrmInNoStates") != 2 * JOINED and time.monotonic() < deadline:
-            time.sleep(0.02)
+        patience.wait_for(lambda: gateway.statistics().get("XfrmInNoStates", 0) >= 2 * JOINED, gateway.stat)
         assert drops(gateway) == {}
         assert gateway.statistics() == {"XfrmInNoStates": 2 * JOINED}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_flows_at_the_same_time_keep_port_and_order(workers, uxfrm):
-    """Eight at once. Without encryption the wire shows whose packets they are, and that their bytes leave in order."""
+    """Eight at once. Without encryption the wire shows whose packets they are, and that their
+    bytes leave in order."""
     case = InFou(association.COMBINED["null-sha1"], "tunnel", 4, 4)
     here, there = case.endpoints(HERE), case.endpoints(THERE)
     with both_ends(case, uxfrm, workers) as two, two.left.entered():
@@ -191,20 +197,28 @@ def test_flows_at_the_same_time_keep_port_and_order(workers, uxfrm):
 
 
 def ports_of_a_flow(between, source, destination, workers=1):
-    """Moves a flow one way and back, and says which source ports its datagrams to the other end had. They left in order; with several workers
-    their numbers do not tell, as each worker has its own block of them."""
+    """Moves a flow one way and back, and says which source ports its datagrams to the other end
+    had. They left in order; with several workers their numbers do not tell, as each worker has
+    its own block of them."""
     between.seen()
     echo.transfer(source, destination, TCP_BYTES)
-    time.sleep(LAST_WORDS_SECONDS)  # of TCP
     frames = between.seen()
+    while last_words := seen_meanwhile(between):  # of TCP
+        frames += last_words
     assert not any(echo.MARKER in frame for _, frame in frames), "plaintext on the wire"
     sent = [(port, number) for outgoing, port, number in datagrams(frames) if outgoing]
     assert workers > 1 or sent == sorted(sent, key=lambda datagram: datagram[1]), "a flow left out of order"
     return {port for port, _ in sent}
 
 
+def seen_meanwhile(between):
+    time.sleep(QUIET_SECONDS)
+    return [(outgoing, frame) for outgoing, frame in between.seen() if wire.protocol(frame) != "housekeeping"]
+
+
 def datagrams(frames):
-    """Direction, source port and sequence number of all that is in FOU; nothing else may be there."""
+    """Direction, source port and sequence number of all that is in FOU; nothing else may be
+    there."""
     for outgoing, frame in frames:
         kind = wire.protocol(frame)
         if kind == "housekeeping":
@@ -216,7 +230,8 @@ def datagrams(frames):
 
 
 def assert_spread(flows):
-    """Each flow keeps its port, eight flows have at least seven, and none of them is a service's."""
+    """Each flow keeps its port, eight flows have at least seven, and none of them is a
+    service's."""
     assert all(len(ports) == 1 for ports in flows), flows
     assert len(set.union(*flows)) >= 7, flows
     assert all(port in LOCAL_PORTS for port in set.union(*flows)), flows

@@ -1,7 +1,8 @@
 """Host mode with ESP past the kernel's network stack: `af_xdp` in `[wire]`.
 
-The left gateway sends and receives by the kernel, so that its end of the wire shows what passes; at the right one AF_XDP hides it from everybody, which
-is how it is known that nothing of it went by the kernel there.
+The left gateway sends and receives by the kernel, so that its end of the wire shows what passes;
+at the right one AF_XDP hides it from everybody, which is how it is known that nothing of it went
+by the kernel there.
 """
 
 import dataclasses
@@ -104,7 +105,8 @@ def test_frames_are_gathered_unless_nobody_wants_it(network):
 
 
 def test_the_kernel_goes_on_alone(network):
-    """The program goes with its process, also after a crash; without it all passes by the sockets."""
+    """The program goes with its process, also after a crash; without it all passes by the
+    sockets."""
     network.start(CASES[0])
     assert "xdp" in network.right.ip("link show wire0")
     network.talk(CASES[0])

@@ -1,5 +1,5 @@
-"""Receive ports while the gateway runs: `uxfrm fou`, unmodified `ip fou` under `uxfrm exec`, both beside a Linux kernel's, and generic
-netlink's other families, which stay the kernel's."""
+"""Receive ports while the gateway runs: `uxfrm fou`, unmodified `ip fou` under `uxfrm exec`,
+both beside a Linux kernel's, and generic netlink's other families, which stay the kernel's."""
 
 import functools
 import json
@@ -15,6 +15,7 @@ from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import GRE, Ether
 
+import patience
 import topology
 from gateway import CONTROLLED, Gateway
 from topology import HERE, THERE
@@ -68,7 +69,7 @@ def unmodified(uxfrm, namespace):
 
 def outcome(command):
     """The exit code and all that was printed."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=patience.SECONDS)
     return done.returncode, done.stdout
 
 
@@ -114,7 +115,8 @@ def bound(namespace):
 
 
 def test_the_text_is_the_kernels(uxfrm, linux_network):
-    """The same lines to a Linux kernel and to uxfrm: the same lists, as text and as JSON, and the same refusals."""
+    """The same lines to a Linux kernel and to uxfrm: the same lists, as text and as JSON, and
+    the same refusals."""
     gateway, linux = Gateway(uxfrm, linux_network.here), linux_network.linux
     try:
         gateway.start(more=CONTROLLED)
@@ -201,7 +203,7 @@ def test_each_port_counts_what_came_and_what_it_dropped(uxfrm, alone):
     def counted():
         return {port["port"]: port for port in json.loads(fou("show", "-j -s")[1])}
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while sum(port["stats"]["rx"]["packets"] for port in counted().values()) < 4:
         assert time.monotonic() < deadline, counted()
         time.sleep(0.05)
@@ -218,7 +220,8 @@ def test_each_port_counts_what_came_and_what_it_dropped(uxfrm, alone):
 
 
 def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone):
-    """What comes by it counts as the port's; it comes and goes with the tunnel and with the port, whichever is first."""
+    """What comes by it counts as the port's; it comes and goes with the tunnel and with the
+    port, whichever is first."""
     fou, local = own(uxfrm, alone.here), HERE.outer[4]
     link = [str(uxfrm), "link"]
     tunnel = f"add name tun1 type ipip remote {THERE.outer[4]} local {local} encap fou encap-dport 5555".split()
@@ -233,7 +236,7 @@ def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone)
     with alone.here.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for address in (local, local, "127.0.0.1"):
             sender.sendto(b"no IP packet at all", (address, 5555))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while (counts := json.loads(fou("show", "-j -s")[1])[0]["stats"]["rx"])["packets"] < 3:
         assert time.monotonic() < deadline, counts
         time.sleep(0.05)
@@ -251,7 +254,8 @@ def test_a_port_for_all_addresses_has_a_socket_at_that_of_a_tunnel(uxfrm, alone)
 
 @pytest.mark.parametrize("in_udp", [True, False])
 def test_gre_of_a_key_that_no_tunnel_has_is_counted(in_udp, uxfrm, alone):
-    """With a key of its own, with another one, and without; in FOU, and as protocol 47, which counts for no port."""
+    """With a key of its own, with another one, and without; in FOU, and as protocol 47, which
+    counts for no port."""
     fou, local = own(uxfrm, alone.here), HERE.outer[4]
     encap = "encap fou encap-sport auto encap-dport 5555" if in_udp else ""
     tunnel = f"add name tun1 up type gre remote {THERE.outer[4]} local {local} key 7 {encap}"
@@ -267,7 +271,7 @@ def test_gre_of_a_key_that_no_tunnel_has_is_counted(in_udp, uxfrm, alone):
         lines = alone.here.run(str(uxfrm), "stat", "--reasons").splitlines()
         return {name: int(count) for name, count in map(str.split, lines) if count != "0"}
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while (counted := reasons()).get("tunnel_in_no_tunnel", 0) + counted.get("tunnel_tun1_received_packets", 0) < 3:
         assert time.monotonic() < deadline, counted
         time.sleep(0.05)
@@ -278,8 +282,9 @@ def test_gre_of_a_key_that_no_tunnel_has_is_counted(in_udp, uxfrm, alone):
 
 
 def test_zero_checksums_over_ipv6_are_taken_where_allowed(uxfrm, alone):
-    """Every port of Linux takes them (`net/ipv4/fou_core.c: parse_nl_config` leaves `use_udp6_rx_checksums` 0), and so does one of which nothing is
-    said. Where they are not allowed, the host's UDP drops and counts them."""
+    """Every port of Linux takes them (`net/ipv4/fou_core.c: parse_nl_config` leaves
+    `use_udp6_rx_checksums` 0), and so does one of which nothing is said. Where they are not
+    allowed, the host's UDP drops and counts them."""
     fou = own(uxfrm, alone.here)
     for line in ("add port 5555 ipproto 41 -6", "add port 5556 ipproto 41 -6 noudp6zerocsumrx"):
         assert fou(line) == (0, "")
@@ -294,7 +299,7 @@ def test_zero_checksums_over_ipv6_are_taken_where_allowed(uxfrm, alone):
     def counted():
         return {port["port"]: port["stats"]["rx"]["packets"] for port in json.loads(fou("show", "-j -s")[1])}
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while sum(counted().values()) < 3:
         assert time.monotonic() < deadline, counted()
         time.sleep(0.05)

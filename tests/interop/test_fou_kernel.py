@@ -1,7 +1,7 @@
 """FOU and GUE with a Linux kernel that sends them: tunnels in UDP both ways, also within ESP.
 
-The kernel is Debian's for clouds, in QEMU (topology.UxfrmAndQemu), booted once for all cases. User-Mode Linux, which boots faster, can't send FOU;
-what it can is in test_tunnel.py.
+The kernel is Debian's for clouds, in QEMU (topology.UxfrmAndQemu), booted once for all cases.
+User-Mode Linux, which boots faster, can't send FOU; what it can is in test_tunnel.py.
 """
 
 import pytest

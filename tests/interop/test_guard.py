@@ -1,8 +1,9 @@
 """The inbound guard: what the policies want protected is not taken in the clear, whoever sent it.
 
-The network is test_lifecycle's: two namespaces that reach each other without uxfrm. The test itself forges plain
-packets on the right side's device, with addresses that the policies of the left side protect. A socket on the left, which
-sees all that the host takes in, must not see them; uxfrm must have counted them; and what comes in through ESP passes.
+The network is test_lifecycle's: two namespaces that reach each other without uxfrm. The test
+itself forges plain packets on the right side's device, with addresses that the policies of the
+left side protect. A socket on the left, which sees all that the host takes in, must not see
+them; uxfrm must have counted them; and what comes in through ESP passes.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from association import GCM_128, Association
@@ -27,7 +29,7 @@ except ImportError:
 
 PORT = 7100
 SPOOF = b"FORGED" * 8
-COUNT_SECONDS = 5
+COUNT_SECONDS = patience.SECONDS
 CASES = [Association(GCM_128, mode, family, family) for mode in ("tunnel", "transport") for family in (4, 6)]
 
 
@@ -72,7 +74,8 @@ def network(uxfrm):
 
 @contextlib.contextmanager
 def listening(namespace, family):
-    """Sockets that take all that the host takes in: a datagram socket, and raw ones for TCP and ICMP."""
+    """Sockets that take all that the host takes in: a datagram socket, and raw ones for TCP and
+    ICMP."""
     of, icmp = (socket.AF_INET, 1) if family == 4 else (socket.AF_INET6, 58)
     with contextlib.ExitStack() as stack, namespace.entered():
         datagrams = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
@@ -92,6 +95,18 @@ def heard(sockets):
             while True:
                 found.append(each.recv(65536))
     return [packet for packet in found if SPOOF[:6] in packet]
+
+
+def arrived(sockets, count):
+    """All that came in and is forged, once it is so much."""
+    found = []
+
+    def has_come():
+        found.extend(heard(sockets))
+        return len(found) >= count
+
+    patience.wait_for(has_come, lambda: f"{len(found)} of {count} came")
+    return found
 
 
 def forged(association):
@@ -123,7 +138,8 @@ def send_all(network, association):
 
 
 def drops(association):
-    """How often they count: fragments one by one, but where the policy is for the ends of ESP, to which IKE may send fragments."""
+    """How often they count: fragments one by one, but where the policy is for the ends of ESP,
+    to which IKE may send fragments."""
     pieces = len(fragments(association)) if association.mode == "tunnel" else 1
     return len(forged(association)) + pieces
 
@@ -142,8 +158,7 @@ def test_forged_packets_arrive_where_nobody_guards(association, network):
     """The counter-test: without uxfrm all of them are taken in."""
     with listening(network.left, association.inner) as sockets:
         sent = send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent
+        assert len(arrived(sockets, sent)) == sent
 
 
 @pytest.mark.parametrize("association", CASES, ids=str)
@@ -175,8 +190,7 @@ def test_the_guard_outlives_a_crash_and_ends_with_sigterm(association, network):
         assert heard(sockets) == []
         network.here.stop()
         send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent, "after SIGTERM the host is as it was"
+        assert len(arrived(sockets, sent)) == sent, "after SIGTERM the host is as it was"
 
 
 @pytest.mark.parametrize("guard", ["off", "require"])
@@ -193,14 +207,14 @@ def test_what_a_crash_left_goes_with_the_next_start(guard, network):
     network.here.start([], guard=guard)
     with listening(network.left, association.inner) as sockets:
         sent = send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent, "no policy is for them"
+        assert len(arrived(sockets, sent)) == sent, "no policy is for them"
     network.here.stop()
     assert network.left.run("nft", "list", "tables").strip() == "table inet uxfrm-mine"
 
 
 def test_policies_without_esp(network):
-    """Block, allow and optional templates, in their order; the default, and what it must not cut off."""
+    """Block, allow and optional templates, in their order; the default, and what it must not cut
+    off."""
     source, destination = THERE.outer[4], HERE.outer[4]
     template = f"tmpl src {source} dst {destination} proto esp mode transport level use"
     between = f"src {source} dst {destination}"
@@ -221,7 +235,7 @@ def test_policies_without_esp(network):
         network.send(plain / ICMP() / SPOOF)
         network.wait_for("XfrmInPolBlock", 2)
         network.wait_for("XfrmInNoPols", 1)
-        assert [packet[-1:] for packet in heard(sockets)] == [b"2", b"3"]
+        assert [packet[-1:] for packet in arrived(sockets, 2)] == [b"2", b"3"]
     network.here.stop()
 
 
@@ -247,8 +261,8 @@ def test_the_guard_follows_policies_that_end(network):
 
 
 def test_neighbours_are_found_under_a_policy_from_host_to_host(network):
-    """IPv6 finds a neighbour by ICMPv6, which the policy would have in ESP, which needs the neighbour. But only what comes
-    from the link, with a hop limit of 255, is that."""
+    """IPv6 finds a neighbour by ICMPv6, which the policy would have in ESP, which needs the
+    neighbour. But only what comes from the link, with a hop limit of 255, is that."""
     association = Association(GCM_128, "transport", 6, 6)
     network.start(association)
     for namespace, address in ((network.left, THERE.outer[6]), (network.right, HERE.outer[6])):
@@ -279,8 +293,7 @@ def test_forwarded_packets_follow_fwd(network):
         for source in (THERE.inner[4], THERE.outer[4]):
             network.send(IP(src=source, dst="10.5.0.2") / UDP(sport=9, dport=PORT) / SPOOF / source)
         network.wait_for("XfrmInTmplMismatch", 1)
-        time.sleep(0.2)
-        assert [packet[len(SPOOF) :] for packet in heard(sockets)] == [THERE.outer[4].encode()]
+        assert [packet[len(SPOOF) :] for packet in arrived(sockets, 1)] == [THERE.outer[4].encode()]
         assert network.counter("XfrmInPolBlock") == 0
 
 
@@ -290,6 +303,5 @@ def test_without_the_guard_nothing_is_kept_out(network):
     network.here.start(association.lines(HERE, THERE), guard="off")
     with listening(network.left, 4) as sockets:
         sent = send_all(network, association)
-        time.sleep(0.3)
-        assert len(heard(sockets)) == sent
+        assert len(arrived(sockets, sent)) == sent
     network.here.stop()

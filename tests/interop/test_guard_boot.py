@@ -1,4 +1,5 @@
-"""What the last run protected stays refused: after a boot by `uxfrm guard`, after a restart until somebody decides anew."""
+"""What the last run protected stays refused: after a boot by `uxfrm guard`, after a restart
+until somebody decides anew."""
 
 import contextlib
 import os
@@ -11,16 +12,18 @@ import tempfile
 import pytest
 
 import echo
+import patience
 import prerequisite
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from namespace import veth
 from topology import HERE, THERE
-from ways import NEIGHBOUR, SOCKETS, Pair, datagrams, unbound, wait_for
+from ways import NEIGHBOUR, SOCKETS, Pair, datagrams, unbound
 
 MARK = 0x75780001
-# Of programs, by the words behind `ip xfrm policy add`: what is protected, and what a better one lets pass.
+# Of programs, by the words behind `ip xfrm policy add`: what is protected, and what a better one
+# lets pass.
 PROTECTED = {4: "src 10.0.0.0/8 dst 10.2.0.0/16", 6: "src fd00::/8 dst fd02::/16"}
 PASSING = {4: "10.2.9.0/24", 6: "fd02:9::/32"}
 PASSED = {4: "10.2.9.1", 6: "fd02:9::1"}
@@ -65,7 +68,7 @@ class Machine(Pair):
     def run_and_end(self, end, **options):
         self.here.start(states(), more=CONTROLLED, at_exit="block", **options)
         self.protect()
-        wait_for(lambda: all(passing in self.written() for passing in PASSING.values()), "policies written down", 30)
+        patience.wait_for(lambda: all(passing in self.written() for passing in PASSING.values()), "policies written down", 30)
         getattr(self.here, end)()
 
     def written(self):
@@ -167,7 +170,7 @@ def test_after_a_boot_ike_and_esp_pass(machine, uxfrm):
     ends = f"src {HERE.outer[4]} dst {THERE.outer[4]}"
     machine.here.ip(f"xfrm policy add {ends} dir out tmpl {ends} proto esp reqid 1 mode transport")
     machine.here.ip(f"xfrm policy add src {THERE.outer[4]} dst {HERE.outer[4]} dir in tmpl proto esp reqid 1 mode transport")
-    wait_for(lambda: "\nin " in machine.written(), "policies written down", 30)
+    patience.wait_for(lambda: "\nin " in machine.written(), "policies written down", 30)
     machine.here.kill()
     with rebooted(machine, uxfrm) as anew:
         anew.uxfrm_says("guard", anew.config)
@@ -183,7 +186,7 @@ def test_after_a_boot_ike_and_esp_pass(machine, uxfrm):
             with anew.right.entered(), datagrams(4) as sender:
                 sender.sendto(b"no", (HERE.outer[4], 7777))
                 sender.sendto(b"yes", (HERE.outer[4], 500))
-            heard.settimeout(5)
+            heard.settimeout(patience.SECONDS)
             assert heard.recv(16) == b"yes"
             deaf.setblocking(False)
             with pytest.raises(BlockingIOError):
@@ -195,7 +198,7 @@ def test_without_a_good_portrait_files_or_all_are_guarded_and_it_is_said(machine
     out = f"xfrm policy add {PROTECTED[4]} dir out action block"
     machine.here.start([*states(), out], more=CONTROLLED, at_exit="block")
     machine.protect([6])
-    wait_for(lambda: "fd02::" in machine.written(), "policies written down", 30)
+    patience.wait_for(lambda: "fd02::" in machine.written(), "policies written down", 30)
     machine.here.stop()
     machine.uxfrm_says("clean")
     if damage == "missing":
@@ -248,7 +251,7 @@ def test_a_portrait_that_can_not_be_read_opens_nothing(machine, damage):
     machine.protect()
     machine.assert_protected()
     if damage != "directory":  # which no file takes the place of
-        wait_for(lambda: "0.0.0.0/0" in machine.written(), "policies written down", 30)
+        patience.wait_for(lambda: "0.0.0.0/0" in machine.written(), "policies written down", 30)
     machine.uxfrm_says("release")
     with machine.left.entered():
         unbound(4, NEIGHBOUR[4], None)
@@ -263,7 +266,7 @@ def test_what_lies_in_the_place_of_a_draft_is_not_waited_for(machine, name):
     os.mkfifo(machine.portrait.with_name(name))
     machine.here.start(states(), more=CONTROLLED, at_exit="block")
     machine.protect()
-    wait_for(lambda: PASSING[4] in machine.written(), "policies written down", 30)
+    patience.wait_for(lambda: PASSING[4] in machine.written(), "policies written down", 30)
     machine.here.stop()
 
 
@@ -280,7 +283,7 @@ def test_a_fifo_as_journal_is_refused_at_once(machine):
 
 def test_files_that_can_not_be_read_are_refused_as_they_were(machine):
     machine.here.start([*states(), f"xfrm policy add {PROTECTED[4]} dir out action block"], more=CONTROLLED, at_exit="block")
-    wait_for(lambda: "files" in machine.written(), "policies written down", 30)
+    patience.wait_for(lambda: "files" in machine.written(), "policies written down", 30)
     machine.here.stop()
     machine.uxfrm_says("clean")
     machine.here.batch.write_text("xfrm policy add nonsense\n")
@@ -307,12 +310,12 @@ def test_after_a_restart_it_is_refused_until_somebody_decides(machine, end):
     said = machine.uxfrm_says("stat", "--reasons")
     assert "held: 6 policies of the last run" in said
     assert re.search(r"^out_held\s+[1-9]", said, re.M), said
-    wait_for(lambda: " held " in machine.written(), "what is held written down", 30)
+    patience.wait_for(lambda: " held " in machine.written(), "what is held written down", 30)
     assert "src 10.0.0.0/8 dst 10.2.0.0/16 dir out" in machine.uxfrm_says("check", machine.config)
     assert "uxfrm release" in machine.here.log()
     machine.protect()
     machine.assert_protected()
-    wait_for(lambda: " held " not in machine.written(), "nothing is held", 30)
+    patience.wait_for(lambda: " held " not in machine.written(), "nothing is held", 30)
 
 
 def test_deleting_or_releasing_lets_go(machine):
@@ -364,7 +367,8 @@ def test_what_is_held_passes_to_another_process(machine, uxfrm):
 @pytest.mark.parametrize("source", ["any", "own"])
 @pytest.mark.parametrize("end", ["kill", "stop", "guard"])
 def test_a_flushed_packet_filter_opens_nothing_that_rules_can_say(machine, uxfrm, end, source):
-    """Not even to unbound sockets; what is bound to a device no rule keeps from taking its destination for a neighbour."""
+    """Not even to unbound sockets; what is bound to a device no rule keeps from taking its
+    destination for a neighbour."""
     template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
     protected = {family: words if source == "own" else words[words.index("dst") :] for family, words in PROTECTED.items()}
     lines = [f"xfrm policy add {words} dir out priority 100 {template}" for words in protected.values()]

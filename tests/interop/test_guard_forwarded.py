@@ -1,19 +1,21 @@
-"""What a gateway in host mode forwards leaves protected or not at all, also where somebody's rules lead past uxfrm's, or take these away.
+"""What a gateway in host mode forwards leaves protected or not at all, also where somebody's rules
+lead past uxfrm's, or take these away.
 
-Routes bring what is forwarded to uxfrm, behind a rule of its own. Administrators' rules mostly stand before that one, and who manages the
-network may take it away, as systemd-networkd does when it starts.
+Routes bring what is forwarded to uxfrm, behind a rule of its own. Administrators' rules mostly
+stand before that one, and who manages the network may take it away, as systemd-networkd does
+when it starts.
 """
 
-import time
 
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 import wire
 from gateway import Gateway
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from test_inline import HOSTS, lines
 
 COUNT = 3
@@ -33,6 +35,7 @@ class HostModeSites(topology.Sites):
         self.here.start(lines(True), guard=guard)
         self.there.start(lines(False), guard="off")
         self.reach()
+        self.led = self.leads()
 
     def reach(self):
         for family in (4, 6):
@@ -40,13 +43,16 @@ class HostModeSites(topology.Sites):
         wire.assert_only("esp", self.between.seen())
 
     def try_to_reach(self, family):
-        self.left_host.run(*ping_command(*HOSTS[family], echo.MARKER, COUNT).split(), check=False)
+        self.left_host.run(*ping_command(*HOSTS[family], echo.MARKER, COUNT, seconds=UNANSWERED_SECONDS).split(), check=False)
+
+    def leads(self):
+        """The rules and routes by which the gateway gets what it is to protect."""
+        asked = [f"{family}{what}" for family in ("", "-6 ") for what in ("rule", "route show table all")]
+        lines = [line.split() for words in asked for line in self.left.ip(words).splitlines()]
+        return sorted(line for line in lines if {"30000", "30001"}.intersection(line))
 
     def reaches_again(self):
-        deadline = time.monotonic() + 3
-        while self.left.ip("rule").count("lookup 30000") == 0 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.1)
+        patience.wait_for(lambda: self.leads() == self.led, lambda: f"{self.leads()} instead of {self.led}")
         self.between.seen()
         self.reach()
 

@@ -1,7 +1,8 @@
-"""The guard beside very many policies: all of them are followed, and none costs a packet of another more than a look into a set.
+"""The guard beside very many policies: all of them are followed, and none costs a packet of another
+more than a look into a set.
 
-The network is test_guard_out's. The left gateway has 20,000 tunnels, each to a host of its own behind the right one; a policy with a mind of
-its own stands before, amid and behind them.
+The network is test_guard_out's. The left gateway has 20,000 tunnels, each to a host of its own
+behind the right one; a policy with a mind of its own stands before, amid and behind them.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from gateway import CONTROLLED
@@ -19,7 +21,7 @@ from topology import HERE, THERE
 
 COUNT = 20_000
 PORT = 7100
-COUNT_SECONDS = 5
+COUNT_SECONDS = patience.SECONDS
 ENDS = f"src {HERE.outer[4]} dst {THERE.outer[4]}"
 BACK = f"src {THERE.outer[4]} dst {HERE.outer[4]}"
 
@@ -39,7 +41,8 @@ def inward(number):
 
 
 class Guarded(topology.PlacedGateways):
-    """Left and right, of which the left one guards; hosts behind the right one send from its device."""
+    """Left and right, of which the left one guards; hosts behind the right one send from its
+    device."""
 
     def _build(self, uxfrm):
         super()._build()
@@ -116,7 +119,8 @@ def test_policies_come_and_go_one_by_one_beside_very_many(network):
     ip(f"xfrm policy delete {one}")
     assert not network.refuses(9)
     assert network.refuses(8) and network.refuses(10)
-    # One that lets pass: before all others it decides, behind them it does not; and of the same priority the older decides.
+    # One that lets pass: before all others it decides, behind them it does not; and of the same
+    # priority the older decides.
     few = f"src 0.0.0.0/0 dst {host(0)}/29 dir out"
     for priority, passes in ((1, True), (9, False)):
         ip(f"xfrm policy add {few} priority {priority} action allow")

@@ -6,10 +6,11 @@
     └─────────────┘    └───────────────────────┘   ▲    └───────────────────────┘    └──────────────┘
                        10.1.0.1        10.9.0.1  wire   10.9.0.2        10.2.0.1
 
-The gateways' kernels may forward, and have all routes: what uxfrm does not keep from them passes in the clear, and is seen.
+The gateways' kernels may forward, and have all routes: what uxfrm does not keep from them passes in
+the clear, and is seen.
 
-All is tried with packet sockets at both gateways, and with AF_XDP at the right one: at the left one's end of the wire, where it is
-watched, AF_XDP would hide what passes.
+All is tried with packet sockets at both gateways, and with AF_XDP at the right one: at the left
+one's end of the wire, where it is watched, AF_XDP would hide what passes.
 """
 
 import contextlib
@@ -21,12 +22,13 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 import wire
 from association import CBC_SHA256, GCM_128, secret
 from gateway import Gateway
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from refusing import Refusing
 
 INLINE = """
@@ -101,11 +103,11 @@ class InlineSites(topology.Sites):
             with self.right_host.entered():
                 far = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
                 far.bind((right, 7200))
-                far.settimeout(2)
+                far.settimeout(patience.SECONDS)
             with self.left_host.entered():
                 near = stack.enter_context(socket.socket(of, socket.SOCK_DGRAM))
                 near.bind((left, 7201))
-                near.settimeout(2)
+                near.settimeout(patience.SECONDS)
             payload = (echo.MARKER * size)[:size]
             arrived = 0
             for _ in range(DATAGRAMS):
@@ -146,7 +148,8 @@ def test_ping_tcp_and_udp(family, extra, sites):
 
 @pytest.mark.parametrize("by", [PACKET, XDP])
 def test_cbc_and_several_workers(by, uxfrm):
-    """With AF_XDP the second worker has no queue of the device, and what it sends goes by its packet socket."""
+    """With AF_XDP the second worker has no queue of the device, and what it sends goes by its
+    packet socket."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm, by, 2) as sites:
         sites.start(transform=CBC_SHA256)
@@ -159,15 +162,18 @@ def test_cbc_and_several_workers(by, uxfrm):
 def test_the_gateways_are_two_hops_and_tell_whose_last_one_it_was(sites):
     """Each of them once: the kernels do not answer as well."""
     sites.start()
-    assert "ttl=62" in sites.left_host.run("ping", "-c1", "-W3", HOSTS[4][1])
-    for _ in range(2):  # the first answer may come before the way back is known
-        answers = [
-            sites.left_host.run("ping", "-c1", "-W1", "-t", str(hops), HOSTS[4][1], check=False) for hops in (1, 2)
-        ]
-    assert "From 10.1.0.1 icmp_seq=1 Time to live exceeded" in answers[0]
-    assert "From 10.2.0.1 icmp_seq=1 Time to live exceeded" in answers[1]
-    assert all("+1 errors" in answer for answer in answers)
+    assert "ttl=62" in sites.left_host.run("ping", "-c1", "-w", str(patience.SECONDS), HOSTS[4][1])
+    for hops, address in ((1, "10.1.0.1"), (2, "10.2.0.1")):
+        said = patience.wait_for(lambda: told_of_the_last_hop(sites, hops), f"{address} does not tell")
+        assert f"From {address} icmp_seq=1 Time to live exceeded" in said and "+1 errors" in said
     wire.assert_only("esp", sites.between.seen())
+
+
+def told_of_the_last_hop(sites, hops):
+    """What ping said, if somebody told it; the first answer may come before the way back is
+    known."""
+    said = sites.left_host.run("ping", "-c1", "-W1", "-t", str(hops), HOSTS[4][1], check=False)
+    return said if "exceeded" in said else None
 
 
 def test_large_packets(sites):
@@ -182,7 +188,8 @@ def test_large_packets(sites):
 
 
 def test_datagrams_in_fragments_pass_beside_a_policy_for_a_port(sites):
-    """They are put together then; IPv6 leaves by the tunnel in pieces again, as the far gateway may not cut it."""
+    """They are put together then; IPv6 leaves by the tunnel in pieces again, as the far gateway
+    may not cut it."""
     elsewhere = "xfrm policy add src fd77::/64 dst fd78::/64 proto udp dport 5 dir out action block"
     sites.here.start([*lines(True), elsewhere], more=INLINE.format(PACKET))
     sites.there.start([*lines(False), elsewhere], more=INLINE.format(sites.by))
@@ -194,19 +201,21 @@ def test_datagrams_in_fragments_pass_beside_a_policy_for_a_port(sites):
 
 
 def test_the_gateway_itself_stays_reachable(sites):
-    """ARP, neighbour discovery and what is for the gateway are the host's; between gateway and protected networks too, by ESP."""
+    """ARP, neighbour discovery and what is for the gateway are the host's; between gateway and
+    protected networks too, by ESP."""
     sites.start()
     sites.left_host.ping("10.1.0.2", "10.1.0.1")
     sites.left_host.ping("fd01::2", "fd01::1")
     sites.left.run("ping", "-c2", "-i0.2", "-W2", "-I", "10.1.0.1", "10.2.0.2")
     sites.left_host.ping("10.1.0.2", "10.2.0.1")
     wire.assert_only("esp", sites.between.seen())
-    sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
+    sites.left.run("ping", "-c2", "-i0.2", "-w", str(patience.SECONDS), "10.9.0.2")
 
 
 @pytest.mark.parametrize("by", [PACKET, XDP])
 def test_nothing_passes_after_a_crash(by, uxfrm):
-    """The kernels have routes and may forward; they get nothing to forward until uxfrm runs again."""
+    """The kernels have routes and may forward; they get nothing to forward until uxfrm runs
+    again."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites:
         crash(sites, INLINE.format(by))
@@ -221,8 +230,8 @@ def crash(sites, inline):
     sites.between.seen()
     for family in (4, 6):
         left, right = HOSTS[family]
-        sites.left_host.run(*ping_command(left, right, echo.MARKER, 2).split(), check=False)
-        sites.right_host.run(*ping_command(right, left, echo.MARKER, 2).split(), check=False)
+        sites.left_host.run(*ping_command(left, right, echo.MARKER, 2, seconds=UNANSWERED_SECONDS).split(), check=False)
+        sites.right_host.run(*ping_command(right, left, echo.MARKER, 2, seconds=UNANSWERED_SECONDS).split(), check=False)
     wire.assert_no_plaintext(sites.between.seen())
     sites.here.start(lines(True), more=inline)
     sites.ping(4)
@@ -231,7 +240,8 @@ def crash(sites, inline):
 
 
 def test_host_mode_after_a_crash_gets_the_packets_of_inline_mode(uxfrm):
-    """The table that kept them out stayed for ever: no ESP came to the gateway, and its host forwarded nothing."""
+    """The table that kept them out stayed for ever: no ESP came to the gateway, and its host
+    forwarded nothing."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites:
         sites.start()
@@ -250,7 +260,8 @@ FOU_PORT = struct.pack("!H", 5556)
 
 
 def test_esp_that_the_hosts_stack_has_is_opened(sites):
-    """What came in FOU, which a receive port takes off; and what is sent to the gateway by the protected side."""
+    """What came in FOU, which a receive port takes off; and what is sent to the gateway by the
+    protected side."""
     fou = f"{INLINE}\n[tunnel]\nbatch = [\"fou.batch\"]\n"
     for gateway, by, number in ((sites.here, PACKET, 0), (sites.there, sites.by, 1)):
         (gateway.directory / "fou.batch").write_text("ip fou add port 5556 ipproto 50\n")
@@ -280,7 +291,8 @@ def tagged(destination, source, vlan, ends, payload):
 
 
 def test_frames_with_a_priority_and_no_vlan_pass(sites):
-    """Tags of VLAN 0, as many switches and cards send them: once each, in ESP. Those of a VLAN don't."""
+    """Tags of VLAN 0, as many switches and cards send them: once each, in ESP. Those of a VLAN
+    don't."""
     sites.start()
     sites.ping(4)
     sites.between.seen()
@@ -297,7 +309,7 @@ def test_frames_with_a_priority_and_no_vlan_pass(sites):
                 vlan = 5 * (number % 2)
                 payload = echo.MARKER + bytes([number])
                 sender.send(tagged(gateway.mac("lan0"), host.mac("eth0"), vlan, ends, payload))
-            receiver.settimeout(2)
+            receiver.settimeout(patience.SECONDS)
             heard = [receiver.recv(100)[-1] for _ in range(10)]
             assert heard == list(range(0, 20, 2))
             receiver.settimeout(0.2)
@@ -310,7 +322,7 @@ def test_forged_plain_packets_from_the_wire_do_not_pass(sites):
     sites.start()
     sites.ping(4)
     sites.there.stop()  # from now on the right kernel forwards in the clear
-    told = sites.right_host.run(*ping_command(*reversed(HOSTS[4]), echo.MARKER, 3).split(), check=False)
+    told = sites.right_host.run(*ping_command(*reversed(HOSTS[4]), echo.MARKER, 3, seconds=UNANSWERED_SECONDS).split(), check=False)
     assert "100% packet loss" in told
     assert sites.here.statistics()["XfrmInTmplMismatch"] == 3
 
@@ -333,7 +345,8 @@ def test_routes_and_neighbours_may_change(sites):
 
 @pytest.mark.parametrize("device", ["lan0", "wire0"])
 def test_devices_may_get_other_names(device, sites):
-    """Their sockets stay with them, and the host's stack is kept out as before: otherwise it would forward each packet once more."""
+    """Their sockets stay with them, and the host's stack is kept out as before: otherwise it
+    would forward each packet once more."""
     sites.start()
     sites.ping(4)
     sites.right.ip(f"link set {device} name other0")
@@ -344,7 +357,8 @@ def test_devices_may_get_other_names(device, sites):
 
 
 def test_neighbours_that_kernels_forget_cost_no_packets(sites):
-    """They are found again while packets wait for them: of 1,920 from host to host, beside which all neighbours go 60 times, next to none are lost."""
+    """They are found again while packets wait for them: of 1,920 from host to host, beside which
+    all neighbours go 60 times, next to none are lost."""
     sites.start()
     sites.ping(4)
     sites.ping(6)
@@ -356,7 +370,8 @@ def test_neighbours_that_kernels_forget_cost_no_packets(sites):
 
 
 def beside_flush(sites, family, number):
-    """Sends some datagrams while both gateways' kernels forget their neighbours; how many don't arrive."""
+    """Sends some datagrams while both gateways' kernels forget their neighbours; how many don't
+    arrive."""
     left, right = HOSTS[family]
     of = socket.AF_INET if family == 4 else socket.AF_INET6
     with sites.right_host.entered():
@@ -365,7 +380,7 @@ def beside_flush(sites, family, number):
         near = socket.socket(of, socket.SOCK_DGRAM)
     with far, near:
         far.bind((right, 7200))
-        far.settimeout(3)
+        far.settimeout(10)
         flush = ["ip", "-n", "", "neigh", "flush", "dev", ""]
         flushing = []
         for gateway, device in ((sites.left, "wire0"), (sites.right, "lan0")):
@@ -387,7 +402,7 @@ def test_links_may_go_down_and_come_back(sites):
     for device, end, far in (("wire0", sites.left, "wire0"), ("lan0", sites.right_host, "eth0")):
         sites.ping(4)
         sites.right.ip(f"link set {device} down")
-        sites.left_host.run(*ping_command(*HOSTS[4], echo.MARKER, 1).split(), check=False)
+        sites.left_host.run(*ping_command(*HOSTS[4], echo.MARKER, 1, seconds=UNANSWERED_SECONDS).split(), check=False)
         sites.right.ip(f"link set {device} up")
         end.wait_for_carrier(far)
         if device == "wire0":
@@ -402,11 +417,20 @@ def test_a_route_that_comes_is_the_first_packets(sites):
     left, right = HOSTS[4]
     for _ in range(2):
         sites.right.ip(f"route add unreachable {right}")
-        once = ping_command(left, right, echo.MARKER, 1).split()
+        hears(sites.there)
+        once = ping_command(left, right, echo.MARKER, 1, seconds=UNANSWERED_SECONDS).split()
         sites.left_host.run(*once, check=False)  # may go as before
         assert "0 received" in sites.left_host.run(*once, check=False)
         sites.right.ip(f"route delete unreachable {right}")
+        hears(sites.there)
         sites.left_host.ping(left, right, count=1)
+
+
+def hears(gateway):
+    """Until the gateway has heard what the kernel told before: when it takes the second request,
+    it has read all that was there with the first."""
+    for _ in range(2):
+        gateway.stat()
 
 
 def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):
@@ -421,7 +445,8 @@ def test_a_neighbour_that_does_not_answer_is_named_and_told(sites):
 
 
 def test_a_program_of_ours_takes_nothing_but_esp_from_the_kernel(uxfrm):
-    """By AF_XDP at the left gateway: ESP passes unseen by its kernel, all else is seen there; and the program goes with its process."""
+    """By AF_XDP at the left gateway: ESP passes unseen by its kernel, all else is seen there;
+    and the program goes with its process."""
     prerequisite.packet_filter()
     with InlineSites(uxfrm) as sites:
         sites.start()
@@ -432,12 +457,12 @@ def test_a_program_of_ours_takes_nothing_but_esp_from_the_kernel(uxfrm):
         sites.between.seen()
         sites.ping(4)
         assert sites.datagrams(6, 1372) == DATAGRAMS
-        sites.left.run("ping", "-c2", "-i0.2", "-W2", "10.9.0.2")
+        sites.left.run("ping", "-c2", "-i0.2", "-w", str(patience.SECONDS), "10.9.0.2")
         seen = {wire.protocol(frame) for _, frame in sites.between.seen()}
         assert "esp" not in seen
         assert "ipv4 protocol 1" in seen
         sites.here.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patience.SECONDS
         while any("xdp" in sites.left.ip(f"link show {device}") for device in ("lan0", "wire0")):
             assert time.monotonic() < deadline, "the program stays when its process has ended"
             time.sleep(0.01)
@@ -459,15 +484,17 @@ def test_new_addresses_of_the_gateway_are_the_kernels(uxfrm):
         sites.right_host.ping("10.2.0.2", "10.1.0.77")
 
 
-def wait_for_answer(host, address, seconds=10):
-    """Until pings from there are answered: a gateway hears of what has changed at its next turn, which is late on a busy machine."""
+def wait_for_answer(host, address, seconds=patience.SECONDS):
+    """Until pings from there are answered: a gateway hears of what has changed at its next turn,
+    which is late on a busy machine."""
     deadline = time.monotonic() + seconds
     while "1 received" not in (said := host.run("ping", "-c1", "-W1", address, check=False)):
         assert time.monotonic() < deadline, f"{address} does not answer:\n{said}"
 
 
 def test_a_new_address_is_the_kernels_also_where_that_could_not_be_told_at_once(uxfrm, tmp_path):
-    """The kernel was out of memory for a moment: the address was out of reach until something else changed."""
+    """The kernel was out of memory for a moment: the address was out of reach until something
+    else changed."""
     prerequisite.packet_filter()
     prerequisite.programs(cc="gcc libc6-dev")
     with InlineSites(uxfrm) as sites:

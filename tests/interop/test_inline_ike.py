@@ -1,7 +1,9 @@
-"""Inline mode beside an IKE daemon: what is IKE at port 4500 reaches it, also where a device has joined it with ESP.
+"""Inline mode beside an IKE daemon: what is IKE at port 4500 reaches it, also where a device has
+joined it with ESP.
 
-The network is test_inline's; the daemon is test_port_sharing's. Datagrams come as a device with GRO hands them over: several of one flow
-in one super-packet, of which a veth makes none by itself. A socket with `UDP_SEGMENT` at the other end does.
+The network is test_inline's; the daemon is test_port_sharing's. Datagrams come as a device with
+GRO hands them over: several of one flow in one super-packet, of which a veth makes none by
+itself. A socket with `UDP_SEGMENT` at the other end does.
 """
 
 import contextlib

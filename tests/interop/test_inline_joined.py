@@ -1,6 +1,8 @@
-"""Tunnels that pass a gateway in inline mode, whose packets its device joins (GRO): they are taken apart again and leave in ESP.
+"""Tunnels that pass a gateway in inline mode, whose packets its device joins (GRO): they are taken
+apart again and leave in ESP.
 
-The network is test_inline's, with a tunnel of uxfrm's own between the hosts; test_tunnel_joined has what makes a veth join.
+The network is test_inline's, with a tunnel of uxfrm's own between the hosts; test_tunnel_joined
+has what makes a veth join.
 """
 
 import socket
@@ -8,6 +10,7 @@ import socket
 import pytest
 
 import echo
+import patience
 import prerequisite
 import wire
 from gateway import CONTROLLED, Gateway
@@ -47,7 +50,8 @@ def test_tcp_passes_a_tunnel_whose_packets_the_gateways_device_joins(kind, outer
 
 @pytest.mark.parametrize(("outer", "inner", "words"), [(4, 4, "udpcsum"), (4, 6, "noudpcsum"), (6, 4, "udpcsum"), (6, 6, "udp6zerocsumtx udp6zerocsumrx")])
 def test_tcp_and_udp_pass_a_vxlan_whose_super_packets_the_sender_leaves_whole(outer, inner, words, uxfrm):
-    """A veth, as what virtual machines send by, takes what is within UDP whole: the gateway cuts it."""
+    """A veth, as what virtual machines send by, takes what is within UDP whole: the gateway cuts
+    it."""
     prerequisite.packet_filter()
     prerequisite.links("vxlan", "id", "7", "dstport", "4789")
     with InlineSites(uxfrm) as sites:
@@ -79,7 +83,7 @@ def datagrams(sites, here, there):
         sender = socket.socket(family, socket.SOCK_DGRAM)
     with receiver, sender:
         receiver.bind((there, 7300))
-        receiver.settimeout(5)
+        receiver.settimeout(patience.SECONDS)
         sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
         sender.sendto(b"".join(sent), (there, 7300))
         assert [receiver.recv(2000) for _ in sent] == sent

@@ -1,9 +1,11 @@
 """Inline mode: plain pieces of packets that somebody without keys sends into the protected network.
 
-    host left ── left: policies fwd that ask for a port, or for a protocol ── attacker, with the addresses of what is behind the right gateway
+host left ── left: policies fwd that ask for a port, or for a protocol ── attacker, with the
+addresses of what is behind the right gateway
 
-Ports are in the first piece only, and a later IPv6 piece says of its protocol whatever its sender wants. None may come through, as each
-could become a part of a datagram: of the attacker's own, or of one that came in ESP.
+Ports are in the first piece only, and a later IPv6 piece says of its protocol whatever its
+sender wants. None may come through, as each could become a part of a datagram: of the attacker's
+own, or of one that came in ESP.
 """
 
 import socket
@@ -11,6 +13,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 from test_inline import HOSTS, INLINE, PACKET, InlineSites, lines
 
@@ -27,7 +30,7 @@ PORT = 7300
 MARKER = b"PLAIN-FROM-THE-WIRE!"
 LAST = b"THAT-WAS-ALL-OF-THEM"
 FREE = 253  # a protocol that no policy asks for (RFC 3692)
-SECONDS = 10
+SECONDS = patience.SECONDS
 HERE, FAR = 0, 1
 
 
@@ -87,7 +90,8 @@ def whole_but_for_its_form(family):
 
 
 def pieces_of_any_protocol(family):
-    """What a policy for a protocol must stop besides: pieces that are of another one, as they say."""
+    """What a policy for a protocol must stop besides: pieces that are of another one, as they
+    say."""
     if family == 4:
         return {}
     data = upper(6)[40:]

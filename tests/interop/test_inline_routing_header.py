@@ -1,4 +1,5 @@
-"""Inline mode: IPv6 routing headers of hosts behind the gateway, which lead a packet to what is protected by way of somebody else.
+"""Inline mode: IPv6 routing headers of hosts behind the gateway, which lead a packet to what is
+protected by way of somebody else.
 
     host left ── left: policy out fd01::/64 → fd02::/64 ── wire
 """
@@ -8,6 +9,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 from test_inline import HOSTS, INLINE, PACKET, InlineSites, lines
 
@@ -21,7 +23,7 @@ except ImportError:
 
 BY, ELSEWHERE = "fd88::1", "fd77::1"
 MARKER = b"LED-ON-BY-A-HEADER!!"
-SECONDS = 10
+SECONDS = patience.SECONDS
 END = HOSTS[6][1]
 
 

@@ -1,9 +1,11 @@
-"""Hosts whose own IPv6 is not as it is between gateways that are set up: link-local only, not yet usable, or switched off."""
+"""Hosts whose own IPv6 is not as it is between gateways that are set up: link-local only, not
+yet usable, or switched off."""
 
 import time
 
 import pytest
 
+import patience
 import topology
 from gateway import CONTROLLED
 
@@ -31,7 +33,8 @@ def network(uxfrm):
 
 
 def test_a_link_local_address_is_no_source_for_a_tunnel(network):
-    """Most hosts that have nothing but IPv4 have one on each device. The kernel takes no route with it."""
+    """Most hosts that have nothing but IPv4 have one on each device. The kernel takes no route
+    with it."""
     assert "fe80:" in network.left.ip("-6 addr show dev wire0")
     network.here.start([], more=CONTROLLED)
     assert network.xfrm(POLICY) == ""
@@ -46,7 +49,7 @@ def test_an_address_that_may_be_somebody_elses_is_a_source_once_it_is_not(networ
     assert "tentative" in network.left.ip("-6 addr show dev wire0")
     network.here.start([f"xfrm {POLICY}"], more=CONTROLLED)
     assert "fd02::/64 dev uxfrm0" in network.routes()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patience.SECONDS
     while "src fd09::1" not in network.routes() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "src fd09::1" in network.routes()

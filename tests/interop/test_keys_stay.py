@@ -1,4 +1,5 @@
-"""Keys reach neither core dumps nor swap: `run` and the clients that read them leave no core, and `run` locks its memory where it may."""
+"""Keys reach neither core dumps nor swap: `run` and the clients that read them leave no core,
+and `run` locks its memory where it may."""
 
 import os
 import pathlib
@@ -7,14 +8,15 @@ import resource
 import signal
 import subprocess
 import tempfile
-import time
 
 import pytest
 
+import patience
 import prerequisite
+from listener import last_child
 from topology import Hosts
 
-SECONDS = 10
+WORK_SECONDS = 0.3
 NO_LOCK = """#!/bin/sh
 exec prlimit --memlock=65536:65536 setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock -- {} "$@"
 """
@@ -28,8 +30,9 @@ class Alone(Hosts):
         self.gateway_of = self.gateway(binary, self.here)
 
 
-def killed(words, directory, state="S"):
-    """Whether a program that waits for its input, or is busy with it ("R"), leaves a core when SIGABRT ends it."""
+def killed(words, directory, waits=True):
+    """Whether a program that waits for its input, or is busy with it, leaves a core when SIGABRT
+    ends it."""
     child = subprocess.Popen(
         words,
         cwd=directory,
@@ -38,13 +41,12 @@ def killed(words, directory, state="S"):
         stderr=subprocess.DEVNULL,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2),
     )
-    deadline = time.monotonic() + SECONDS
-    while waits_in(child.pid) != state and time.monotonic() < deadline:
-        time.sleep(0.01)
-    # For its input, not for its start.
-    time.sleep(0.3)
-    assert child.poll() is None, f"{words} has done with its input"
-    child.send_signal(signal.SIGABRT)
+    is_there = is_reading if waits else is_busy
+    try:
+        patience.wait_for(lambda: is_there(child.pid), f"{words} does not read")
+        assert child.poll() is None, f"{words} has done with its input"
+    finally:
+        child.send_signal(signal.SIGABRT)
     _pid, status = os.waitpid(child.pid, 0)
     child.stdin.close()
     child.returncode = status
@@ -52,8 +54,19 @@ def killed(words, directory, state="S"):
     return os.WCOREDUMP(status)
 
 
-def waits_in(process):
-    return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+def is_reading(process):
+    """Whether it waits for its standard input, a pipe."""
+    return "pipe_read" in pathlib.Path(f"/proc/{process}/wchan").read_text()
+
+
+def is_busy(process):
+    """Whether it, or the gateway that it supervises, has worked for longer than a start takes."""
+    ticks = sum(map(int, status_fields(last_child(process))[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK") > WORK_SECONDS
+
+
+def status_fields(process):
+    return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 @pytest.fixture
@@ -76,7 +89,7 @@ def test_who_reads_keys_leaves_no_core(words, uxfrm, directory):
         if words[0] == "xfrm":
             network.gateway_of.start([])
         with network.here.entered():
-            assert not killed([uxfrm, *words], directory, "S" if words[0] == "xfrm" else "R")
+            assert not killed([uxfrm, *words], directory, waits=words[0] == "xfrm")
 
 
 def locked(gateway):

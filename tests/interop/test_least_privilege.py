@@ -1,5 +1,5 @@
-"""What a gateway that is up has left: the kernel tells it of each thread, each thread tries what must be refused, and the gateway does its work with that,
-also as an ordinary user."""
+"""What a gateway that is up has left: the kernel tells it of each thread, each thread tries what
+must be refused, and the gateway does its work with that, also as an ordinary user."""
 
 import errno
 import os
@@ -13,12 +13,12 @@ import sys
 import pytest
 
 import injection
+import patience
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from test_reload import reload
 from test_lifecycle import network  # noqa: F401: a fixture
 from topology import HERE, THERE
-from ways import wait_for
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
 # CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK
@@ -38,7 +38,8 @@ SHADOW, ABSENT, LEFT = b"/etc/shadow", b"/nowhere", b"/tmp/uxfrm-test-broken-in"
 AT_FDCWD = -100
 SIGCHLD, CLONE_FS, CLONE_SIGHAND, CLONE_NEWNS, CLONE_NEWUSER = 17, 0x200, 0x800, 0x20000, 0x10000000
 STREAM, DATAGRAM, SEQPACKET = 1, 2, 5
-# What whoever breaks into a thread would try: calls of x86-64 with arguments by which they fail otherwise where nobody refuses them, but not with EPERM.
+# What whoever breaks into a thread would try: calls of x86-64 with arguments by which they fail
+# otherwise where nobody refuses them, but not with EPERM.
 ATTACKS = {
     "execve": (59, ABSENT, 0, 0),
     "execveat": (322, -1, ABSENT, 0, 0, 0),
@@ -123,7 +124,8 @@ def threads(gateway):
 
 
 def test_a_gateway_has_no_program_of_its_own_started(uxfrm, network, pair, needs_injection):
-    """Its supervisor, which has all privileges, starts whom it names; but nothing that it may have written."""
+    """Its supervisor, which has all privileges, starts whom it names; but nothing that it may
+    have written."""
     left, _right = pair
     left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
     process = left.pid
@@ -140,7 +142,8 @@ def test_a_gateway_has_no_program_of_its_own_started(uxfrm, network, pair, needs
         whole.write(program)
     with injection.stopped(process, process) as thread:
         assert thread.call(1, 0, said, len(said)) == len(said)
-    # The supervisor does one thing after another: what it is asked for next is answered when this is done.
+    # The supervisor does one thing after another: what it is asked for next is answered when this
+    # is done.
     assert "the gateway itself may write to" in left.upgrade(written.decode(), check=False)
     assert left.pid == process and os.readlink(f"/proc/{process}/exe") == os.path.realpath(uxfrm)
 
@@ -245,7 +248,8 @@ def test_a_gateway_reaches_nothing_of_another_one_s(network, pair, needs_injecti
 
 @pytest.mark.parametrize("name", ["config.toml", "xfrm.batch", "config.new"])
 def test_a_gateway_writes_nothing_that_its_successor_is_told_by(network, pair, needs_injection, name):
-    """Its store and its control socket lie beside the configuration, which could have the next one begin with no sandbox."""
+    """Its store and its control socket lie beside the configuration, which could have the next
+    one begin with no sandbox."""
     left, _ = pair
     place = left.directory / name
     socket = f'socket = "{left.directory / "control"}"\n'
@@ -281,7 +285,8 @@ def test_without_it_nothing_refuses_that(network, pair, needs_injection):
 
 
 def test_it_goes_on_with_that(network, pair):
-    """What a running gateway does by and by: files, clients, tunnels, rekeys, links that come and go, an orderly end."""
+    """What a running gateway does by and by: files, clients, tunnels, rekeys, links that come
+    and go, an orderly end."""
     left, right = pair
     left.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
     right.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
@@ -396,13 +401,14 @@ def test_the_end_of_standard_input_is_heard(network, pair):
             stdin=subprocess.PIPE, stdout=log, stderr=log)
     left._wait_until_ready()
     # A thread takes its filter as it begins.
-    wait_for(lambda: {status["Seccomp"].strip() for statuses in threads(left).values() for status in statuses} == {"2"}, "filters", 20)
+    patience.wait_for(lambda: {status["Seccomp"].strip() for statuses in threads(left).values() for status in statuses} == {"2"}, "filters", 20)
     left._process.stdin.close()
     assert left._process.wait(20) == 0
 
 
 def test_an_ordinary_user_with_two_capabilities_runs_it(network, pair):
-    """As the systemd unit does: `AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW`, and a directory of its own."""
+    """As the systemd unit does: `AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW`, and a directory
+    of its own."""
     left, right = pair
     right.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
     left.write(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
@@ -429,7 +435,8 @@ SERVICE = 65500
 
 
 def test_root_s_tools_serve_a_gateway_that_runs_as_its_unit_does(network, pair):
-    """With `User=` and `RuntimeDirectory=uxfrm`: root's clients trust whom root has given /run/uxfrm, and nobody else who has the name."""
+    """With `User=` and `RuntimeDirectory=uxfrm`: root's clients trust whom root has given
+    /run/uxfrm, and nobody else who has the name."""
     left, right = pair
     right.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
     left.write(PROTECTED.lines(HERE, THERE), more=CONTROLLED)

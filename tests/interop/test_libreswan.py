@@ -1,4 +1,5 @@
-"""Debian's libreswan, unmodified: pluto under `uxfrm exec` at both ends. For the network see topology.Sites."""
+"""Debian's libreswan, unmodified: pluto under `uxfrm exec` at both ends. For the network see
+topology.Sites."""
 
 import dataclasses
 import re
@@ -6,13 +7,13 @@ import re
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
-import ways
 import wire
 from gateway import CONTROLLED
 from ike import End
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from pluto import Pluto
 
 LEFT_HOST, RIGHT_HOST = "10.1.0.2", "10.2.0.2"
@@ -118,7 +119,7 @@ def test_pluto_hears_at_once_that_its_states_are_gone(end, whacked, uxfrm, sites
         sites.between.seen()
         gateway.start(more=CONTROLLED)
         plutos[0].wait_for("received hard EXPIRE")
-        ways.wait_for(lambda: "dir out" in gateway.ip("xfrm policy"), "a trap")
+        patience.wait_for(lambda: "dir out" in gateway.ip("xfrm policy"), "a trap")
         sites.left_host.ping(LEFT_HOST, RIGHT_HOST)
         sites.right_host.ping(RIGHT_HOST, LEFT_HOST)
         wire.assert_only("esp", sites.between.seen())
@@ -137,7 +138,7 @@ def test_what_pluto_protected_is_refused_until_it_negotiates(uxfrm, sites):
         gateway.kill()
         gateway.start(more=CONTROLLED)
         sites.between.seen()
-        sites.left_host.run(*ping_command(LEFT_HOST, RIGHT_HOST, echo.MARKER).split(), check=False)
+        sites.left_host.run(*ping_command(LEFT_HOST, RIGHT_HOST, echo.MARKER, seconds=UNANSWERED_SECONDS).split(), check=False)
         wire.assert_no_plaintext(sites.between.seen())
         again = start_pluto(running, uxfrm, left, left, right, {})
         again.whack("--initiate", "--name", "net")

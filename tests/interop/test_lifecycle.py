@@ -1,4 +1,5 @@
-"""What `uxfrm run` does to its host: nothing stays behind after SIGTERM, nothing leaves in the clear after a crash.
+"""What `uxfrm run` does to its host: nothing stays behind after SIGTERM, nothing leaves in the
+clear after a crash.
 
         ┌─ namespace left ───────────┐  veth   ┌─ namespace right ──────────┐
         │ lo      10.1.0.1           │         │ lo      10.2.0.1           │
@@ -19,10 +20,12 @@ import time
 import pytest
 
 import echo
+import patience
 import topology
 import wire
 from association import GCM_128, Association
 from gateway import Gateway
+from namespace import UNANSWERED_SECONDS
 from topology import HERE, THERE
 
 PROTECTED = Association(GCM_128, "tunnel", 4, 4)
@@ -53,7 +56,7 @@ def host_state(namespace):
 
 def assert_no_connection(namespace):
     with pytest.raises(RuntimeError):
-        namespace.ping(HERE.inner[4], THERE.inner[4], count=2)
+        namespace.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
 
 
 def test_the_wire_shows_plaintext_where_there_is_any(network):
@@ -73,7 +76,8 @@ def test_sigterm_leaves_the_host_as_it_was(gateway, network):
 
 @pytest.mark.parametrize("guard", ["auto", "off"])
 def test_nothing_leaves_in_the_clear_between_orderly_runs(gateway, network, guard):
-    """`at_exit = "block"`, as is the default: routes that refuse and the guard stay, as after a crash."""
+    """`at_exit = "block"`, as is the default: routes that refuse and the guard stay, as after a
+    crash."""
     lines = PROTECTED.lines(HERE, THERE)
     gateway.start(lines, guard=guard, at_exit="block")
     network.between.seen()
@@ -107,7 +111,8 @@ def clean(gateway, network, check=True):
 
 
 def test_the_host_makes_super_packets_that_leave_as_one_train(gateway, network):
-    """44 packets of 1472 bytes are one message of a UDP socket; the host's own 65,536 bytes would be two."""
+    """44 packets of 1472 bytes are one message of a UDP socket; the host's own 65,536 bytes
+    would be two."""
     gateway.start(PROTECTED.lines(HERE, THERE))
     assert "gso_max_segs 44 " in network.left.ip("-d link show dev uxfrm0")
     gateway.stop()
@@ -122,7 +127,8 @@ def test_two_runs_one_after_the_other(gateway, network):
 
 
 def test_after_a_crash_nothing_leaves_in_the_clear(gateway, network):
-    """SIGKILL: what the policies protect stays cut off until uxfrm runs again, and then SIGTERM cleans it all up."""
+    """SIGKILL: what the policies protect stays cut off until uxfrm runs again, and then SIGTERM
+    cleans it all up."""
     before = host_state(network.left)
     gateway.start(PROTECTED.lines(HERE, THERE))
     network.between.seen()
@@ -136,8 +142,9 @@ def test_after_a_crash_nothing_leaves_in_the_clear(gateway, network):
 
 
 def test_nothing_leaves_in_the_clear_while_uxfrm_starts_after_a_crash(gateway, network):
-    """The routes that refuse stay until those to the TUN are there; without the guard, which would cover up for them. Some hundred policies `in` make
-    starts longer, and packets are sent as fast as may be."""
+    """The routes that refuse stay until those to the TUN are there; without the guard, which
+    would cover up for them. Some hundred policies `in` make starts longer, and packets are sent
+    as fast as may be."""
     lines = [f"xfrm policy add src 10.7.{net}.0/24 dst 10.8.0.0/16 dir in action block" for net in range(250)]
     lines += PROTECTED.lines(HERE, THERE)
     gateway.start(lines, guard="off")
@@ -194,7 +201,7 @@ def without_indexes(state):
 def test_a_tun_that_somebody_deletes_ends_the_gateway_which_says_why(gateway, network):
     gateway.start(PROTECTED.lines(HERE, THERE))
     network.left.ip("link delete uxfrm0")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience.SECONDS
     while gateway.running() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not gateway.running()
@@ -211,7 +218,8 @@ OTHER_TABLE = "table = 31000"
 
 
 def test_another_table_after_a_crash_leaves_nothing_of_the_former(gateway, network):
-    """Its rule stood beside the new one and led to routes that refuse, for ever. Rules of others stay."""
+    """Its rule stood beside the new one and led to routes that refuse, for ever. Rules of others
+    stay."""
     network.left.ip("rule add priority 32700 not fwmark 7 table 555")
     network.left.ip("route add unreachable 10.77.0.0/24 table 555")
     before = host_state(network.left)
@@ -227,8 +235,8 @@ def test_another_table_after_a_crash_leaves_nothing_of_the_former(gateway, netwo
 
 @pytest.mark.parametrize("mode", ["tunnel", "transport"])
 def test_the_host_chooses_the_same_source_address(mode, gateway, network):
-    """A socket that is bound to no address sends from the one that it would have without uxfrm, as with the kernel's
-    XFRM; from any other the packet would not match the policy."""
+    """A socket that is bound to no address sends from the one that it would have without uxfrm,
+    as with the kernel's XFRM; from any other the packet would not match the policy."""
     association = Association(GCM_128, mode, 4, 4)
     destination = association.endpoints(THERE)
     before = chosen_source(network.left, destination)
@@ -253,27 +261,30 @@ def test_without_a_state_nothing_leaves_in_the_clear(gateway, network):
 
 
 def test_the_answer_to_a_plain_request_is_protected(gateway, network):
-    """The right side knows no ESP and asks in the clear: the answer goes out as the policy says, or not at all."""
+    """The right side knows no ESP and asks in the clear: the answer goes out as the policy says,
+    or not at all."""
     gateway.start(PROTECTED.lines(HERE, THERE))
     network.between.seen()
     with pytest.raises(RuntimeError, match="100% packet loss"):
-        network.right.ping(THERE.inner[4], HERE.inner[4], count=2)
+        network.right.ping(THERE.inner[4], HERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     wire.assert_no_plaintext([(True, frame) for outgoing, frame in network.between.seen() if outgoing])
     gateway.stop()
 
 
 def test_a_plain_datagram_is_not_delivered(gateway, network):
-    """The policy `in` wants ESP; the right side, which knows nothing of it, must not be believed."""
+    """The policy `in` wants ESP; the right side, which knows nothing of it, must not be
+    believed."""
     with network.left.entered():
         receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     with receiver, network.right.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         receiver.bind((HERE.inner[4], 0))
-        receiver.settimeout(0.5)
+        receiver.settimeout(patience.SECONDS)
         sender.bind((THERE.inner[4], 0))
         sender.sendto(b"before", receiver.getsockname())
         assert receiver.recv(100) == b"before"
         gateway.start(PROTECTED.lines(HERE, THERE))
         sender.sendto(b"plain", receiver.getsockname())
+        receiver.settimeout(0.5)
         with pytest.raises(TimeoutError):
             receiver.recv(100)
     gateway.stop()
@@ -324,7 +335,7 @@ def test_what_a_start_needs_is_said(uxfrm, gateway, network):
     config = gateway.directory / "config.toml"
     with network.left.entered():
         command = ["setpriv", "--bounding-set", "-net_admin", uxfrm, "run", config]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience.SECONDS)
     assert done.returncode != 0
     assert "can't open the TUN uxfrm0 (needs CAP_NET_ADMIN and /dev/net/tun): Operation not permitted" in done.stderr
 
@@ -334,7 +345,7 @@ def test_a_name_that_is_taken_is_said_to_be(uxfrm, gateway, network):
     config = gateway.directory / "config.toml"
     config.write_text(config.read_text().replace('tun = "uxfrm0"', 'tun = "wire0"'))
     with network.left.entered():
-        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience.SECONDS)
     assert done.returncode != 0
     assert "can't open the TUN wire0, as there is an interface of that name" in done.stderr
 
@@ -359,6 +370,6 @@ def test_an_unknown_configuration_key_is_named(uxfrm, gateway, network):
     config = gateway.directory / "config.toml"
     config.write_text(config.read_text() + "\n[hots]\ntun = 'x'\n")
     with network.left.entered():
-        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
+        done = subprocess.run([uxfrm, "run", config], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience.SECONDS)
     assert done.returncode != 0
     assert "hots" in done.stderr and "config.toml" in done.stderr

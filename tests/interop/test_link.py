@@ -1,16 +1,16 @@
-"""Tunnels while the gateway runs: `uxfrm link`, each a TUN of its name that comes and goes, with others' traffic going on; its text beside a Linux
-kernel's."""
+"""Tunnels while the gateway runs: `uxfrm link`, each a TUN of its name that comes and goes, with
+others' traffic going on; its text beside a Linux kernel's."""
 
-import contextlib
 import json
 import subprocess
-import time
 
 import pytest
 
 import echo
+import patience
 import topology
 from gateway import CONTROLLED, Gateway
+from probes import Probes
 from topology import HERE, THERE
 
 TCP_BYTES = 256 * 1024
@@ -24,7 +24,7 @@ def client(uxfrm, namespace, what):
 
     def run(words, options=""):
         command = ["ip", "netns", "exec", namespace.name, uxfrm, what, *options.split(), *words.split()]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=patience.SECONDS)
         return done.returncode, done.stdout
 
     return run
@@ -90,11 +90,11 @@ def test_a_tunnel_carries_from_its_answer_on_until_it_is_deleted(uxfrm, two):
 
 
 def test_others_go_on_while_tunnels_come_and_go(uxfrm, two):
-    """Not one of a ping's packets is lost, whose tunnel has nothing to do with those that come and go beside it."""
+    """Not one datagram is lost of a tunnel that has nothing to do with those that come and go
+    beside it."""
     make(uxfrm, two)
     link, fou = client(uxfrm, two.left, "link"), client(uxfrm, two.left, "fou")
-    ping = ["ip", "netns", "exec", two.left.name, "ping", "-q", "-i", "0.005", "-c", "1000", "-I", INSIDE[0], INSIDE[1]]
-    pinging = subprocess.Popen(ping, stdout=subprocess.PIPE, text=True)
+    probes = Probes(two.left, *INSIDE)
     for number in range(8):
         other = f"remote 10.9.0.{100 + number} local {HERE.outer[4]}"
         done(fou(f"add port {8100 + number} gue"))
@@ -102,8 +102,7 @@ def test_others_go_on_while_tunnels_come_and_go(uxfrm, two):
         if number % 2:
             done(link(f"del other{number}"))
             done(fou(f"del port {8100 + number}"))
-    assert pinging.poll() is None, "it was over before the tunnels came and went"
-    assert " 0% packet loss" in pinging.communicate(timeout=60)[0]
+    assert probes.lost() == [] and probes.sent > 0
     assert {f"other{number}" for number in (0, 2, 4, 6)} < links(two.left)
 
 
@@ -235,7 +234,8 @@ def beside(uxfrm, qemu_network):
 
 @pytest.mark.parametrize("words", KINDS + IN_UDP)
 def test_the_text_is_the_kernels(words, beside):
-    """`ip -d link show` of a Linux kernel's tunnel and `uxfrm link show` of ours: the same line of the tunnel, the same object in JSON."""
+    """`ip -d link show` of a Linux kernel's tunnel and `uxfrm link show` of ours: the same line
+    of the tunnel, the same object in JSON."""
     link, linux = beside
     try:
         done(link(f"add tun1 type {words}"))

@@ -1,7 +1,8 @@
 """uxfrm against a real Linux kernel: ping and TCP in both directions, nothing but ESP on the wire.
 
-For the picture of the network see topology.UxfrmAndLinux. Each case starts `uxfrm run` anew with its states and
-policies, gives Linux the mirror image, and moves traffic both ways while the wire is watched.
+For the picture of the network see topology.UxfrmAndLinux. Each case starts `uxfrm run` anew with
+its states and policies, gives Linux the mirror image, and moves traffic both ways while the wire
+is watched.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import echo
 import wire
 from association import CBC_SHA1, CBC_SHA256, CHACHA20_POLY1305, GCM_128, GCM_256, Association
 from gateway import Gateway
-from namespace import ping_command
+from namespace import UNANSWERED_SECONDS, ping_command
 from topology import HERE, THERE
 
 TCP_BYTES = 256 * 1024
@@ -79,7 +80,8 @@ def test_esp_in_udp(association, gateway, linux_network):
 
 
 def test_senders_learn_the_path_mtu(uxfrm, linux_network):
-    """A TUN as wide as the wire: full TCP segments do not fit with ESP around them, and uxfrm has to say so."""
+    """A TUN as wide as the wire: full TCP segments do not fit with ESP around them, and uxfrm
+    has to say so."""
     gateway = Gateway(uxfrm, linux_network.here, mtu=1500)
     try:
         traffic_is_protected(Association(GCM_128, "tunnel", 4, 4), "esp", gateway, linux_network)
@@ -89,7 +91,8 @@ def test_senders_learn_the_path_mtu(uxfrm, linux_network):
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_datagrams_larger_than_the_mtu(family, gateway, linux_network):
-    """Linux fragments its ESP packets; towards Linux each fragment that the TUN hands over goes through the tunnel."""
+    """Linux fragments its ESP packets; towards Linux each fragment that the TUN hands over goes
+    through the tunnel."""
     association = Association(GCM_128, "tunnel", family, family)
     gateway.start(association.lines(HERE, THERE))
     linux_network.linux.xfrm(association.lines(THERE, HERE))
@@ -102,7 +105,8 @@ def test_datagrams_larger_than_the_mtu(family, gateway, linux_network):
 
 
 def test_linux_drops_what_was_tampered_with(gateway, linux_network):
-    """The counter-test: with another key at the Linux end nothing passes, and Linux counts it as a bad ICV."""
+    """The counter-test: with another key at the Linux end nothing passes, and Linux counts it as
+    a bad ICV."""
     association = Association(GCM_128, "tunnel", 4, 4)
     other_key = dataclasses.replace(association, generation=1)
     gateway.start(association.lines(HERE, THERE))
@@ -110,7 +114,7 @@ def test_linux_drops_what_was_tampered_with(gateway, linux_network):
     linux_network.linux.xfrm(lines)
     before = linux_network.linux.statistics().get("XfrmInStateProtoError", 0)
     with pytest.raises(RuntimeError, match="100% packet loss"):
-        linux_network.here.ping(HERE.inner[4], THERE.inner[4], count=2)
+        linux_network.here.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     assert linux_network.linux.statistics().get("XfrmInStateProtoError", 0) >= before + 2
     gateway.stop()
 

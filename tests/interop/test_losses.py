@@ -1,7 +1,9 @@
-"""Numbered datagrams through two gateways that are now and then too slow: what was sent is what was received and what has a name.
+"""Numbered datagrams through two gateways that are now and then too slow: what was sent is what was
+received and what has a name.
 
-A gateway that sleeps is one that is too slow on any machine: its sockets, its ring and its TUN run full.
-UXFRM_SOAK says how many datagrams there are at least (`UXFRM_SOAK=1050000` for a soak).
+A gateway that sleeps is one that is too slow on any machine: its sockets, its ring and its TUN
+run full. UXFRM_SOAK says how many datagrams there are at least (`UXFRM_SOAK=1050000` for a
+soak).
 """
 
 import contextlib
@@ -163,7 +165,8 @@ def test_what_tunnels_have_no_room_for_has_a_name(uxfrm, case):
 
 
 def hold_out(network, device, ends, is_joined):
-    """Sends, also while either gateway sleeps, until all are received or have a name; the drops of both."""
+    """Sends, also while either gateway sleeps, until all are received or have a name; the drops
+    of both."""
     here, there = network.gateways
     receiver, sender = Receiver(network.right, ends[1]), Sender(network.left, device, *ends)
     with contextlib.closing(receiver):

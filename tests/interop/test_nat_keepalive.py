@@ -1,9 +1,11 @@
-"""An idle outbound state in UDP keeps the NAT in front of it open: datagrams of the byte 0xff, from its ports to its peer."""
+"""An idle outbound state in UDP keeps the NAT in front of it open: datagrams of the byte 0xff,
+from its ports to its peer."""
 
 import time
 
 import pytest
 
+import patience
 import prerequisite
 import topology
 from association import GCM_128, Association
@@ -16,7 +18,7 @@ try:
 except ImportError:
     prerequisite.not_run("needs scapy: apt-get install python3-scapy python3-cryptography")
 
-WAIT_SECONDS = 15
+WAIT_SECONDS = patience.SECONDS
 SOURCE_PORT, DESTINATION_PORT = 4500, 1024
 
 

@@ -1,6 +1,8 @@
-"""What a device does with a state is what software does: replay positions, limits, functions that go down, bursts and counters, in a running gateway.
+"""What a device does with a state is what software does: replay positions, limits, functions that
+go down, bursts and counters, in a running gateway.
 
-The whole contract is tested in memory (crates/offload/tests/contract); here is what needs netlink, threads and interfaces.
+The whole contract is tested in memory (crates/offload/tests/contract); here is what needs
+netlink, threads and interfaces.
 """
 
 import contextlib
@@ -10,17 +12,20 @@ import time
 
 import pytest
 
+import patience
 import topology
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
+from listener import of_gateway
+from namespace import UNANSWERED_SECONDS
 from test_offload import CRYPTO, PACKET, WINDOW, assert_accounts, client, device, expiries, install, offloaded
 from topology import HERE, THERE
 
 SOFTWARE = ""
 # asm-generic/socket.h
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
-WAIT_SECONDS = 10
+WAIT_SECONDS = patience.SECONDS
 PORT = 7117
 POSITION = 1000
 STREAMS, STREAM_DATAGRAMS, PAYLOAD = 4, 2000, 1200
@@ -30,7 +35,8 @@ BURST = 3000
 
 @pytest.fixture
 def pair(uxfrm):
-    """Two gateways, each a device `nic0` with a virtual function; a function that installs states on either's."""
+    """Two gateways, each a device `nic0` with a virtual function; a function that installs
+    states on either's."""
     with topology.TwoGateways("wire0") as network:
         network.ends = ((network.left, HERE, THERE), (network.right, THERE, HERE))
         for namespace, side, _ in network.ends:
@@ -46,7 +52,8 @@ def pair(uxfrm):
 
 
 def put(uxfrm, kind, association, end, name="nic0", into="", out=""):
-    """States and policies of one end, and words more for the one that receives and the one that sends."""
+    """States and policies of one end, and words more for the one that receives and the one that
+    sends."""
     namespace, here, there = end
     if kind == SOFTWARE:
         lines = association.lines(here, there)
@@ -60,13 +67,6 @@ def reasons(uxfrm, namespace):
     """The drop reasons of `uxfrm stat` that are not zero."""
     lines = (line.split() for line in namespace.run(str(uxfrm), "stat", "--reasons").splitlines())
     return {name: int(count) for name, count in lines if count != "0"}
-
-
-def until(holds, what):
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -105,7 +105,8 @@ def senders(namespace, source, destination, count=1):
 @pytest.mark.parametrize("kind", [SOFTWARE, CRYPTO, PACKET], ids=["software", "crypto", "packet"])
 @pytest.mark.parametrize("esn", ["", " flag esn"], ids=["short", "esn"])
 def test_old_numbers_are_old_and_all_is_shown(kind, esn, uxfrm, pair):
-    """`replay-seq 1000`: what comes with 1 and more is dropped and counted, what comes with 1001 is taken; a dump shows how far the state is."""
+    """`replay-seq 1000`: what comes with 1 and more is dropped and counted, what comes with 1001
+    is taken; a dump shows how far the state is."""
     association = Association(GCM_128, "transport", 4, 4, f"{WINDOW}{esn}", reqid=7)
     here, there = association.endpoints(HERE), association.endpoints(THERE)
     put(uxfrm, kind, association, pair.ends[0], into=f"replay-seq {POSITION}")
@@ -115,7 +116,7 @@ def test_old_numbers_are_old_and_all_is_shown(kind, esn, uxfrm, pair):
     with listener(pair.left, here) as came, senders(pair.right, there, here) as [sender]:
         for _ in range(3):
             sender.send(b"old")
-        until(lambda: pair.gateways[0].statistics().get(counter, 0) >= 3, pair.gateways[0].stat)
+        patience.wait_for(lambda: pair.gateways[0].statistics().get(counter, 0) >= 3, pair.gateways[0].stat)
         assert came() == 0
         assert f"seq {POSITION:#x}" in shown(), shown()
         gone = f"state delete src {there} dst {here} proto esp spi {association.spi_of(HERE)}"
@@ -124,7 +125,7 @@ def test_old_numbers_are_old_and_all_is_shown(kind, esn, uxfrm, pair):
         install(uxfrm, pair.right, [f"{outward} replay-oseq {POSITION}"])
         for _ in range(3):
             sender.send(b"new")
-        until(lambda: came() == 3, lambda: (came(), pair.gateways[0].stat()))
+        patience.wait_for(lambda: came() == 3, lambda: (came(), pair.gateways[0].stat()))
         assert f"seq {POSITION + 3:#x}" in shown(), shown()
 
 
@@ -164,21 +165,16 @@ def test_who_listens_hears_how_far_a_state_has_received(kind, uxfrm, pair):
     ):
         for _ in range(10):
             sender.send(b"ten")
-        until(lambda: came() == 10, came)
+        patience.wait_for(lambda: came() == 10, came)
         assert any(line.startswith("Async event") for line in lines)
 
 
 @contextlib.contextmanager
 def monitor(uxfrm, namespace, what):
     """The lines of `uxfrm xfrm monitor`, until nothing comes for long."""
-    command = ["ip", "netns", "exec", namespace.name, "timeout", str(WAIT_SECONDS), uxfrm, "xfrm", "monitor", what]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        time.sleep(0.3)
+    command = ["timeout", str(patience.SECONDS), uxfrm, "xfrm", "monitor", what]
+    with of_gateway(namespace, uxfrm, *command, stdout=subprocess.PIPE, text=True) as process:
         yield process.stdout
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @pytest.mark.parametrize("how", ["set nic0v0 down", "delete nic0v0"], ids=["down", "deleted"])
@@ -189,10 +185,10 @@ def test_a_function_whose_interface_goes_sends_nothing_more(how, uxfrm, pair):
         put(uxfrm, PACKET, association, end, name="nic0v0")
     pair.left.ping(here, there)
     pair.left.ip(f"link {how}")
-    until(lambda: "nic0v0" not in client(uxfrm, pair.left, "xfrm", "state")[1], lambda: client(uxfrm, pair.left, "xfrm", "state")[1])
+    patience.wait_for(lambda: "nic0v0" not in client(uxfrm, pair.left, "xfrm", "state")[1], lambda: client(uxfrm, pair.left, "xfrm", "state")[1])
     pair.between.seen()
     with pytest.raises(RuntimeError):
-        pair.left.ping(here, there, count=1)
+        pair.left.ping(here, there, count=1, seconds=UNANSWERED_SECONDS)
     assert not any(outgoing and wire.protocol(frame) == "esp" for outgoing, frame in pair.between.seen())
     assert device(uxfrm, pair.left)["link"] == "up", "the device itself goes on"
     assert device(uxfrm, pair.left)["functions"][0]["link"] == "down"
@@ -211,7 +207,7 @@ def test_four_streams_of_one_state_keep_their_order_in_kind_crypto(uxfrm, pair):
             came()
             time.sleep(MICROSECONDS_BETWEEN / 1e6)
         lost = lambda: sum(reasons(uxfrm, pair.right).values())  # noqa: E731
-        until(lambda: came() + lost() >= STREAMS * STREAM_DATAGRAMS, lambda: (came(), reasons(uxfrm, pair.right)))
+        patience.wait_for(lambda: came() + lost() >= STREAMS * STREAM_DATAGRAMS, lambda: (came(), reasons(uxfrm, pair.right)))
         found = reasons(uxfrm, pair.right)
         assert "in_too_old" not in found, found
         assert came() > 0
@@ -247,7 +243,7 @@ def test_what_a_device_dropped_is_in_the_kernels_counters(uxfrm, pair):
     with listener(pair.right, there) as came, senders(pair.left, here, there) as [sender]:
         for _ in range(5):
             sender.send(b"five")
-        until(lambda: came() == 3, came)
+        patience.wait_for(lambda: came() == 3, came)
     assert pair.gateways[1].statistics().get("XfrmInStateProtoError") == 2
     assert reasons(uxfrm, pair.right)["in_forged"] == 2
     client(uxfrm, pair.right, "dev", "del nic0")

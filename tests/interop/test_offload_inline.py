@@ -1,4 +1,5 @@
-"""A device beside inline mode, with a real Linux kernel as the other gateway: the picture is test_inline_linux_peer's."""
+"""A device beside inline mode, with a real Linux kernel as the other gateway: the picture is
+test_inline_linux_peer's."""
 
 import contextlib
 import socket
@@ -7,6 +8,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
@@ -23,7 +25,7 @@ CHUNK = 3000  # more than a device's ring (1024), and than two of them
 BURST = 9000
 DELAY_MICROSECONDS = 500
 PORT = 7118
-WAIT_SECONDS = 30
+WAIT_SECONDS = patience.SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,8 @@ def test_a_device_stands_beside_inline_mode(kind, extra, uxfrm, inline_network):
 
 
 class Slow(InlineSites):
-    """Two gateways in inline mode; the states of both are on devices that complete late, so that their rings run full, or are software's."""
+    """Two gateways in inline mode; the states of both are on devices that complete late, so that
+    their rings run full, or are software's."""
 
     def _build(self, uxfrm, kind):
         super()._build(uxfrm)
@@ -89,7 +92,8 @@ def dropped(uxfrm, gateway):
 
 @pytest.mark.parametrize("kind", [SOFTWARE, PACKET], ids=["software", "packet"])
 def test_a_burst_waits_for_a_device_that_is_slow(kind, uxfrm):
-    """The first packets of new states, numbered: none is lost, though a device has no room for them for a while, at either end."""
+    """The first packets of new states, numbered: none is lost, though a device has no room for
+    them for a while, at either end."""
     prerequisite.packet_filter()
     source, destination = HOSTS[4]
     with Slow(uxfrm, kind) as network, contextlib.ExitStack() as stack:

@@ -1,4 +1,5 @@
-"""charon's `hw_offload` against devices of uxfrm: Debian's strongSwan 5.9.8, unmodified, knows kind crypto. For the network see topology.Sites."""
+"""charon's `hw_offload` against devices of uxfrm: Debian's strongSwan 5.9.8, unmodified, knows
+kind crypto. For the network see topology.Sites."""
 
 import pytest
 
@@ -23,7 +24,8 @@ def offloading(uxfrm, ends):  # noqa: F811
 
 
 def sending(uxfrm, end):
-    """The SPIs of the states on the device by which packets leave; charon keeps the receiving ones a while longer."""
+    """The SPIs of the states on the device by which packets leave; charon keeps the receiving
+    ones a while longer."""
     return {state["spi"] for state in states(uxfrm, end) if state["dir"] == "out"}
 
 
@@ -64,7 +66,8 @@ def test_without_a_device_charon_is_told_so(uxfrm, ends):  # noqa: F811
 
 
 def test_a_limit_of_packets_makes_charon_rekey_on_the_device(uxfrm, sites, offloading):  # noqa: F811
-    """charon hears the soft limit, new states are installed on both devices, nothing is lost or plain; then the hard limit is one."""
+    """charon hears the soft limit, new states are installed on both devices, nothing is lost or
+    plain; then the hard limit is one."""
     left, right = offloading
     left.charon.load(ike.connection(left, right, OFFLOAD | {"life_packets": LIFE, "rekey_packets": 150, "rand_packets": 0}))
     right.charon.load(ike.connection(right, left, OFFLOAD))

@@ -1,4 +1,5 @@
-"""UDP port 4500 of uxfrm and an IKE daemon: ESP for the one, IKE for the other, whoever starts, ends or is killed.
+"""UDP port 4500 of uxfrm and an IKE daemon: ESP for the one, IKE for the other, whoever starts,
+ends or is killed.
 
         ┌─ namespace left ───────────┐  veth   ┌─ namespace right ──────────┐
         │ lo      10.1.0.1  fd01::1  │         │ lo      10.2.0.1  fd02::1  │
@@ -19,16 +20,18 @@ import threading
 
 import pytest
 
+import patience
 import topology
 import wire
 from association import GCM_128, Association
 from gateway import Gateway
+from namespace import UNANSWERED_SECONDS
 from stranger import stranger
 from topology import HERE, THERE
 
 DAEMON = pathlib.Path(__file__).parents[1] / "peer" / "fake_ike.py"
 PYTHON = "/usr/bin/python3"
-SECONDS = 10
+SECONDS = patience.SECONDS
 ENCAP = "encap espinudp 4500 4500 0.0.0.0"
 ANY = ["0.0.0.0", "::"]
 
@@ -39,7 +42,8 @@ def ike(number, length=200):
 
 
 class SharingGateway(Gateway):
-    """A gateway with a control socket and, unlike others here, no word of port 4500 in its configuration."""
+    """A gateway with a control socket and, unlike others here, no word of port 4500 in its
+    configuration."""
 
     workers = 1
 
@@ -190,7 +194,7 @@ def test_a_killed_gateway_leaves_nothing_plain_and_comes_back(network):
     network.here.kill()
     network.hosts.between.seen()
     with pytest.raises(RuntimeError):
-        network.hosts.left.ping(HERE.inner[network.family], THERE.inner[network.family], count=1)
+        network.hosts.left.ping(HERE.inner[network.family], THERE.inner[network.family], count=1, seconds=UNANSWERED_SECONDS)
     wire.assert_no_plaintext(network.hosts.between.seen())
     here.send("0.0.0.0", None, THERE.outer[4], ike(1))
     assert "error" in here.next()

@@ -1,4 +1,5 @@
-"""Every program that a test starts comes with a package that scripts/prerequisites lists, or with Debian's base. Needs no root."""
+"""Every program that a test starts comes with a package that scripts/prerequisites lists, or
+with Debian's base. Needs no root."""
 
 import ast
 import importlib.machinery

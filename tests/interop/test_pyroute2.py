@@ -1,4 +1,5 @@
-"""pyroute2 (PyPI) lists uxfrm's states and policies through `uxfrm exec`: a netlink library that is neither iproute2's nor ours."""
+"""pyroute2 (PyPI) lists uxfrm's states and policies through `uxfrm exec`: a netlink library that
+is neither iproute2's nor ours."""
 
 import json
 import os

@@ -1,6 +1,8 @@
-"""`[wire] queue_delay`: a sender of TCP is told to send less while packets wait in a gateway's queues, and all that it sends arrives.
+"""`[wire] queue_delay`: a sender of TCP is told to send less while packets wait in a gateway's
+queues, and all that it sends arrives.
 
-A microsecond is over whenever TCP sends as fast as it can, on a machine of any speed; and all arrives, as two packets are no queue however long they wait.
+A microsecond is over whenever TCP sends as fast as it can, on a machine of any speed; and all
+arrives, as two packets are no queue however long they wait.
 """
 
 import pytest
@@ -23,7 +25,8 @@ def network(uxfrm):
 
 
 def transfer(network, wire, ecn, encap):
-    """One stream from left to right and back: what the gateways told senders by a loss, and how many segments came back as marked."""
+    """One stream from left to right and back: what the gateways told senders by a loss, and how
+    many segments came back as marked."""
     association = Association(GCM_128, "tunnel", 4, 4, extra=encap)
     network.here.start(association.lines(HERE, THERE), wire=wire)
     network.there.start(association.lines(THERE, HERE), wire=wire)
@@ -31,7 +34,8 @@ def transfer(network, wire, ecn, encap):
         namespace.run("sysctl", "-qw", f"net.ipv4.tcp_ecn={ecn}")
     before = marked(network.left)
     with network.left.entered():
-        # Not every host's choice heeds losses and marks; Reno does, and every kernel has it and lets everybody choose it.
+        # Not every host's choice heeds losses and marks; Reno does, and every kernel has it and
+        # lets everybody choose it.
         echo.transfer(HERE.inner[4], THERE.inner[4], TCP_BYTES, congestion="reno")
     told = [sum(reasons(gateway).get(name, 0) for name in STANDS) for gateway in (network.here, network.there)]
     network.here.stop()

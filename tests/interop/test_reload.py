@@ -1,4 +1,5 @@
-"""`uxfrm reload` and SIGHUP: of what files say only the difference is carried out, all of it or nothing, without a gap."""
+"""`uxfrm reload` and SIGHUP: of what files say only the difference is carried out, all of it or
+nothing, without a gap."""
 
 import dataclasses
 import re
@@ -6,9 +7,11 @@ import time
 
 import pytest
 
+import patience
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
+from namespace import UNANSWERED_SECONDS
 from test_lifecycle import clean, flooding, gateway, host_state, network  # noqa: F401: two are fixtures
 from topology import HERE, THERE
 
@@ -38,7 +41,7 @@ def test_only_what_files_say_otherwise_changes(gateway, network):
     gateway.start([*lines, NARROW], more=CONTROLLED)
     gateway.ip("xfrm policy add src 10.7.9.0/24 dst 10.8.0.0/24 dir in action block")
     with pytest.raises(RuntimeError):
-        network.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+        network.left.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
     sent, before = last_sent(gateway), listed(gateway)
     assert sent > 0, "a state has numbers to keep"
     assert reload(gateway) == "", "nothing is different"
@@ -99,7 +102,7 @@ def with_other_keys(line):
 
 
 def wait_for(gateway, words):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patience.SECONDS
     while words not in plain(gateway.log()):
         assert gateway.running() and time.monotonic() < deadline, gateway.log()
         time.sleep(0.01)
@@ -141,7 +144,8 @@ def test_tunnels_and_ports_follow_their_files(gateway, network):
 
 @pytest.mark.parametrize("guard", ["auto", "off"])
 def test_nothing_leaves_in_the_clear_while_policies_and_keys_change(gateway, network, guard):
-    """The wide policy and the narrow one take each other's place, and states get other keys, while packets are sent as fast as may be."""
+    """The wide policy and the narrow one take each other's place, and states get other keys,
+    while packets are sent as fast as may be."""
     lines = PROTECTED.lines(HERE, THERE)
     wide = [line.replace(f"dst {THERE.inner[4]}/32 dir out", "dst 10.2.0.0/16 dir out") for line in lines]
     assert wide != lines

@@ -1,7 +1,9 @@
-"""No IV is used twice with a key that outlives the process, seen on the wire. For the network see topology.UxfrmAndWire.
+"""No IV is used twice with a key that outlives the process, seen on the wire. For the network see
+topology.UxfrmAndWire.
 
-The keys of batch files are the same after a restart. So sequence numbers, which the IVs come from, have to go on above all
-that were on the wire before: after `kill -9` in the middle of traffic, and without a gap after SIGTERM.
+The keys of batch files are the same after a restart. So sequence numbers, which the IVs come
+from, have to go on above all that were on the wire before: after `kill -9` in the middle of
+traffic, and without a gap after SIGTERM.
 """
 
 import dataclasses
@@ -12,6 +14,7 @@ import time
 
 import pytest
 
+import patience
 import topology
 import wire
 from association import CBC_SHA1, COMBINED, GCM_128, Association
@@ -19,7 +22,7 @@ from gateway import Gateway
 from topology import HERE, THERE
 
 PACKETS = 40
-WAIT_SECONDS = 20
+WAIT_SECONDS = patience.SECONDS
 IPV4_HEADERS = 14 + 20
 IV_BYTES = {"gcm128": 8, "cbc128-sha1": 16, "ctr128-sha1": 8}
 
@@ -34,7 +37,8 @@ class Sent:
 
 
 class Traffic:
-    """Datagrams to the far side, one after the other, whatever becomes of them, until the block ends."""
+    """Datagrams to the far side, one after the other, whatever becomes of them, until the block
+    ends."""
 
     def __init__(self, namespace):
         with namespace.entered():
@@ -92,7 +96,8 @@ def test_no_iv_is_used_twice(transform, gateway, network):
 
 
 def test_a_new_key_begins_anew(gateway, network):
-    """And needs no other SPI: so a state whose numbers are used up is mended by a new key in its line."""
+    """And needs no other SPI: so a state whose numbers are used up is mended by a new key in its
+    line."""
     old = Association(GCM_128, "tunnel", 4, 4)
     before = run_until(gateway.kill, gateway, network, old, old.lines(HERE, THERE))
     new = dataclasses.replace(old, extra="replay-window 64")  # another case, another key
@@ -103,13 +108,14 @@ def test_a_new_key_begins_anew(gateway, network):
 
 
 def test_two_gateways_do_not_share_used_numbers(uxfrm, gateway, network):
-    """Both would send with the keys of one configuration, and each from the number where the other began."""
+    """Both would send with the keys of one configuration, and each from the number where the
+    other began."""
     lines = Association(GCM_128, "tunnel", 4, 4).lines(HERE, THERE)
     gateway.start(lines)
     apart = network.namespace("apart")
     again = [str(uxfrm), "run", str(gateway.directory / "config.toml")]
     started = subprocess.run(
-        ["ip", "netns", "exec", apart.name, "timeout", "5", *again], capture_output=True, text=True, check=False
+        ["ip", "netns", "exec", apart.name, "timeout", str(WAIT_SECONDS), *again], capture_output=True, text=True, check=False
     )
     assert started.returncode == 1, started
     assert f"used sequence numbers in {gateway.directory / 'sequences'}: another uxfrm that runs has it" in started.stderr
@@ -120,7 +126,8 @@ def test_two_gateways_do_not_share_used_numbers(uxfrm, gateway, network):
 
 
 def run_until(end, gateway, network, association, lines):
-    """One run of the gateway under traffic, ended in its middle; all ESP packets that it put on the wire."""
+    """One run of the gateway under traffic, ended in its middle; all ESP packets that it put on
+    the wire."""
     network.far.seen()
     with Traffic(network.here):
         gateway.start(lines)

@@ -1,11 +1,11 @@
 """uxfrm against scapy's SecurityAssociation, both ways, for every transform that both know.
 
-The test is the far end of the wire (topology.UxfrmAndWire): it sends a datagram that scapy has encrypted, the echo
-service behind uxfrm answers, and scapy decrypts the answer. So both directions are compared byte for byte with an
-independent implementation.
+The test is the far end of the wire (topology.UxfrmAndWire): it sends a datagram that scapy has
+encrypted, the echo service behind uxfrm answers, and scapy decrypts the answer. So both directions
+are compared byte for byte with an independent implementation.
 
-The same cases run against the Linux kernel (topology.LinuxAndWire). That proves the table of transforms and the test
-itself, and shows a difference from Linux at once.
+The same cases run against the Linux kernel (topology.LinuxAndWire). That proves the table of
+transforms and the test itself, and shows a difference from Linux at once.
 """
 
 import time
@@ -13,6 +13,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from association import ALL_THAT_SCAPY_KNOWS, CHACHA20_POLY1305, GCM_128, GCM_256, Association
@@ -28,7 +29,7 @@ except ImportError:
     prerequisite.not_run("needs scapy: apt-get install python3-scapy python3-cryptography")
 
 OUR_PORT = 40000
-ANSWER_SECONDS = 5
+ANSWER_SECONDS = patience.SECONDS
 LENGTHS = [0, 1, 13, 64, 1200]
 
 TRANSPORT = [Association(transform, "transport", 4, 4) for transform in ALL_THAT_SCAPY_KNOWS]
@@ -39,7 +40,8 @@ TUNNEL = [
     for outer in (4, 6)
 ]
 TRANSPORT_6 = [Association(transform, "transport", 6, 6) for transform in (GCM_256, CHACHA20_POLY1305)]
-# scapy 2.5 leaves the high half out of a separate ICV, so ESN is compared for the combined-mode algorithms only.
+# scapy 2.5 leaves the high half out of a separate ICV, so ESN is compared for the combined-mode
+# algorithms only.
 ESN = [
     Association(transform, "transport", 4, 4, extra="replay-window 128 flag esn")
     for transform in ALL_THAT_SCAPY_KNOWS
@@ -123,7 +125,8 @@ def test_extended_sequence_numbers(association, end):
 
 @pytest.mark.parametrize("transform", [GCM_128, CHACHA20_POLY1305], ids=lambda transform: transform.name)
 def test_extended_sequence_numbers_pass_2_to_the_32(transform, end):
-    """Both SAs begin three packets before 2^32, so the high half changes on the way, in both directions."""
+    """Both SAs begin three packets before 2^32, so the high half changes on the way, in both
+    directions."""
     last = 2**32 - 3
     extra = f"replay-window 128 flag esn replay-seq {last} replay-oseq {last}"
     association = Association(transform, "transport", 4, 4, extra=extra)
@@ -143,7 +146,8 @@ def test_esp_in_udp(end):
 
 
 def test_options_into_which_hosts_write_are_taken(end):
-    """Record route: whoever takes the packet adds its address, and the header's checksum is no more what it was."""
+    """Record route: whoever takes the packet adds its address, and the header's checksum is no
+    more what it was."""
     association = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 0")
     end.protect(association.lines(HERE, THERE))
     ours = security_association(association, THERE, HERE)
@@ -159,7 +163,8 @@ def test_options_into_which_hosts_write_are_taken(end):
 
 
 def test_a_wrong_icv_is_not_answered(end):
-    """The counter-test: one flipped bit in the ICV, and the datagram does not reach the echo service."""
+    """The counter-test: one flipped bit in the ICV, and the datagram does not reach the echo
+    service."""
     association = Association(GCM_128, "tunnel", 4, 4)
     end.protect(association.lines(HERE, THERE))
     frame = bytearray(sealed_request(association, end, security_association(association, THERE, HERE), b"lost"))
@@ -176,7 +181,8 @@ def test_reordered_is_answered_and_replayed_is_not(end):
     ours = security_association(association, THERE, HERE)
     theirs = security_association(association, HERE, THERE)
     end.network.far.seen()
-    # 40 moves the window of 32 to 9..=40, so 8 is too old. 41 is new: with its answer all others are there.
+    # 40 moves the window of 32 to 9..=40, so 8 is too old. 41 is new: with its answer all others
+    # are there.
     for step, sequence in enumerate((5, 3, 5, 3, 40, 8, 9, 40, 41)):
         ours.seq_num = sequence
         end.network.far.send(sealed_request(association, end, ours, f"{step}: {sequence}".encode()))

@@ -26,7 +26,8 @@ SWAPPED = {
 }
 NIANTIC_ADDRESSES = {"left": "14.0.0.52/24", "right": "14.0.0.70/24"}
 
-# Stands before `ip` on the script's PATH: keeps the xfrm commands for uxfrm, and lets the others through.
+# Stands before `ip` on the script's PATH: keeps the xfrm commands for uxfrm, and lets the others
+# through.
 RECORDER = """\
 #!/bin/sh
 case $1 in
@@ -47,7 +48,8 @@ def test_the_flow_cache_slides_script(uxfrm, tmp_path):
 
 
 def test_the_niantic_slides_batch(uxfrm):
-    """An ASCII key, the same SPI both ways, selectors with host bits, `offload` on a device that has none."""
+    """An ASCII key, the same SPI both ways, selectors with host bits, `offload` on a device that
+    has none."""
     with topology.TwoGateways("eth4") as network:
         for namespace, side in ((network.left, "left"), (network.right, "right")):
             namespace.address("eth4", NIANTIC_ADDRESSES[side])
@@ -65,7 +67,8 @@ def swapped(script):
 
 
 def recorded(namespace, script, directory):
-    """Runs the script in the namespace; returns the `ip xfrm` lines that it would have given to the kernel."""
+    """Runs the script in the namespace; returns the `ip xfrm` lines that it would have given to
+    the kernel."""
     programs = directory / namespace.name
     programs.mkdir()
     batch = programs / "batch"
@@ -93,6 +96,7 @@ def traffic_flows(network, left, right):
 
 
 def assert_no_iv_twice(frames):
-    """AES-GCM with one key for both directions: an IV that both ends use gives the plaintext away."""
+    """AES-GCM with one key for both directions: an IV that both ends use gives the plaintext
+    away."""
     ivs = [frame[ESP_IV] for _, frame in frames if wire.protocol(frame) == "esp"]
     assert len(set(ivs)) == len(ivs), f"{len(ivs) - len(set(ivs))} of {len(ivs)} IVs are used twice"

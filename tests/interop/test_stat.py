@@ -1,4 +1,5 @@
-"""`uxfrm stat` has the format of /proc/net/xfrm_stat, and each drop is counted under the kernel's reason, once."""
+"""`uxfrm stat` has the format of /proc/net/xfrm_stat, and each drop is counted under the
+kernel's reason, once."""
 
 import re
 import socket
@@ -8,6 +9,7 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 import topology
 from association import GCM_128, Association
@@ -24,7 +26,7 @@ except ImportError:
 TUNNEL = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 32")
 USED_UP = Association(GCM_128, "tunnel", 4, 4, extra="replay-oseq 0xffffffff")
 BLOCK = f"xfrm policy add src {HERE.inner[4]}/32 dst {THERE.inner[4]}/32 dir out action block"
-WAIT_SECONDS = 10
+WAIT_SECONDS = patience.SECONDS
 LINE = re.compile(r"(Xfrm\w+) *\t(\d+)")
 
 
@@ -60,7 +62,7 @@ def test_the_format_is_the_kernels(uxfrm, linux_network):
 def test_without_a_gateway_it_says_so(uxfrm):
     with topology.Hosts() as hosts:
         command = ["ip", "netns", "exec", hosts.namespace("empty").name, uxfrm, "stat"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience.SECONDS)
     assert (done.returncode, done.stdout) == (1, "")
     assert "no uxfrm runs in this network namespace" in done.stderr
 

@@ -1,5 +1,5 @@
-"""`uxfrm stat --caches`: a line for each worker, direction and family that had traffic, whose numbers are those of the
-packets that were sent; and each cache is what `[cache]` says."""
+"""`uxfrm stat --caches`: a line for each worker, direction and family that had traffic, whose
+numbers are those of the packets that were sent; and each cache is what `[cache]` says."""
 
 import contextlib
 import socket
@@ -8,15 +8,17 @@ import time
 import pytest
 
 import echo
+import patience
 import topology
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from topology import HERE, THERE
 
 ASSOCIATIONS = (Association(GCM_128, "tunnel", 4, 4), Association(GCM_128, "tunnel", 6, 6, reqid=2))
-WAIT_SECONDS = 10
+WAIT_SECONDS = patience.SECONDS
 HEAD = "worker direction family entries room bytes hits misses stale evicted bypassed".split()
-# Of what is kept beside the table of flows: policies that packets met, and notes of flows while a cache stands aside.
+# Of what is kept beside the table of flows: policies that packets met, and notes of flows while a
+# cache stands aside.
 BESIDE = 64 << 10
 LOOKED_UP = ("hits", "misses", "stale", "bypassed")
 OUT_4 = (0, "out", 4)
@@ -189,7 +191,7 @@ def test_ever_new_flows_pass_by_the_cache(ends):
                     with contextlib.suppress(ConnectionRefusedError):  # the peer's ICMP comes to the next call
                         each.send(b"")
 
-        deadline = time.monotonic() + 3 * WAIT_SECONDS
+        deadline = time.monotonic() + WAIT_SECONDS
         while not ends.caches().get(OUT_4, {}).get("bypassed") and time.monotonic() < deadline:
             scan()
     assert ends.caches()[OUT_4]["bypassed"] > 0

@@ -1,7 +1,9 @@
-"""Tunnels: uxfrm at both ends for every kind and encapsulation, and uxfrm against a real Linux kernel.
+"""Tunnels: uxfrm at both ends for every kind and encapsulation, and uxfrm against a real Linux
+kernel.
 
-Linux 6.1 as User-Mode Linux has IPIP, GRE, SIT and ip6tnl, and receives FOU and GUE, but can't send them. So towards Linux
-tunnels go in UDP and back without: receiving and sending are independent.
+Linux 6.1 as User-Mode Linux has IPIP, GRE, SIT and ip6tnl, and receives FOU and GUE, but can't
+send them. So towards Linux tunnels go in UDP and back without: receiving and sending are
+independent.
 """
 
 import concurrent.futures
@@ -78,7 +80,8 @@ BETWEEN_OURSELVES = [
     Case(kind, inner, encap) for kind, inner in KINDS for encap in ("none", "fou", "fou-csum", "gue", "gue-csum")
 ]
 WITH_FIELDS = [Case("gre", 4, "none", "key 7 seq csum"), Case("gre", 4, "gue", "key 7 csum encap-remcsum")]
-# Not `csum` both ways: Linux leaves GRE's checksum to the device, a virtual one to nobody, and a raw socket then sees 0.
+# Not `csum` both ways: Linux leaves GRE's checksum to the device, a virtual one to nobody, and a
+# raw socket then sees 0.
 WITHOUT_UDP = [Case(kind, inner) for kind, inner in KINDS] + [Case("gre", 4, "none", "key 7 seq ocsum")]
 TO_LINUX_IN_UDP = [
     Case(kind, inner, encap)
@@ -112,7 +115,8 @@ def two():
 
 @contextlib.contextmanager
 def both_ends(case, uxfrm, two, protection=None):
-    """A case's tunnel between two gateways, which drop nothing meanwhile; the addresses inside. With `protection` ESP is around it."""
+    """A case's tunnel between two gateways, which drop nothing meanwhile; the addresses inside.
+    With `protection` ESP is around it."""
     left, right = Gateway(uxfrm, two.left), Gateway(uxfrm, two.right)
     here, there, length = INSIDE[case.inner]
     try:
@@ -181,7 +185,8 @@ def test_linux_at_the_other_end(case, uxfrm, linux_network):
 
 @pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum")], ids=str)
 def test_each_flow_has_a_source_port_of_its_own(case, uxfrm, two):
-    """Nine flows, at least eight ports, and each flow keeps its own; with checksums super-packets leave as trains."""
+    """Nine flows, at least eight ports, and each flow keeps its own; with checksums
+    super-packets leave as trains."""
     with both_ends(case, uxfrm, two) as (here, there):
         for _ in range(9):
             with two.left.entered():
@@ -199,7 +204,8 @@ def test_each_flow_has_a_source_port_of_its_own(case, uxfrm, two):
 
 
 def test_four_parallel_flows_spread_over_queues_and_without_udp_they_do_not(uxfrm, two):
-    """By the hash that network cards choose a queue with, of addresses and UDP ports, as they don't look into tunnels."""
+    """By the hash that network cards choose a queue with, of addresses and UDP ports, as they
+    don't look into tunnels."""
     assert queues_of([bytes.fromhex("420995bb a18e6450 0aea 06e6")], 1 << 32) == {0x51CCC178}  # Microsoft's own example
     for case, least, most in ((Case("ipip", 4), 1, 1), (Case("ipip", 4, "fou-csum"), 2, 4)):
         with both_ends(case, uxfrm, two) as (here, there), concurrent.futures.ThreadPoolExecutor(4) as flows:
@@ -216,7 +222,8 @@ def sent_by(case, two):
 
 
 def queues_of(inputs, queues):
-    """Which of `queues` queues receive-side scaling gives packets to, of which these bytes are hashed, with Microsoft's key."""
+    """Which of `queues` queues receive-side scaling gives packets to, of which these bytes are
+    hashed, with Microsoft's key."""
     key = int.from_bytes(RSS_KEY)
 
     def hashed(data):
@@ -228,7 +235,8 @@ def queues_of(inputs, queues):
 
 @pytest.mark.parametrize("case", [Case("ipip", 4, "fou"), Case("gre", 4, "gue-csum"), Case("sit", 6)], ids=str)
 def test_a_tunnel_within_esp(case, uxfrm, two):
-    """FOU inside transport-mode ESP: a policy between the ends applies to tunnels, too, and nothing of them is seen."""
+    """FOU inside transport-mode ESP: a policy between the ends applies to tunnels, too, and
+    nothing of them is seen."""
     with both_ends(case, uxfrm, two, Association(GCM_128, "transport", 4, 4)) as (here, there):
         two.left.ping(here, there)
         two.right.ping(there, here)
@@ -239,7 +247,8 @@ def test_a_tunnel_within_esp(case, uxfrm, two):
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_esp_behind_a_receive_port(family, uxfrm):
-    """ESP as the foo: scapy seals a datagram and puts the ESP packet into UDP; the answer comes as plain ESP."""
+    """ESP as the foo: scapy seals a datagram and puts the ESP packet into UDP; the answer comes
+    as plain ESP."""
     scapy = pytest.importorskip("test_scapy")
     association = Association(GCM_128, "tunnel", family, family)
     with topology.UxfrmAndWire() as network:

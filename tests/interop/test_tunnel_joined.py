@@ -1,7 +1,9 @@
-"""Tunnels without UDP on devices that join packets, as network cards do (GRO): TCP within them passes.
+"""Tunnels without UDP on devices that join packets, as network cards do (GRO): TCP within them
+passes.
 
-Linux joins what is in IPIP, SIT and GRE by its inner TCP, and gives raw sockets the whole: up to 64 KiB, with the inner checksum left open, and GRE's
-that of the first packet. A veth joins only where it does no segmentation of its own, and waits for more only where it is told to.
+Linux joins what is in IPIP, SIT and GRE by its inner TCP, and gives raw sockets the whole: up to
+64 KiB, with the inner checksum left open, and GRE's that of the first packet. A veth joins only
+where it does no segmentation of its own, and waits for more only where it is told to.
 """
 
 import pytest

@@ -1,4 +1,5 @@
-"""`uxfrm upgrade`: another process takes the gateway's place, and no packet is lost; where it can't, the one that runs goes on."""
+"""`uxfrm upgrade`: another process takes the gateway's place, and no packet is lost; where it
+can't, the one that runs goes on."""
 
 import contextlib
 import difflib
@@ -15,12 +16,15 @@ import time
 import pytest
 
 import ike
+import listener
+import patience
 import prerequisite
 import topology
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED, Gateway
 from ike import End
+from namespace import UNANSWERED_SECONDS
 from test_acquire import Monitor, Trapped, is_heard
 from test_lifecycle import host_state
 from topology import HERE, THERE
@@ -30,7 +34,7 @@ STATIC = Association(GCM_128, "tunnel", 4, 4, extra="replay-window 128")
 UPGRADES = 5
 RECEIVE_BUFFER_FORCED = 33  # SO_RCVBUFFORCE, which Python has no name for
 PAUSE_SECONDS = 0.0001
-ARRIVAL_SECONDS = 20
+ARRIVAL_SECONDS = patience.SECONDS
 
 
 class Numbered:
@@ -116,7 +120,8 @@ def both(uxfrm, request):
 
 
 def test_a_full_disk_has_room_for_who_takes_over(uxfrm):
-    """The journal has room to spare, which is the file's and not the process's: another one goes on in it."""
+    """The journal has room to spare, which is the file's and not the process's: another one goes
+    on in it."""
     with Both(uxfrm) as both, contextlib.ExitStack() as mounted:
         store = both.here.directory / "sequences"
         store.mkdir()
@@ -211,7 +216,8 @@ def bytes_of(states):
 
 
 def test_what_clients_see_is_the_same(both):
-    """States, policies and counters; who listens hears on; an SPI that was asked for is still there."""
+    """States, policies and counters; who listens hears on; an SPI that was asked for is still
+    there."""
     lines = PROTECTED.lines(HERE, THERE)
     both.here.start([*lines, "xfrm policy add src 10.7.0.0/24 dst 10.8.0.0/24 dir in priority 7 action block"], more=CONTROLLED)
     both.there.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)
@@ -220,20 +226,16 @@ def test_what_clients_see_is_the_same(both):
     gateway.ip("xfrm policy setdefault in block")
     gateway.ip("xfrm state allocspi src 10.9.0.2 dst 10.9.0.1 proto esp mode tunnel reqid 9 min 0x777 max 0x777")
     both.left.ping(HERE.inner[4], THERE.inner[4])
-    with open(gateway.directory / "monitor", "w") as heard:
-        monitor = subprocess.Popen(["ip", "netns", "exec", both.left.name, *exec_ip.split(), "monitor"], stdout=heard)
-    try:
+    with (
+        open(gateway.directory / "monitor", "w") as heard,
+        listener.of_gateway(both.left, both.here._binary, *exec_ip.split(), "monitor", stdout=heard),
+    ):
         before = listed(gateway)
         gateway.upgrade()
         assert list(difflib.unified_diff(before, listed(gateway), n=0)) == []
         gateway.ip("xfrm policy add src 10.7.8.0/24 dst 10.8.0.0/24 dir fwd action block")
-        deadline = time.monotonic() + ARRIVAL_SECONDS
-        while "10.7.8.0/24" not in (gateway.directory / "monitor").read_text():
-            assert time.monotonic() < deadline, "who listened before hears nothing"
-            time.sleep(0.02)
-    finally:
-        monitor.kill()
-        monitor.wait()
+        hears = lambda: "10.7.8.0/24" in (gateway.directory / "monitor").read_text()  # noqa: E731
+        patience.wait_for(hears, "who listened before hears nothing")
     gateway.ip("xfrm policy delete src 10.7.8.0/24 dst 10.8.0.0/24 dir fwd")
     both.left.ping(HERE.inner[4], THERE.inner[4])
     gateway.write([*lines], more=CONTROLLED)
@@ -260,7 +262,7 @@ def test_afterwards_it_ends_and_starts_as_ever(end, both):
     getattr(both.here, end)()
     if end == "kill":
         with pytest.raises(RuntimeError):
-            both.left.ping(HERE.inner[4], THERE.inner[4], count=2)
+            both.left.ping(HERE.inner[4], THERE.inner[4], count=2, seconds=UNANSWERED_SECONDS)
         wire.assert_no_plaintext(both.between.seen())
         both.here.start(PROTECTED.lines(HERE, THERE), more=CONTROLLED)
         both.left.ping(HERE.inner[4], THERE.inner[4])
@@ -422,7 +424,8 @@ def wait_until(condition, why):
 
 
 def test_packets_that_wait_for_a_state_wait_on(uxfrm):
-    """An acquire is under way: who answers it later than an upgrade finds the packets still there, each once."""
+    """An acquire is under way: who answers it later than an upgrade finds the packets still
+    there, each once."""
     with Trapped(uxfrm) as network:
         network.here.start(PROTECTED.policies(HERE, THERE), more=CONTROLLED)
         network.there.start(PROTECTED.lines(THERE, HERE), more=CONTROLLED)

@@ -1,4 +1,5 @@
-"""`uxfrm upgrade` with offload devices: numbers, windows, counts and limits go on in devices that are made anew."""
+"""`uxfrm upgrade` with offload devices: numbers, windows, counts and limits go on in devices
+that are made anew."""
 
 import struct
 import subprocess
@@ -6,6 +7,7 @@ import time
 
 import pytest
 
+import listener
 import topology
 import wire
 from association import GCM_128, Association
@@ -17,7 +19,8 @@ from topology import HERE, THERE
 
 UPGRADES = 3
 ASSOCIATION = Association(GCM_128, "tunnel", 4, 4, "replay-window 64 flag esn", reqid=7)
-# An old number is refused as such: with extended ones it is taken for one of the next upper half, and forged.
+# An old number is refused as such: with extended ones it is taken for one of the next upper half,
+# and forged.
 PLAIN = Association(GCM_128, "tunnel", 4, 4, "replay-window 64", reqid=7)
 CONFIGURED, ADDED = "configured", "added"
 DEVICE = """
@@ -58,7 +61,8 @@ def settled(namespace):
 
 
 def counted(state):
-    """What of a state on a device goes on. In kind crypto numbers and bytes are the engine's, and the device is told of them."""
+    """What of a state on a device goes on. In kind crypto numbers and bytes are the engine's,
+    and the device is told of them."""
     own = ("bytes", "oseq", "seq") if state["kind"] == PACKET else ()
     return {name: state[name] for name in ("dir", "kind", "spi", "packets", *own)}
 
@@ -147,10 +151,8 @@ def test_a_limit_is_met_where_it_would_have_been(kind, uxfrm):
     association = Association(GCM_128, "tunnel", 4, 4, "replay-window 64 limit packet-soft 20 limit packet-hard 40", reqid=7)
     with Offloading(uxfrm, kind, CONFIGURED, association) as both:
         heard = both.here.directory / "monitor"
-        with open(heard, "w") as file:
-            monitor = subprocess.Popen(["ip", "netns", "exec", both.left.name, uxfrm, "xfrm", "monitor", "expire"], stdout=file)
         told = lambda word: [line.strip() for line in heard.read_text().splitlines()].count(word)
-        try:
+        with open(heard, "w") as file, listener.of_gateway(both.left, uxfrm, uxfrm, "xfrm", "monitor", "expire", stdout=file):
             ping(both, 30)
             wait_until(lambda: told("hard 0") == 2, heard.read_text)
             both.here.upgrade()
@@ -160,9 +162,6 @@ def test_a_limit_is_met_where_it_would_have_been(kind, uxfrm):
             wait_until(lambda: told("hard 1") >= 1, heard.read_text)
             assert told("hard 0") == 2, "the soft one is told once of each state"
             assert both.here.statistics().get("XfrmOutNoStates", 0) + both.here.statistics().get("XfrmOutStateExpired", 0) > 0
-        finally:
-            monitor.kill()
-            monitor.wait()
 
 
 def ping(both, count, check=True):
@@ -178,7 +177,8 @@ def wait_until(condition, why):
 
 
 def test_what_was_set_stays_and_who_listens_hears_on(uxfrm, tmp_path):
-    """Virtual functions and their trust, rules of the flow director, a profile from a file, table sizes, a link that is down."""
+    """Virtual functions and their trust, rules of the flow director, a profile from a file,
+    table sizes, a link that is down."""
     profile = tmp_path / "own.toml"
     profile.write_text('name = "own"\nesn = true\nsegmentation = true\n[steering]\nqueues = 4\nrules = 16\n')
     with topology.PlacedGateways() as network:

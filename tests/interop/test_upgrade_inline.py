@@ -1,7 +1,8 @@
-"""`uxfrm upgrade` where devices are read past the host's stack: inline mode by packet sockets and by AF_XDP, and host mode with `af_xdp`.
+"""`uxfrm upgrade` where devices are read past the host's stack: inline mode by packet sockets and
+by AF_XDP, and host mode with `af_xdp`.
 
-The sockets, rings and frames of one process are the next one's. Beneath it no datagram is missing, and none leaves plain: the kernels forward what
-uxfrm does not keep from them.
+The sockets, rings and frames of one process are the next one's. Beneath it no datagram is
+missing, and none leaves plain: the kernels forward what uxfrm does not keep from them.
 """
 
 import concurrent.futures
@@ -13,6 +14,7 @@ import time
 
 import pytest
 
+import patience
 import prerequisite
 import topology
 import wire
@@ -23,13 +25,14 @@ from test_upgrade import Numbered, frames_to, other_program, spoilt_configuratio
 from topology import HERE, THERE
 
 UPGRADES = 4
-WAIT_SECONDS = 20
+WAIT_SECONDS = patience.SECONDS
 IN_HOST_MODE = Association(GCM_128, "tunnel", 4, 4)
 EXPRESS = 'af_xdp = "wire0"'
 
 
 class Sites(InlineSites):
-    """`InlineSites` with a control socket; the left gateway as well may have AF_XDP, and its wire then shows little."""
+    """`InlineSites` with a control socket; the left gateway as well may have AF_XDP, and its
+    wire then shows little."""
 
     def start(self, left_by=PACKET, **options):
         self.here.start(lines(True, **options), more=INLINE.format(left_by) + CONTROLLED)
@@ -154,7 +157,8 @@ def test_where_another_can_t_take_over_the_gateway_runs_on(fault, by, uxfrm):
 
 @pytest.mark.parametrize("by", [PACKET, XDP])
 def test_where_it_ends_after_it_was_told_all_the_gateway_runs_on(by, uxfrm):
-    """It has the sockets, and where there are rings it has mapped them, when it comes to nothing."""
+    """It has the sockets, and where there are rings it has mapped them, when it comes to
+    nothing."""
     prerequisite.packet_filter()
     with Sites(uxfrm, by) as sites:
         sites.start()
@@ -181,7 +185,8 @@ def test_where_it_ends_after_it_was_told_all_the_gateway_runs_on(by, uxfrm):
 
 
 def upgrade_that_dies(gateway, by):
-    """What the upgrade says whose successor is killed while it waits for a predecessor that is stopped."""
+    """What the upgrade says whose successor is killed while it waits for a predecessor that is
+    stopped."""
     own, taken = gateway.pid, gateway.log().count("has taken over")
     with concurrent.futures.ThreadPoolExecutor() as threads:
         said = threads.submit(gateway.upgrade, check=False)

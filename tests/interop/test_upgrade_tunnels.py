@@ -1,4 +1,5 @@
-"""`uxfrm upgrade` with tunnels and receive ports: none is lost, nor a packet in them; counts and numbers go on."""
+"""`uxfrm upgrade` with tunnels and receive ports: none is lost, nor a packet in them; counts and
+numbers go on."""
 
 import contextlib
 import json

@@ -1,14 +1,17 @@
-"""Hosts that check ways back strictly (`rp_filter` 1) drop what comes from where uxfrm's routes lead, and uxfrm says so.
+"""Hosts that check ways back strictly (`rp_filter` 1) drop what comes from where uxfrm's routes
+lead, and uxfrm says so.
 
-That is ESP too, where the policies protect all traffic of the peer's: from host to host, or to everywhere. The kernel counts it
-(`TcpExtIPReversePathFilter`), and nobody else sees it.
+That is ESP too, where the policies protect all traffic of the peer's: from host to host, or to
+everywhere. The kernel counts it (`TcpExtIPReversePathFilter`), and nobody else sees it.
 """
 
 import time
 
 import pytest
 
+import patience
 import topology
+from namespace import received
 from topology import HERE, THERE
 
 KEY = "aead rfc4106(gcm(aes)) 0x" + "11" * 20 + " 128"
@@ -31,12 +34,13 @@ class Checking(topology.PlacedGateways):
         self.here.start(lines(mode, HERE, THERE, here, there))
         self.there.start(lines(mode, THERE, HERE, there, here))
 
-    def replies(self, here, there):
-        told = self.left.run("ping", "-q", "-c3", "-i0.05", "-W1", "-I", here, there, check=False)
-        return "3 received" in told
+    def replies(self, here, there, seconds=patience.SECONDS):
+        told = self.left.run("ping", "-q", "-c3", "-i0.05", "-w", str(seconds), "-I", here, there, check=False)
+        return received(told) >= 3
 
-    def says(self):
-        """Once at the most, some reviews later."""
+    def says(self, at_least=0):
+        """How often, some reviews later."""
+        patience.wait_for(lambda: self.here.log().count(TOLD) >= at_least, self.here.log)
         time.sleep(0.7)
         return self.here.log().count(TOLD)
 
@@ -72,8 +76,8 @@ def test_what_the_kernel_drops_is_said_with_the_remedy(network, mode, here, ther
     ends = (HERE.inner[4], THERE.inner[4]) if mode == "tunnel" else (HERE.outer[4], THERE.outer[4])
     network.check(1)
     network.start(mode, here, there)
-    assert not network.replies(*ends)
-    assert network.says() == 1
+    assert not network.replies(*ends, seconds=1)
+    assert network.says(at_least=1) == 1
     network.check(2)
     assert network.replies(*ends)
     network.here.stop()
@@ -81,7 +85,8 @@ def test_what_the_kernel_drops_is_said_with_the_remedy(network, mode, here, ther
 
 @pytest.mark.parametrize("how", [0, 1, 2])
 def test_nothing_is_said_where_nothing_is_dropped(network, how):
-    """Peers don't send to an address that what is protected comes from, be it sent to them or everywhere."""
+    """Peers don't send to an address that what is protected comes from, be it sent to them or
+    everywhere."""
     network.check(how)
     network.start("tunnel", f"{HERE.inner[4]}/32", f"{THERE.inner[4]}/32" if how == 1 else "0.0.0.0/0")
     assert network.replies(HERE.inner[4], THERE.inner[4])

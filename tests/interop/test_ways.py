@@ -1,14 +1,16 @@
-"""Only what a policy protects is touched: routes and source addresses are as if uxfrm were not there, and only then policies are asked, as in Linux."""
+"""Only what a policy protects is touched: routes and source addresses are as if uxfrm were not
+there, and only then policies are asked, as in Linux."""
 
 import socket
 
 import pytest
 
 import echo
+import patience
 import prerequisite
 from refusing import Refusing
 from topology import HERE, THERE
-from ways import ALL, LAN, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound, wait_for
+from ways import ALL, LAN, NEIGHBOUR, NET, OTHER, SOCKETS, Pair, bound, datagrams, unbound
 
 @pytest.fixture
 def network(uxfrm):
@@ -34,7 +36,8 @@ def test_every_kind_of_socket_goes_where_its_policy_says(network, family):
 
 @pytest.mark.parametrize("family", (4, 6))
 def test_what_comes_from_elsewhere_has_its_own_way(network, family):
-    """A gateway's policy for a net behind it, and its own neighbour within the other net (seen: it lost its neighbour)."""
+    """A gateway's policy for a net behind it, and its own neighbour within the other net (seen:
+    it lost its neighbour)."""
     behind, neighbours = {4: ("10.1.0.0/24", "10.9.0.0/16"), 6: ("fd01::/64", "fd09::/48")}[family]
     before = network.route(NEIGHBOUR[family])
     network.start(family, [(behind, neighbours, "", True)])
@@ -88,7 +91,8 @@ def test_a_policy_s_order_counts_and_not_the_length_of_its_prefix(network):
 
 
 def test_the_common_case_is_led_by_routes(network):
-    """So a connected socket has its way into the TUN from the start; at most 32 rules, all before strongSwan's."""
+    """So a connected socket has its way into the TUN from the start; at most 32 rules, all
+    before strongSwan's."""
     network.start(4, [(f"{HERE.inner[4]}/32", NET[4], "", True), (f"{HERE.inner[4]}/32", "10.2.7.0/24", "", True)])
     assert "dev uxfrm0" in network.left.ip(f"route get {THERE.inner[4]} from {HERE.inner[4]}")
     assert "dev wire0" in network.left.ip(f"route get {THERE.inner[4]} from {HERE.outer[4]}")
@@ -99,9 +103,9 @@ def test_the_common_case_is_led_by_routes(network):
         numbers = [int(line.split(":")[0]) for line in network.left.ip("rule").splitlines()]
         return [number for number in numbers if 0 < number < 220]
 
-    wait_for(lambda: len(early()) == 29, "as many rules by source as there may be")
+    patience.wait_for(lambda: len(early()) == 29, "as many rules by source as there may be")
     network.here.ip("xfrm policy flush")
-    wait_for(lambda: len(early()) == 2, "the rules of what is gone are gone")
+    patience.wait_for(lambda: len(early()) == 2, "the rules of what is gone are gone")
     network.here.stop()
     assert early() == []
 

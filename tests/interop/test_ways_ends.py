@@ -1,4 +1,5 @@
-"""What stays behind when a gateway ends, and what goes: nothing protected leaves plain meanwhile, and in the end nothing of uxfrm's is left."""
+"""What stays behind when a gateway ends, and what goes: nothing protected leaves plain
+meanwhile, and in the end nothing of uxfrm's is left."""
 
 import contextlib
 import threading
@@ -133,7 +134,8 @@ def test_rules_of_others_stay(network):
 
 @contextlib.contextmanager
 def flooding(namespace):
-    """Sends the marker to all that is protected, by each way that leads there, whether or not the host lets it."""
+    """Sends the marker to all that is protected, by each way that leads there, whether or not
+    the host lets it."""
     with namespace.entered():
         flows = [(datagrams(family), None, where) for family, where in ((4, THERE.inner[4]), (6, THERE.inner[6]), (4, "239.1.1.1"))]
         flows.append((datagrams(4), HERE.inner[4], OTHER[4]))
@@ -166,7 +168,8 @@ def flooding(namespace):
 
 @pytest.mark.parametrize("guard", ["auto", "off"])
 def test_nothing_protected_leaves_plain_while_gateways_end_and_start(network, guard):
-    """Six orderly restarts and six crashes under a flood by every way; where nobody guards it is the ways alone that keep it in."""
+    """Six orderly restarts and six crashes under a flood by every way; where nobody guards it is
+    the ways alone that keep it in."""
     network.here.start(lines(), guard=guard, at_exit="block")
     network.between.seen()
     with flooding(network.left):

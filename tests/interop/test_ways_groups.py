@@ -1,4 +1,5 @@
-"""IPv4 multicast: as without uxfrm unless a policy protects the group, whatever the socket says of its way."""
+"""IPv4 multicast: as without uxfrm unless a policy protects the group, whatever the socket says
+of its way."""
 
 import errno
 import socket
@@ -77,7 +78,8 @@ def test_what_no_policy_protects_leaves_as_without_uxfrm(network):
 
 @pytest.mark.parametrize("source", [f"{HERE.outer[4]}/32", ALL[4]])
 def test_what_a_policy_protects_never_leaves_plain(network, source):
-    """An unbound socket's goes into the tunnel. The kernel asks no route where a socket names its address or device: the guard refuses those."""
+    """An unbound socket's goes into the tunnel. The kernel asks no route where a socket names
+    its address or device: the guard refuses those."""
     network.start(4, [(source, "239.1.0.0/16", "", True)])
     for way in WAYS:
         assert sent(network, way, GROUP) == ("esp" if way is unbound else "refused"), way

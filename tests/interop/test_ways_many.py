@@ -1,4 +1,5 @@
-"""With more policies than there are rules by source the mark leads all: nothing protected leaves plain or is lost."""
+"""With more policies than there are rules by source the mark leads all: nothing protected leaves
+plain or is lost."""
 
 import contextlib
 import socket
@@ -29,7 +30,8 @@ def others(count):
 
 @pytest.mark.parametrize("count", [0, 300, 3000])
 def test_each_way_leads_to_uxfrm_beside_many_policies(machine, count):
-    """By a source hint of the host's route, bound, connected, raw, forwarded with the host's source and to a group."""
+    """By a source hint of the host's route, bound, connected, raw, forwarded with the host's
+    source and to a group."""
     mine = [("10.1.0.0/16", "10.2.0.0/16", "", True), ("0.0.0.0/0", "239.0.0.0/8", "", True), ("0.0.0.0/0", "10.3.0.0/16", "", True)]
     machine.left.ip(f"route replace 10.2.0.0/16 via {THERE.outer[4]} src {HERE.inner[4]}")
     machine.start(4, [*others(count), *mine])
@@ -68,7 +70,8 @@ def datagram(source, destination, length):
 
 @pytest.mark.parametrize("count", [0, 300])
 def test_a_bound_socket_to_a_group_is_refused_and_told(machine, count):
-    """The kernel asks no route for it, so no mark leads it: it stays in, and its sender hears why."""
+    """The kernel asks no route for it, so no mark leads it: it stays in, and its sender hears
+    why."""
     machine.start(4, [*others(count), ("0.0.0.0/0", "239.0.0.0/8", "", True)])
     with machine.left.entered():
         with pytest.raises(PermissionError):

@@ -1,4 +1,5 @@
-"""Settings of the host that what is led into the TUN, or comes out of it, depends on: checks of ways back, forwarding, MTU, and /proc/sys read-only."""
+"""Settings of the host that what is led into the TUN, or comes out of it, depends on: checks of
+ways back, forwarding, MTU, and /proc/sys read-only."""
 
 import socket
 import time
@@ -6,11 +7,12 @@ import time
 import pytest
 
 import echo
+import patience
 import prerequisite
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from topology import HERE, THERE
-from ways import ALL, NEIGHBOUR, NET, SOCKETS, Pair, datagrams, wait_for
+from ways import ALL, NEIGHBOUR, NET, SOCKETS, Pair, datagrams
 
 
 @pytest.fixture
@@ -49,7 +51,8 @@ RPFILTER = """table inet firewalld {
 
 @pytest.mark.parametrize("family", (4, 6))
 def test_a_narrow_path_is_heard_of_after_a_packet_was_rerouted(network, family):
-    """The TUN takes less than the wire: an unbound socket's large datagrams come as fragments, or are refused, and none is lost in silence."""
+    """The TUN takes less than the wire: an unbound socket's large datagrams come as fragments,
+    or are refused, and none is lost in silence."""
     network.start(family, [(ALL[family], NET[family], "", True)])
     level, option, want = (socket.IPPROTO_IP, 10, 2) if family == 4 else (socket.IPPROTO_IPV6, 23, 2)
     with network.left.entered(), datagrams(family) as sender:
@@ -70,7 +73,8 @@ def test_a_narrow_path_is_heard_of_after_a_packet_was_rerouted(network, family):
 
 
 def test_a_device_that_forwards_has_the_tun_forward_too(network):
-    """Set for one device alone, it is 0 for those that come later: what was decrypted for others was lost in silence."""
+    """Set for one device alone, it is 0 for those that come later: what was decrypted for others
+    was lost in silence."""
     def forwards():
         return network.left.run("cat", "/proc/sys/net/ipv4/conf/uxfrm0/forwarding").strip()
 
@@ -78,7 +82,7 @@ def test_a_device_that_forwards_has_the_tun_forward_too(network):
     network.here.start([])
     assert forwards() == "0"
     network.left.run("sysctl", "-qw", "net.ipv4.conf.wire0.forwarding=1")
-    wait_for(lambda: forwards() == "1", "the TUN forwards")
+    patience.wait_for(lambda: forwards() == "1", "the TUN forwards")
     assert "net.ipv4.conf.uxfrm0.forwarding is 1 now" in network.here.log()
     network.here.stop()
     network.here.start([])

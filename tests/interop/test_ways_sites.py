@@ -5,6 +5,7 @@ import pytest
 import charon
 import echo
 import ike
+import patience
 import prerequisite
 import topology
 import wire
@@ -12,7 +13,7 @@ from association import GCM_128, Association
 from gateway import CONTROLLED
 from ike import End
 from topology import HERE, THERE
-from ways import SECONDS, datagrams, wait_for
+from ways import SECONDS, datagrams
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +24,15 @@ def sites():
 
 
 IPPROTO_IPV6, IPV6_DSTOPTS = 41, 59
-# Padding. It stands behind the fragment header, before UDP: later fragments do not even tell the protocol.
+# Padding. It stands behind the fragment header, before UDP: later fragments do not even tell the
+# protocol.
 PADDING = bytes([0, 0, 1, 4, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("family, options", [(4, b""), (6, b""), (6, PADDING)])
 def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family, options):
-    """Later ones have none (seen: all of them passed it). uxfrm judges the datagram: another port's leaves plain and whole."""
+    """Later ones have none (seen: all of them passed it). uxfrm judges the datagram: another
+    port's leaves plain and whole."""
     association = Association(GCM_128, "tunnel", family, 4)
     nets = {4: "src 10.1.0.0/24 dst 10.2.0.0/24", 6: "src fd01::/64 dst fd02::/64"}
     host = {4: "10.2.0.2", 6: "fd02::2"}[family]
@@ -39,7 +42,8 @@ def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family, op
         template = f"tmpl src {HERE.outer[4]} dst {THERE.outer[4]} proto esp reqid 1 mode tunnel"
         net = f"{nets[family]} proto udp dport 9"
         here.start([*association.states(HERE, THERE), f"xfrm policy add {net} dir out {template}"], more=CONTROLLED)
-        # What comes out of the tunnel, of which later fragments have no ports, and what comes plain.
+        # What comes out of the tunnel, of which later fragments have no ports, and what comes
+        # plain.
         there.start([*association.states(THERE, HERE), f"xfrm policy add {nets[family]} dir fwd {template} level use"], guard="off")
         with sites.right_host.entered():
             receivers = {port: datagrams(family) for port in (9, 10)}
@@ -60,7 +64,8 @@ def test_forwarded_fragments_meet_a_policy_that_asks_for_ports(uxfrm, family, op
 
 
 def join_by_ipv6(sites):
-    """The gateways reach each other's nets plain, and the left host makes fragments that the TUN takes."""
+    """The gateways reach each other's nets plain, and the left host makes fragments that the TUN
+    takes."""
     sites.left.address("wire0", "fd09::1/64")
     sites.right.address("wire0", "fd09::2/64")
     sites.left.ip("-6 route add default via fd09::2")
@@ -69,7 +74,8 @@ def join_by_ipv6(sites):
 
 
 def test_a_strongswan_road_warrior_with_bypass_lan_and_a_shunt(uxfrm, sites):
-    """charon's own routes stay on. LAN by its own address and plain, what the shunt passes plain, all else in the tunnel."""
+    """charon's own routes stay on. LAN by its own address and plain, what the shunt passes
+    plain, all else in the tunnel."""
     with topology.Hosts() as running:
         left, right = End(sites.left, "10.9.0.1", "dynamic"), End(sites.right, "10.9.0.2", "0.0.0.0/0")
         sites.right.address("lo", "10.66.0.1/32", "10.67.0.1/32")
@@ -87,17 +93,17 @@ def test_a_strongswan_road_warrior_with_bypass_lan_and_a_shunt(uxfrm, sites):
         theirs = ike.connection(right, left, {"remote_ts": "dynamic"}, pools="guests")
         right.charon.load(theirs | {"pools": {"guests": {"addrs": "10.3.0.0/28"}}})
         left.charon.initiate()
-        wait_for(lambda: "10.1.0.0/24" in left.policies(), "bypass-lan's policies")
+        patience.wait_for(lambda: "10.1.0.0/24" in left.policies(), "bypass-lan's policies")
         lan = running.wire(sites.left, "lan0")
         sites.between.seen()
 
         assert "src 10.1.0.1" in sites.left.ip("route get 10.1.0.2") and "dev lan0" in sites.left.ip("route get 10.1.0.2")
-        sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", "1", "-p", echo.MARKER.hex(), "10.1.0.2")
+        sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", str(SECONDS), "-p", echo.MARKER.hex(), "10.1.0.2")
         assert sum(echo.MARKER in frame for _, frame in lan.seen()) == 6
         assert not any(wire.protocol(frame) == "esp" for _, frame in sites.between.seen())
 
         for elsewhere in ("10.2.0.2", "10.67.0.1"):
-            sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", "1", "-p", echo.MARKER.hex(), elsewhere)
+            sites.left.run("ping", "-q", "-c", "3", "-i", "0.02", "-W", str(SECONDS), "-p", echo.MARKER.hex(), elsewhere)
         with sites.left.entered():
             echo.transfer("10.3.0.1", "10.2.0.2", 100_000)
         wire.assert_only("esp", sites.between.seen())

@@ -1,4 +1,5 @@
-"""A kernel that was told to do without IPv6 (`ipv6.disable=1`), as hardened servers often are: User-Mode Linux, with uxfrm in it."""
+"""A kernel that was told to do without IPv6 (`ipv6.disable=1`), as hardened servers often are:
+User-Mode Linux, with uxfrm in it."""
 
 import subprocess
 
@@ -31,7 +32,7 @@ ip link set lo up; ip addr add 10.9.0.1/24 dev vec0; ip link set vec0 up
 mkdir -p /dev/net; [ -e /dev/net/tun ] || mknod /dev/net/tun c 10 200
 cd /run/channel
 "$UXFRM" run config.toml > log 2>&1 & gateway=$!
-for _ in $(seq 300); do grep -q ready log && break; [ -e /proc/$gateway ] || break; sleep 0.1; done
+for _ in $(seq 1200); do grep -q ready log && break; [ -e /proc/$gateway ] || break; sleep 0.1; done
 ping -c3 -i0.2 -W1 -I 10.9.0.1 10.2.0.5
 {
 "$UXFRM" xfrm -s state list | grep -o '3(packets)'
@@ -52,7 +53,7 @@ def test_a_gateway_runs_and_its_tunnels_carry_ipv4(uxfrm, tmp_path):
     with topology.Hosts() as hosts:
         outside = hosts.namespace("no6")
         outside.tap("tap0")
-        peer = [REPOSITORY / "tests" / "peer" / "linux-peer", outside.name, "tap0", tmp_path, "90", "ipv6.disable=1"]
+        peer = [REPOSITORY / "tests" / "peer" / "linux-peer", outside.name, "tap0", tmp_path, "900", "ipv6.disable=1"]
         done = subprocess.run(peer, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     said, log = (tmp_path / "said", tmp_path / "log")
     told = (log.read_text() if log.exists() else "") + done.stdout

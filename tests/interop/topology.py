@@ -10,13 +10,14 @@ from linux_guest import LinuxGuest, QemuGuest
 from namespace import Namespace, veth
 from wire import Wire
 
-PREFIX = f"ux{os.getpid() % 100000}"
+PREFIX = f"ux{os.getpid()}"  # each process of the suite has names of its own
 HERE = Side(outer={4: "10.9.0.1", 6: "fd09::1"}, inner={4: "10.1.0.1", 6: "fd01::1"}, spi=0x1000)
 THERE = Side(outer={4: "10.9.0.2", 6: "fd09::2"}, inner={4: "10.2.0.1", 6: "fd02::1"}, spi=0x2000)
 
 
 class Hosts(contextlib.ExitStack):
-    """Namespaces, gateways and sockets that go away together, the last made first; also when building fails half-way."""
+    """Namespaces, gateways and sockets that go away together, the last made first; also when
+    building fails half-way."""
 
     def __init__(self, *arguments):
         super().__init__()
@@ -170,7 +171,8 @@ class TwoGateways(Hosts):
 
 
 class PlacedGateways(TwoGateways):
-    """The same, left as `HERE` and right as `THERE`: with addresses, neighbours and routes to what is behind the other."""
+    """The same, left as `HERE` and right as `THERE`: with addresses, neighbours and routes to
+    what is behind the other."""
 
     def _build(self):
         super()._build("wire0")
@@ -184,7 +186,8 @@ class PlacedGateways(TwoGateways):
 
 
 class Sites(Hosts):
-    """Two gateways, each with a host behind it. The nets behind them have IPv6 as well: fd01::/64 and fd02::/64.
+    """Two gateways, each with a host behind it. The nets behind them have IPv6 as well: fd01::/64
+    and fd02::/64.
 
         10.1.0.2                                                                 10.2.0.2
         ┌─ host left ─┐    ┌─ left ────────────┐  veth  ┌─ right ───────────┐    ┌─ host right ─┐
@@ -222,8 +225,8 @@ class Sites(Hosts):
 
 
 class SitesWithNat(Sites):
-    """The same, with a router between that hides the left gateway behind its own address: what it masquerades comes
-    from 10.9.0.9. The wire is on the right gateway's side.
+    """The same, with a router between that hides the left gateway behind its own address: what it
+    masquerades comes from 10.9.0.9. The wire is on the right gateway's side.
 
         ┌─ left ─────┐      ┌─ router ─────────────────────┐      ┌─ right ────┐
         │      wire0 ┼──────┼ inside                outside ┼──────┼ wire0      │
@@ -247,8 +250,8 @@ class SitesWithNat(Sites):
         self.masquerade("20000-20999")
 
     def masquerade(self, ports):
-        """The left gateway's packets come from these ports from now on, also those of flows that were there before: Linux forgets
-        them with the address."""
+        """The left gateway's packets come from these ports from now on, also those of flows that
+        were there before: Linux forgets them with the address."""
         rules = f"""flush ruleset
         table ip nat {{
             chain out {{
@@ -262,7 +265,8 @@ class SitesWithNat(Sites):
 
 
 class GatewaysBehindRouter(Hosts):
-    """Two gateways and a router between them, whose far link takes less than its near one: senders on the left learn that from the router alone.
+    """Two gateways and a router between them, whose far link takes less than its near one: senders
+    on the left learn that from the router alone.
 
         ┌─ left ─────┐      ┌─ narrow-router ──────────┐      ┌─ right ────┐
         │      wire0 ┼──────┼ near                 far ┼──────┼ wire0      │

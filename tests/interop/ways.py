@@ -5,7 +5,8 @@
     │  uxfrm   wire0 ──┼─────────────────────────────────┼── wire0    uxfrm  │
     └──────────────────┘  10.9.0.1   │   10.9.0.2, .7    └───────────────────┘
 
-Left sends what no route of its own leads elsewhere to right, which has addresses enough for a neighbour, a protected net and others.
+Left sends what no route of its own leads elsewhere to right, which has addresses enough for a
+neighbour, a protected net and others.
 """
 
 import contextlib
@@ -14,13 +15,14 @@ import struct
 import time
 
 import echo
+import patience
 import topology
 import wire
 from association import GCM_128, Association
 from gateway import CONTROLLED
 from topology import HERE, THERE
 
-SECONDS = 5
+SECONDS = patience.SECONDS
 NEIGHBOUR = {4: "10.9.0.7", 6: "fd09::7"}
 OTHER = {4: "10.66.0.1", 6: "fd66::1"}
 NET = {4: "10.2.0.0/16", 6: "fd02::/16"}
@@ -45,7 +47,8 @@ class Pair(topology.PlacedGateways):
             self.right.ip(f"{version}route add default via {HERE.outer[family]}")
 
     def start(self, family, policies, more=(), there=None, **options):
-        """Left with these policies `out`: (source, destination, further words, whether it protects)."""
+        """Left with these policies `out`: (source, destination, further words, whether it
+        protects)."""
         association = Association(GCM_128, "tunnel", family, family)
         ends = f"src {HERE.outer[family]} dst {THERE.outer[family]}"
         template = f"tmpl {ends} proto esp reqid 1 mode tunnel"
@@ -123,10 +126,3 @@ def tcp(family, destination, _):
 
 
 SOCKETS = [unbound, bound, connected, raw, ping, tcp]
-
-
-def wait_for(condition, what, seconds=SECONDS):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"after {seconds} s not yet: {what}"
-        time.sleep(0.02)

@@ -57,7 +57,8 @@ class Wire:
 
 
 def protocol(frame):
-    """What a frame carries: 'esp', 'esp-in-udp', 'ike', 'housekeeping' (ARP, neighbour discovery, LinuxGuest's doorbell), or what else."""
+    """What a frame carries: 'esp', 'esp-in-udp', 'ike', 'housekeeping' (ARP, neighbour
+    discovery, LinuxGuest's doorbell), or what else."""
     family = ETHERTYPE.get(struct.unpack_from("!H", frame, 12)[0], "other")
     if family in ("arp", "doorbell"):
         return "housekeeping"
@@ -87,7 +88,8 @@ def spis_sent(frames):
 
 
 def assert_only(expected, frames):
-    """Fails unless `expected` went both ways, nothing else but IKE did, and no frame shows the marker."""
+    """Fails unless `expected` went both ways, nothing else but IKE did, and no frame shows the
+    marker."""
     told = [(outgoing, protocol(frame)) for outgoing, frame in frames]
     strangers = sorted({kind for _, kind in told} - {expected, "ike", "housekeeping"})
     assert not strangers, f"on the wire, besides {expected}: {', '.join(strangers)}"

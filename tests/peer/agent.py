@@ -1,14 +1,16 @@
-"""Runs inside a guest and does what the test outside asks: in User-Mode Linux through files in /run/channel, in QEMU by the port that is
-named on the command line, a line each.
+"""Runs inside a guest and does what the test outside asks: in User-Mode Linux through files in
+/run/channel, in QEMU by the port that is named on the command line, a line each.
 
-A request, or the file NUMBER.request, is a JSON object with one key; its answer, or NUMBER.reply, is `{"status", "output"}`:
+A request, or the file NUMBER.request, is a JSON object with one key; its answer, or NUMBER.reply,
+is `{"status", "output"}`:
 
     {"run": SCRIPT}                              sh -c SCRIPT
     {"transfer": [SOURCE, DESTINATION, LENGTH]}  one TCP connection to the echo service at DESTINATION
     {"stop": null}                               ends the agent, and with it the guest
 
-Not by packets, so that no XFRM policy under test can cut the test off from its guest. The agent also runs the
-echo service, and holds port 4500 as an IKE daemon would: Linux takes ESP in UDP only from a socket with UDP_ENCAP set.
+Not by packets, so that no XFRM policy under test can cut the test off from its guest. The agent
+also runs the echo service, and holds port 4500 as an IKE daemon would: Linux takes ESP in UDP only
+from a socket with UDP_ENCAP set.
 """
 
 import json
@@ -32,12 +34,14 @@ POLICY_IN, POLICY_OUT = 0, 1
 
 
 def bypass_policy(family, direction):
-    """A struct xfrm_userpolicy_info (linux/xfrm.h) that allows everything: its family and direction are all it says."""
+    """A struct xfrm_userpolicy_info (linux/xfrm.h) that allows everything: its family and direction
+    are all it says."""
     return struct.pack("=40xH118xB7x", family, direction)
 
 
 def encapsulation_sockets():
-    """UDP sockets that take ESP. The bypass is needed where a policy covers the outer packets too: transport mode."""
+    """UDP sockets that take ESP. The bypass is needed where a policy covers the outer packets too:
+    transport mode."""
     for family in (socket.AF_INET, socket.AF_INET6):
         holder = socket.socket(family, socket.SOCK_DGRAM)
         if family == socket.AF_INET6:

@@ -1,6 +1,8 @@
-"""Asks generic netlink by hand, a JSON line per answer; `uxfrm exec` runs it with the gateway in the kernel's place for `fou`.
+"""Asks generic netlink by hand, a JSON line per answer; `uxfrm exec` runs it with the gateway in
+the kernel's place for `fou`.
 
-Arguments: `families` asks the controller for `nlctrl` and `fou` in turn, on one socket; `refused` sends requests to `fou` that can't be.
+Arguments: `families` asks the controller for `nlctrl` and `fou` in turn, on one socket; `refused`
+sends requests to `fou` that can't be.
 """
 
 import json

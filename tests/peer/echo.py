@@ -1,7 +1,8 @@
 """The traffic of the interop tests: an echo service, TCP and UDP, and its client.
 
-Runs on both sides of the wire: in the test's network namespaces and inside the User-Mode Linux guest. Every payload is
-full of MARKER, so a capture of the wire shows at once whether any of it went out in the clear.
+Runs on both sides of the wire: in the test's network namespaces and inside the User-Mode Linux
+guest. Every payload is full of MARKER, so a capture of the wire shows at once whether any of it
+went out in the clear.
 """
 
 import hashlib
@@ -18,7 +19,8 @@ DIGEST = hashlib.sha256().digest_size
 
 
 def payload(length):
-    """`length` bytes: MARKER and a counter, again and again, so that a lost or moved piece changes the digest."""
+    """`length` bytes: MARKER and a counter, again and again, so that a lost or moved piece changes
+    the digest."""
     pieces = (MARKER + number.to_bytes(8, "big") for number in range(length // 24 + 1))
     return b"".join(pieces)[:length]
 
@@ -28,7 +30,8 @@ def receive_all(connection):
 
 
 def _any_interface(level, kind, info):
-    """The packet information of a datagram, as the sender of its answer needs it: the interface left open."""
+    """The packet information of a datagram, as the sender of its answer needs it: the interface
+    left open."""
     if level == socket.IPPROTO_IP:
         return level, kind, bytes(4) + info[8:12] + info[8:12]
     return level, kind, info[:16] + bytes(4)
@@ -72,14 +75,15 @@ class EchoServer:
     def _answer_stream(connection):
         try:
             with connection:
-                connection.settimeout(20)
+                connection.settimeout(60)
                 data = receive_all(connection)
                 connection.sendall(hashlib.sha256(data).digest() + data)
         except OSError:
             pass  # the client sees the broken connection and reports it
 
     def _answer_datagrams(self, listener):
-        """Answers from the address that was asked, which is not always the one that the host would choose."""
+        """Answers from the address that was asked, which is not always the one that the host would
+        choose."""
         while not self._closed:
             try:
                 data, ancillary, _, sender = listener.recvmsg(65536, socket.CMSG_SPACE(20))
@@ -96,10 +100,12 @@ class EchoServer:
             listener.close()
 
 
-def transfer(source, destination, length, timeout=20, congestion=None):
-    """Sends `length` bytes over TCP, has them digested and sent back; raises unless both directions were faithful.
+def transfer(source, destination, length, timeout=60, congestion=None):
+    """Sends `length` bytes over TCP, has them digested and sent back; raises unless both directions
+    were faithful.
 
-    `congestion` is the congestion control to send with, where that may not be the host's own choice."""
+    `congestion` is the congestion control to send with, where that may not be the host's own
+    choice."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     data = payload(length)
     with socket.socket(family, socket.SOCK_STREAM) as connection:

@@ -1,10 +1,12 @@
-"""An IKE daemon as far as its sockets go: run under `uxfrm exec`, told what to do by a test through standard input.
+"""An IKE daemon as far as its sockets go: run under `uxfrm exec`, told what to do by a test through
+standard input.
 
     fake_ike.py ADDRESS...
 
-Binds UDP port 4500 of each address as charon and pluto do. Says `{"ready": [...]}`, and then a line of JSON for each datagram that
-comes. A line of JSON on standard input, `{"from": ADDRESS, "source": ADDRESS or null, "to": [ADDRESS, PORT], "data": HEX}`, is
-sent from the socket that is bound to `from`.
+Binds UDP port 4500 of each address as charon and pluto do. Says `{"ready": [...]}`, and then a line
+of JSON for each datagram that comes. A line of JSON on standard input, `{"from": ADDRESS, "source":
+ADDRESS or null, "to": [ADDRESS, PORT], "data": HEX}`, is sent from the socket that is bound to
+`from`.
 """
 
 import ipaddress

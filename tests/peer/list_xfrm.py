@@ -1,7 +1,7 @@
 """Lists states and policies with pyroute2's netlink socket, as lines of JSON.
 
-pyroute2 brings sockets, dumps and attributes for any netlink family; of NETLINK_XFRM it has only the number. So the messages are
-described here, in its own way.
+pyroute2 brings sockets, dumps and attributes for any netlink family; of NETLINK_XFRM it has only
+the number. So the messages are described here, in its own way.
 """
 
 import ipaddress
