@@ -200,7 +200,7 @@ impl XfrmServer {
     pub(crate) fn carry_on(
         &mut self,
         client: ClientId,
-        database: &mut Database,
+        database: &Database,
         outbox: &mut Outbox,
     ) -> DumpProgress {
         let name = self.name(client);
