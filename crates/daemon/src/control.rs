@@ -104,7 +104,7 @@ pub(crate) struct Control {
     outbox: Outbox,
     /// Who was heard in this round.
     heard: Vec<ClientId>,
-    rhythm: FollowUp,
+    follow_up: FollowUp,
     /// Bytes that waited for clients and do so no more, since they were last asked for.
     freed: usize,
 }
@@ -139,7 +139,7 @@ impl Control {
             buffer: vec![0; LARGEST].into(),
             outbox: Outbox::default(),
             heard: Vec::new(),
-            rhythm: FollowUp::new(),
+            follow_up: FollowUp::new(),
             freed: 0,
         })
     }
@@ -210,7 +210,7 @@ impl Control {
         }
         let quick = match heard[..] {
             [id] if self.client(id).is_some_and(Session::is_idle) => {
-                self.rhythm.note(id, begun, Instant::now()).then_some(id)
+                self.follow_up.note(id, begun, Instant::now()).then_some(id)
             }
             _ => None,
         };

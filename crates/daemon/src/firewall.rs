@@ -64,7 +64,7 @@ use ruleset_state::{PlacementFailure, RulesetState, STEPS};
 #[derive(Debug)]
 pub(crate) struct Firewall<F = Nftables> {
     filter: F,
-    around: RulesetContext,
+    context: RulesetContext,
     /// The table's name.
     name: String,
     /// Which rules and sets are whose; `None` when that has to be found out anew.
@@ -195,8 +195,8 @@ impl Firewall {
         let inline: Vec<_> = inline.map(str::to_owned).collect();
         let install = |parts| {
             let (tun, ports, inline) = (tun.clone(), ports.clone(), inline.clone());
-            let around = RulesetContext { tun, mark, ports, inline, parts };
-            connect().and_then(|filter| Self::install(filter, around, spd))
+            let context = RulesetContext { tun, mark, ports, inline, parts };
+            connect().and_then(|filter| Self::install(filter, context, spd))
         };
         let (first, others) = parts.split_first().unwrap_or((&ChainKind::GUARD, &[]));
         others.iter().fold(install(first), |installed, parts| match installed {
@@ -312,7 +312,7 @@ impl<F: Filter> Firewall<F> {
         let is_far_from_many = |layout: &RulesetState| {
             !layout.leaves_out() && layout.rules_out() <= ruleset_state::FEWER
         };
-        self.around.parts.contains(&ChainKind::Way)
+        self.context.parts.contains(&ChainKind::Way)
             && self.layout.as_ref().is_some_and(is_far_from_many)
     }
 
@@ -360,12 +360,12 @@ impl<F: Filter> Firewall<F> {
     }
 
     /// Puts up the guard in a filter.
-    fn install(filter: F, around: RulesetContext, spd: &Spd) -> Result<Self, Error> {
-        let name = rules::name(&around);
+    fn install(filter: F, context: RulesetContext, spd: &Spd) -> Result<Self, Error> {
+        let name = rules::name(&context);
         let (layout, next, leaves_out, counts) =
             (None, 0, false, [Counter::default(); REASONS.len()]);
         let put_off = 0;
-        let mut guard = Self { filter, around, name, layout, next, leaves_out, put_off, counts };
+        let mut guard = Self { filter, context, name, layout, next, leaves_out, put_off, counts };
         match guard.lay_out(spd, F::install) {
             Err(Error::TooLong { .. }) => guard.install_in_pieces(spd)?,
             result => result?,
@@ -377,16 +377,16 @@ impl<F: Filter> Firewall<F> {
     #[cfg(test)]
     pub(crate) fn simulated(filter: F, tun: &str, mark: u32, spd: &Spd) -> Result<Self, Error> {
         let (tun, ports) = (tun.to_owned(), IKE.into_iter().collect());
-        let around =
+        let context =
             RulesetContext { tun, mark, ports, inline: Vec::new(), parts: ChainKind::GUARD };
-        Self::install(filter, around, spd)
+        Self::install(filter, context, spd)
     }
 
     /// What takes several transactions must not leave a gap between two of them. Where it can't be
     /// completed nobody is cut off, but what a table of an earlier run kept out stays out.
     fn install_in_pieces(&mut self, spd: &Spd) -> Result<(), Error> {
         let was_there = self.filter.has(&self.name)?;
-        self.filter.install(&rules::closed(&self.around))?;
+        self.filter.install(&rules::closed(&self.context))?;
         let result = self.follow(spd);
         if result.is_err() {
             // That of a table that is not there.
@@ -408,9 +408,9 @@ impl<F: Filter> Firewall<F> {
     ) -> Result<(), Error> {
         let before = self.layout.take();
         let most = if self.leaves_out { ruleset_state::FEWER } else { ruleset_state::MANY };
-        let (layout, sets) = RulesetState::of(spd, self.around.parts, self.next, most);
+        let (layout, sets) = RulesetState::of(spd, self.context.parts, self.next, most);
         self.next = layout.next();
-        let told = tell(&mut self.filter, &rules::table(&self.around, spd, &layout, sets));
+        let told = tell(&mut self.filter, &rules::table(&self.context, spd, &layout, sets));
         if told.as_ref().is_err_and(Error::is_refusal) && self.filter.has(&self.name)? {
             self.layout = before;
         }
@@ -438,9 +438,9 @@ impl<F: Filter> Firewall<F> {
                 Err(PlacementFailure::Lost) => return Ok(Placement::Lost),
             };
             match layout.part(changes, at, spd) {
-                Ok(parting) => self.carry_out(layout).map_err(|refusal| {
+                Ok(split) => self.carry_out(layout).map_err(|refusal| {
                     refusal.then(|| {
-                        layout.undo_part(parting, changes, at, spd);
+                        layout.undo_part(split, changes, at, spd);
                         Ok(())
                     })
                 })?,

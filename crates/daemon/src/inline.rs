@@ -95,14 +95,14 @@ pub(crate) struct InlineAttachments<'a> {
 /// them: each worker has a queue of `tun` and a share of both devices' flows.
 pub(crate) fn open(
     config: &Config,
-    beside: InlineAttachments<'_>,
+    attachments: InlineAttachments<'_>,
     tun: Tun,
     database: &Database,
     around: &HostContext,
     events: &Events,
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<PreparedWorkers> {
-    let InlineAttachments { devices, bay } = beside;
+    let InlineAttachments { devices, bay } = attachments;
     let ports = workers::udp_ports(config, descriptors)?;
     let source_ports = workers::source_ports()?;
     let links = Links { protected: Some(devices.protected.index), wire: devices.wire.identity() };

@@ -72,7 +72,7 @@ pub(crate) struct Reconciler {
     /// Whether routes may be others than the policies want.
     are_routes_behind: bool,
     /// When routes and guard are made to follow anew.
-    retrial: Retry,
+    retry: Retry,
     /// Why numbers can't be written down, if they can't.
     fault: Option<io::Error>,
     review: Moment,
@@ -166,7 +166,7 @@ impl Reconciler {
             routes,
             defaults,
             are_routes_behind: false,
-            retrial: Retry::default(),
+            retry: Retry::default(),
             fault: None,
             review: now(),
             measure: now(),
@@ -188,11 +188,11 @@ impl Reconciler {
     pub(crate) fn attend(
         &mut self,
         database: &mut Database,
-        asker: Requester,
+        requester: Requester,
     ) -> Result<Option<&'static str>, Refusal> {
         let mut changes = self.take_changes(database);
-        if self.held > 0 || asker == Requester::KeyManager {
-            self.retain_policies(&mut changes, database, asker);
+        if self.held > 0 || requester == Requester::KeyManager {
+            self.retain_policies(&mut changes, database, requester);
         }
         if changes.is_empty() {
             return Ok(None);
@@ -204,7 +204,7 @@ impl Reconciler {
         match self.follow_changes(&changes, database) {
             Ok(()) => {
                 if !changes.policies.is_empty() {
-                    self.retrial.hurry(now());
+                    self.retry.hurry(now());
                 }
                 let warning = changes.added.iter().any(|sa| is_exhausted(sa)).then_some(USED_UP);
                 self.uncommitted.extend(changes);
@@ -261,7 +261,7 @@ impl Reconciler {
             guard.mark_out_of_sync();
         }
         if routed.is_err() || guarded.is_err() {
-            self.retrial.owe(now());
+            self.retry.owe(now());
         }
     }
 
@@ -271,13 +271,13 @@ impl Reconciler {
         &mut self,
         changes: &mut Changes,
         database: &mut Database,
-        asker: Requester,
+        requester: Requester,
     ) {
         let let_go = |change: &PolicyChange| match change {
             PolicyChange::Removed(entry) if entry.is_held() => Some(Arc::clone(entry)),
             PolicyChange::Removed(_) | PolicyChange::Added(_) => None,
         };
-        let kept: Vec<_> = match asker {
+        let kept: Vec<_> = match requester {
             Requester::KeyManager => changes.policies.iter().filter_map(let_go).collect(),
             Requester::Operator => Vec::new(),
         };
@@ -334,7 +334,7 @@ impl Reconciler {
             self.schedule_route_retry();
         }
         if self.addresses_follow().is_err() {
-            self.retrial.owe(now());
+            self.retry.owe(now());
         }
         self.publish_host(database);
     }
@@ -497,7 +497,7 @@ impl Reconciler {
         self.maintain_store();
         self.renew(database);
         self.remeasure_path_mtus(database);
-        if self.retrial.is_due(now()) {
+        if self.retry.is_due(now()) {
             self.rebuild_tables(&snapshot.spd);
         }
         if self.routes.review_plan(&snapshot.spd).is_err() {
@@ -566,7 +566,7 @@ impl Reconciler {
             "somebody has taken the guard away, as `nft flush ruleset` does before Linux 6.9: it is put up again"
         );
         guard.mark_out_of_sync();
-        self.retrial.owe(now());
+        self.retry.owe(now());
         self.rebuild_tables(spd);
     }
 
@@ -694,7 +694,7 @@ impl Reconciler {
 
     fn schedule_route_retry(&mut self) {
         self.are_routes_behind = true;
-        self.retrial.owe(now());
+        self.retry.owe(now());
     }
 
     /// Makes routes and guard anew where they are not sure to be right. That they can't be is said
@@ -710,12 +710,12 @@ impl Reconciler {
         let faults = [guarded.err().map(Fault::from), routed.err().map(Fault::from), told.err()];
         match faults.into_iter().flatten().next() {
             None => {
-                if self.retrial.succeed() {
+                if self.retry.succeed() {
                     tracing::info!("routes and guard follow the policies again");
                 }
             }
             Some(fault) => {
-                if self.retrial.fail(fault.errno(), now()) {
+                if self.retry.fail(fault.errno(), now()) {
                     tracing::error!(error = %fault, "routes or guard don't follow the policies");
                 }
             }
@@ -759,7 +759,7 @@ impl Reconciler {
         }
         if self.are_routes_behind || self.guard.as_ref().is_some_and(|guard| guard.is_out_of_sync())
         {
-            self.retrial.owe(now());
+            self.retry.owe(now());
         }
     }
 

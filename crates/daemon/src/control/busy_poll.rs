@@ -47,9 +47,9 @@ impl Control {
             }
             protocol.prepare();
             match self.wait_for(id, answered, protocol) {
-                Next::Request => self.rhythm.rest(),
+                Next::Request => self.follow_up.rest(),
                 Next::Nothing => {
-                    self.rhythm.pause_waiting();
+                    self.follow_up.pause_waiting();
                     break;
                 }
                 Next::Gone => return self.disconnect(id, protocol),

@@ -36,12 +36,12 @@ impl Control {
     ) -> io::Result<Self> {
         let mut control = Self::listening(Listener::of_socket(listener)?, terms)?;
         for (index, place) in (0..).zip(clients) {
-            let Some((socket, seat)) = place else {
+            let Some((socket, session)) = place else {
                 control.clients.push(None);
                 control.free.push(index);
                 continue;
             };
-            let client = Session::restored(socket, seat);
+            let client = Session::restored(socket, session);
             control.refused += usize::from(!client.is_permitted());
             let flags = if client.is_idle() {
                 EpollFlags::EPOLLIN
@@ -59,7 +59,7 @@ impl Control {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn take_seats(&self, protocol: &mut impl Protocol) -> io::Result<()> {
+    pub(crate) fn take_sessions_over(&self, protocol: &mut impl Protocol) -> io::Result<()> {
         for (index, client) in (0..).zip(&self.clients) {
             if let Some(client) = client.as_ref().filter(|client| !client.is_unknown()) {
                 protocol.join(ClientId(index), client.identity());
@@ -103,10 +103,10 @@ impl Control {
     }
 
     /// The clients in their places.
-    pub(crate) fn seats(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, SavedSession)>> {
-        let seat = |client: &Session| client.seat();
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = Option<(BorrowedFd<'_>, SavedSession)>> {
+        let session = |client: &Session| client.session();
         self.clients
             .iter()
-            .map(move |client| client.as_ref().map(|client| (client.as_fd(), seat(client))))
+            .map(move |client| client.as_ref().map(|client| (client.as_fd(), session(client))))
     }
 }

@@ -80,8 +80,8 @@ impl Session {
     }
 
     /// A connection that another process of this gateway has had until now.
-    pub(super) fn restored(socket: OwnedFd, seat: SavedSession) -> Self {
-        let SavedSession { mut identity, permitted, unknown, overrun } = seat;
+    pub(super) fn restored(socket: OwnedFd, session: SavedSession) -> Self {
+        let SavedSession { mut identity, permitted, unknown, overrun } = session;
         let peer = getsockopt(&socket, PeerCredentials);
         identity.process = peer.map_or(0, |peer| peer.pid().unsigned_abs());
         Self {
@@ -99,7 +99,7 @@ impl Session {
 
     /// What the process that goes on has to know of it. What it has not read by now is lost to it,
     /// and it will be told.
-    pub(super) fn seat(&self) -> SavedSession {
+    pub(super) fn session(&self) -> SavedSession {
         let Self { identity, permitted, unknown, overrun, queue, .. } = self;
         let overrun = *overrun || !queue.is_empty();
         SavedSession { identity: *identity, permitted: *permitted, unknown: *unknown, overrun }

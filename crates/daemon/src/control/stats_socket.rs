@@ -86,8 +86,8 @@ impl StatSocket {
                     Self::open_elsewhere().map_err(|error| fallback_socket::refused(NAME, &error))
                 }
                 NameHolder::Ours => Err(error),
-                NameHolder::Gateway(incumbent) => {
-                    Err(io::Error::new(io::ErrorKind::AddrInUse, incumbent.to_string()))
+                NameHolder::Gateway(owner) => {
+                    Err(io::Error::new(io::ErrorKind::AddrInUse, owner.to_string()))
                 }
             },
             Err(error) => Err(error),

@@ -163,11 +163,12 @@ impl XfrmServer {
         outbox: &mut Outbox,
     ) {
         let name = self.name(client);
-        let asker = if reconciler.holds() { self.asker(client) } else { Requester::Operator };
+        let requester =
+            if reconciler.holds() { self.requester(client) } else { Requester::Operator };
         if reconciler.let_stand() == DurableChanges::All {
             self.server.let_stand();
         }
-        let mut track_changes = |database: &mut Database| reconciler.attend(database, asker);
+        let mut track_changes = |database: &mut Database| reconciler.attend(database, requester);
         let answers = &mut self.answers;
         self.server.set_epoch(epoch());
         self.server.handle_attended(name, datagram, database, now(), &mut track_changes, answers);
@@ -200,7 +201,7 @@ impl XfrmServer {
     pub(crate) fn carry_on(
         &mut self,
         client: ClientId,
-        database: &mut Database,
+        database: &Database,
         outbox: &mut Outbox,
     ) -> DumpProgress {
         let name = self.name(client);
@@ -265,7 +266,7 @@ impl XfrmServer {
 
     /// Whether some connection of a client's process listens for acquires or expiries, as those of
     /// IKE daemons do.
-    fn asker(&self, client: ClientId) -> Requester {
+    fn requester(&self, client: ClientId) -> Requester {
         let Some(asks) = self.clients.get(&client) else { return Requester::Operator };
         let told = netlink::Groups::ACQUIRE | netlink::Groups::EXPIRE;
         let listens = |other: &Identity| {

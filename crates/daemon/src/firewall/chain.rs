@@ -44,7 +44,7 @@ pub(super) struct Sorted {
 /// A run that was parted, and what has to be known to take that back.
 #[derive(Debug)]
 pub(super) struct RunSplit {
-    around: SplitPoint,
+    context: SplitPoint,
     side: RunSide,
     /// Where the run is, and the part of it that has moved out.
     run: usize,
@@ -149,8 +149,8 @@ impl Chain {
         let other = at.checked_sub(1).and_then(|other| self.runs.get(other)).map(ends);
         let run =
             self.runs.get_mut(at).filter(|run| run.first < place).ok_or(PlacementError::Parted)?;
-        let around = SplitPoint { run: run.ends(), other, place };
-        let parts = before.parts(spd, around);
+        let context = SplitPoint { run: run.ends(), other, place };
+        let parts = before.parts(spd, context);
         let (last, first) = match (parts.last, parts.first) {
             (Some(last), Some(first)) => (last, first),
             // Nobody stands on one side any more.
@@ -166,7 +166,7 @@ impl Chain {
         };
         let (side, start) = parts.smaller(last, first);
         let mut moved = Run::new(run.outcome, start);
-        for (place, alternatives) in before.side(spd, around, side) {
+        for (place, alternatives) in before.side(spd, context, side) {
             take(run, &alternatives)?;
             put(&mut moved, &alternatives);
             moved.reach(place);
@@ -182,19 +182,19 @@ impl Chain {
             }
         };
         self.runs.insert(moved_to, moved);
-        Ok(Some(RunSplit { around, side, run, moved: moved_to }))
+        Ok(Some(RunSplit { context, side, run, moved: moved_to }))
     }
 
     /// Takes a parting back, of which the kernel has done nothing.
-    pub(super) fn undo_part(&mut self, parting: &RunSplit, before: &PoliciesBefore<'_>, spd: &Spd) {
-        let Some(run) = self.runs.get_mut(parting.run) else { return };
-        let moved: Vec<_> = before.side(spd, parting.around, parting.side).collect();
+    pub(super) fn undo_part(&mut self, split: &RunSplit, before: &PoliciesBefore<'_>, spd: &Spd) {
+        let Some(run) = self.runs.get_mut(split.run) else { return };
+        let moved: Vec<_> = before.side(spd, split.context, split.side).collect();
         let moved = || moved.iter().flat_map(|(_place, alternatives)| alternatives);
         moved().for_each(|alternative| run.group(alternative).0.revert());
         put(run, moved());
         moved().for_each(|alternative| run.group(alternative).0.forget());
-        run.restore(parting.around.run);
-        self.runs.remove(parting.moved);
+        run.restore(split.context.run);
+        self.runs.remove(split.moved);
     }
 
     /// Where the run of a new policy is, which is made if there is none.

@@ -65,12 +65,12 @@ pub(super) fn upper(selector: &Selector, version: Version, outcome: Outcome) -> 
 }
 
 /// The chains, with the policies as they are laid out.
-pub(super) fn chains(around: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
+pub(super) fn chains(context: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
     let [way, main] = [PolicyKind::Sub, PolicyKind::Main].map(|kind| ChainKind::Way.chain(kind));
     let jump = |to| Rule { verdict: Verdict::Jump(to), ..accept(Vec::new()) };
     let mut of_sub = layout.rules(ChainKind::Way, PolicyKind::Sub);
     of_sub.push(jump(main));
-    let mut leaving: Vec<_> = rules::leaving(around).collect();
+    let mut leaving: Vec<_> = rules::leaving(context).collect();
     leaving.push(jump(way));
     let chain = |name, hook, rules| Chain { name, hook, rules };
     vec![

@@ -133,8 +133,8 @@ fn end(selector: &Selector, template: &Template) -> Option<Prefix> {
 }
 
 /// The chains around those of the policies.
-pub(super) fn chains(around: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
-    if !around.parts.contains(&ChainKind::WholeIn) {
+pub(super) fn chains(context: &RulesetContext, layout: &RulesetState) -> Vec<Chain> {
+    if !context.parts.contains(&ChainKind::WholeIn) {
         return Vec::new();
     }
     let inner = |name, rules| Chain { name, hook: None, rules };
@@ -145,35 +145,35 @@ pub(super) fn chains(around: &RulesetContext, layout: &RulesetState) -> Vec<Chai
     let mut chains: Vec<_> =
         [ChainKind::WholeIn, ChainKind::WholeForward].into_iter().flat_map(of_part).collect();
     chains.extend([
-        inner("in-fragments", to_host(around).collect()),
+        inner("in-fragments", to_host(context).collect()),
         inner("fwd-fragments", judged(ChainKind::WholeForward, ChainKind::Forward).into()),
-        Chain { name: "fragments", hook: Some(Hook::Fragments), rules: first(around).collect() },
+        Chain { name: "fragments", hook: Some(Hook::Fragments), rules: first(context).collect() },
     ]);
     chains
 }
 
 /// What no fragment is ends first.
-fn first(around: &RulesetContext) -> impl Iterator<Item = Rule> {
+fn first(context: &RulesetContext) -> impl Iterator<Item = Rule> {
     let passes = [
         vec![Condition::version(Version::V4), Condition::whole(Version::V4)],
         vec![Condition::version(Version::V6), Condition::whole(Version::V6)],
-        vec![Condition::came_by(&around.tun)],
+        vec![Condition::came_by(&context.tun)],
         vec![Condition::came_by("lo")],
     ];
     let to_host = TO_HOST.map(|kind| goto(vec![Condition::goes_to(kind)], "in-fragments"));
     // What the host's stack is kept out of is judged by their router.
-    let inline = around.inline.iter().map(|device| accept(vec![Condition::came_by(device)]));
+    let inline = context.inline.iter().map(|device| accept(vec![Condition::came_by(device)]));
     let forwarded = goto(Vec::new(), "fwd-fragments");
     passes.map(accept).into_iter().chain(to_host).chain(inline).chain([forwarded])
 }
 
-fn to_host(around: &RulesetContext) -> impl Iterator<Item = Rule> {
+fn to_host(context: &RulesetContext) -> impl Iterator<Item = Rule> {
     let exempt = [
         vec![Condition::protocol(ESP)],
         vec![Condition::version(Version::V4), Condition::protocol(AH)],
         vec![Condition::version(Version::V6), Condition::fragment_of(AH)],
     ];
-    let exempt = exempt.into_iter().chain(rules::ports(around)).map(accept);
+    let exempt = exempt.into_iter().chain(rules::ports(context)).map(accept);
     exempt.chain(judged(ChainKind::WholeIn, ChainKind::In))
 }
 

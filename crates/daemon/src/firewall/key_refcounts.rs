@@ -119,13 +119,15 @@ mod tests {
 
     #[test]
     fn key_refcounts_shrink_and_keep_other_keys() {
-        let mut tally = KeyRefcounts::new(4);
+        let mut refcounts = KeyRefcounts::new(4);
         let key = |number: u32| number.to_be_bytes();
-        (0..10_000).for_each(|number| assert!(tally.put(&key(number))));
-        (100..10_000).for_each(|number| assert_eq!(tally.take(&key(number)), Some(true)));
-        assert_eq!(tally.len(), 100);
-        assert!((0..100).all(|number| tally.has(&key(number))));
-        let KeyRefcounts::Two(counts) = tally else { panic!("keys of four bytes lie in eight") };
+        (0..10_000).for_each(|number| assert!(refcounts.put(&key(number))));
+        (100..10_000).for_each(|number| assert_eq!(refcounts.take(&key(number)), Some(true)));
+        assert_eq!(refcounts.len(), 100);
+        assert!((0..100).all(|number| refcounts.has(&key(number))));
+        let KeyRefcounts::Two(counts) = refcounts else {
+            panic!("keys of four bytes lie in eight")
+        };
         assert!(counts.capacity() < 10_000 / SPARSE, "{}", counts.capacity());
     }
 }

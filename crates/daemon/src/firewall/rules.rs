@@ -96,25 +96,25 @@ pub(super) fn tail(spd: &Spd, part: ChainKind) -> usize {
 
 /// The table for the policies of `spd`, as they are laid out, with these sets.
 pub(super) fn table(
-    around: &RulesetContext,
+    context: &RulesetContext,
     spd: &Spd,
     layout: &RulesetState,
     sets: Vec<Set>,
 ) -> Table {
-    let of_guard = first(around).flat_map(|(part, hook, first)| {
+    let of_guard = first(context).flat_map(|(part, hook, first)| {
         let default = spd.defaults().of(part.direction());
         let [main, sub] = policies(layout, default, part);
         entered(hook, first, main, sub)
     });
-    let of_way = around.parts.contains(&ChainKind::Way).then(|| divert::chains(around, layout));
-    let of_fragments = fragments::chains(around, layout);
+    let of_way = context.parts.contains(&ChainKind::Way).then(|| divert::chains(context, layout));
+    let of_fragments = fragments::chains(context, layout);
     let chains = of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect();
-    Table { sets, ..empty(around, chains) }
+    Table { sets, ..empty(context, chains) }
 }
 
 /// A table that drops all but what is exempt.
-pub(super) fn closed(around: &RulesetContext) -> Table {
-    let of_guard = first(around).flat_map(|(part, hook, first)| {
+pub(super) fn closed(context: &RulesetContext) -> Table {
+    let of_guard = first(context).flat_map(|(part, hook, first)| {
         let reason = match part.direction() {
             Direction::In | Direction::Forward => DropReason::InTemplateMismatch,
             Direction::Out => DropReason::OutUnprotected,
@@ -123,37 +123,37 @@ pub(super) fn closed(around: &RulesetContext) -> Table {
         entered(hook, first, main, sub)
     });
     // What has no way into the TUN yet is dropped.
-    let nothing = RulesetState::empty(around.parts);
-    let of_way = around.parts.contains(&ChainKind::Way).then(|| divert::chains(around, &nothing));
-    let of_fragments = fragments::chains(around, &nothing);
-    empty(around, of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect())
+    let nothing = RulesetState::empty(context.parts);
+    let of_way = context.parts.contains(&ChainKind::Way).then(|| divert::chains(context, &nothing));
+    let of_fragments = fragments::chains(context, &nothing);
+    empty(context, of_guard.chain(of_way.into_iter().flatten()).chain(of_fragments).collect())
 }
 
 /// The table's name.
-pub(super) fn name(around: &RulesetContext) -> String {
-    format!("{NAME}{}", around.tun)
+pub(super) fn name(context: &RulesetContext) -> String {
+    format!("{NAME}{}", context.tun)
 }
 
-fn empty(around: &RulesetContext, chains: Vec<Chain>) -> Table {
+fn empty(context: &RulesetContext, chains: Vec<Chain>) -> Table {
     let counters = REASONS.iter().map(|reason| reason.as_str()).collect();
-    Table { name: name(around), counters, sets: Vec::new(), chains }
+    Table { name: name(context), counters, sets: Vec::new(), chains }
 }
 
 /// What stands before all policies.
-fn first(around: &RulesetContext) -> impl Iterator<Item = (ChainKind, Hook, Vec<Rule>)> {
-    let by_tun = accept(vec![Condition::came_by(&around.tun)]);
-    let exempt = std::iter::once(by_tun.clone()).chain(exempt(around)).collect();
-    let leaving = leaving(around).collect();
+fn first(context: &RulesetContext) -> impl Iterator<Item = (ChainKind, Hook, Vec<Rule>)> {
+    let by_tun = accept(vec![Condition::came_by(&context.tun)]);
+    let exempt = std::iter::once(by_tun.clone()).chain(exempt(context)).collect();
+    let leaving = leaving(context).collect();
     let all = [
         (ChainKind::In, Hook::Input, exempt),
         (ChainKind::Forward, Hook::Forward, vec![by_tun]),
         (ChainKind::Out, Hook::Postrouting, leaving),
     ];
-    all.into_iter().filter(|(part, _hook, _rules)| around.parts.contains(part))
+    all.into_iter().filter(|(part, _hook, _rules)| context.parts.contains(part))
 }
 
 /// What reaches the host whatever the policies say.
-fn exempt(around: &RulesetContext) -> impl Iterator<Item = Rule> {
+fn exempt(context: &RulesetContext) -> impl Iterator<Item = Rule> {
     let ah_in_v6 = [Condition::version(Version::V6), Condition::network_byte(6, AH)];
     let once = [
         vec![Condition::came_by("lo")],
@@ -163,20 +163,20 @@ fn exempt(around: &RulesetContext) -> impl Iterator<Item = Rule> {
         // The first fragment has all headers and is judged; without it the others are nothing.
         vec![Condition::version(Version::V6), Condition::later_fragment()],
     ];
-    once.into_iter().chain(ports(around)).map(accept).chain(discovery())
+    once.into_iter().chain(ports(context)).map(accept).chain(discovery())
 }
 
 /// UDP to IKE's ports and to those of ESP in UDP.
-pub(super) fn ports(around: &RulesetContext) -> impl Iterator<Item = Vec<Condition>> {
+pub(super) fn ports(context: &RulesetContext) -> impl Iterator<Item = Vec<Condition>> {
     let port = |port: &u16| Condition::upper_pair(2, *port, u16::MAX);
-    around.ports.iter().map(move |to| vec![Condition::protocol(UDP), port(to)])
+    context.ports.iter().map(move |to| vec![Condition::protocol(UDP), port(to)])
 }
 
 /// What leaves whatever the policies say, what there is most of first. What is forwarded is judged
 /// as well: rules that stand before ours may lead it past the TUN.
-pub(super) fn leaving(around: &RulesetContext) -> impl Iterator<Item = Rule> {
-    let ours = Condition::mark(around.mark, u32::MAX);
-    let once = [ours, Condition::leaves_by(&around.tun), Condition::leaves_by("lo")];
+pub(super) fn leaving(context: &RulesetContext) -> impl Iterator<Item = Rule> {
+    let ours = Condition::mark(context.mark, u32::MAX);
+    let once = [ours, Condition::leaves_by(&context.tun), Condition::leaves_by("lo")];
     once.into_iter().map(|condition| accept(vec![condition])).chain(discovery())
 }
 

@@ -263,15 +263,15 @@ impl RulesetState {
     /// Takes back what [`RulesetState::part`] has done, if the kernel has done nothing of it.
     pub(super) fn undo_part(
         &mut self,
-        parting: Option<RunSplit>,
+        split: Option<RunSplit>,
         changes: &[PolicyChange],
         at: usize,
         spd: &Spd,
     ) {
         let item = self.items(changes)[at];
         let before = PoliciesBefore::of(changes, item.of());
-        if let Some(parting) = parting {
-            self.chain(item).undo_part(&parting, &before, spd);
+        if let Some(split) = split {
+            self.chain(item).undo_part(&split, &before, spd);
         }
     }
 

@@ -90,10 +90,10 @@ impl<'a> PoliciesBefore<'a> {
     }
 
     /// How a place parts a run; `spd` is what the changes led to.
-    pub(super) fn parts(&self, spd: &Spd, around: SplitPoint) -> RunParts {
+    pub(super) fn parts(&self, spd: &Spd, context: SplitPoint) -> RunParts {
         let mut parts = RunParts::default();
-        for (place, _entry) in self.policies(spd, around) {
-            if place <= around.place {
+        for (place, _entry) in self.policies(spd, context) {
+            if place <= context.place {
                 parts.before += 1;
                 parts.last = parts.last.max(Some(place));
             } else {
@@ -108,27 +108,27 @@ impl<'a> PoliciesBefore<'a> {
     pub(super) fn side<'s>(
         &'s self,
         spd: &'s Spd,
-        around: SplitPoint,
+        context: SplitPoint,
         side: RunSide,
     ) -> impl Iterator<Item = (Place, Vec<Alternative>)> + 's {
         let is_meant = move |place: Place| match side {
-            RunSide::PoliciesBefore => place <= around.place,
-            RunSide::Behind => place > around.place,
+            RunSide::PoliciesBefore => place <= context.place,
+            RunSide::Behind => place > context.place,
         };
-        let meant = self.policies(spd, around).filter(move |(place, _entry)| is_meant(*place));
+        let meant = self.policies(spd, context).filter(move |(place, _entry)| is_meant(*place));
         meant.map(|(place, entry)| (place, rules::of_policy(self.of.0, &entry.policy()).1))
     }
 
     fn policies<'s>(
         &'s self,
         spd: &'s Spd,
-        around: SplitPoint,
+        context: SplitPoint,
     ) -> impl Iterator<Item = (Place, &'s PolicyEntry)> + 's {
         let is_of = |entry: &&PolicyEntry| is_of(entry, self.of);
         let is_as_it_was = |entry: &&PolicyEntry| !self.stood.contains_key(&entry.place());
         let stayed = spd.iter().map(|entry| &**entry).filter(is_of).filter(is_as_it_was);
         let gone = self.stood.values().copied().flatten();
         let all = stayed.chain(gone).map(|entry| (entry.place(), entry));
-        all.filter(move |(place, _entry)| around.hold(*place))
+        all.filter(move |(place, _entry)| context.hold(*place))
     }
 }

@@ -40,7 +40,7 @@ fn firewall_installed_in_pieces_drops_until_complete() {
     for (host, last) in [(1, Verdict::Drop), (200, Verdict::Accept)] {
         let database = blocking();
         let filter = Narrow { packet: to(host), ..Narrow::default() };
-        let guard = Firewall::install(filter, around(), &database.current().spd).unwrap();
+        let guard = Firewall::install(filter, context(), &database.current().spd).unwrap();
         assert_eq!(*guard.filter.judged.borrow(), [Verdict::Drop, last]);
     }
 }
@@ -58,10 +58,10 @@ fn firewall_incomplete_is_removed_unless_replacing() {
         let packet = packet(to[0].into(), to[1].into(), 17, &[0; 8]);
         let mut filter = Narrow { packet, too_many: Some(1), ..Narrow::default() };
         if was_there {
-            filter.replica.install(&rules::closed(&around())).unwrap();
+            filter.replica.install(&rules::closed(&context())).unwrap();
         }
         let judged = Rc::clone(&filter.judged);
-        let error = Firewall::install(filter, around(), spd).unwrap_err();
+        let error = Firewall::install(filter, context(), spd).unwrap_err();
         assert!(matches!(error, Error::TooLong { .. }), "{error}");
         assert_eq!(*judged.borrow(), seen, "{was_there}");
     }
@@ -94,7 +94,7 @@ fn blocking() -> Database {
     database
 }
 
-fn around() -> RulesetContext {
+fn context() -> RulesetContext {
     RulesetContext {
         tun: "tun9".to_owned(),
         mark: 7,
@@ -249,7 +249,7 @@ fn removed_firewall_is_restored_in_pieces() {
     let [source, to] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0, 1)];
     let packet = packet(source.into(), to.into(), 17, &[0; 8]);
     let filter = Narrow { packet, ..Narrow::default() };
-    let mut guard = Firewall::install(filter, around(), spd).unwrap();
+    let mut guard = Firewall::install(filter, context(), spd).unwrap();
     let name = guard.name.clone();
     guard.filter.remove(&name).unwrap();
     guard.follow(spd).unwrap();

@@ -222,12 +222,12 @@ impl Gateway {
         let stored = &mut descriptors;
         let workers = match &inline_devices {
             None => {
-                let beside = workers::WorkerAttachments { bay, af_xdp: af_xdp.as_ref() };
-                workers::open_all(config, tun, &database, &around, &sender, beside, stored)?
+                let attachments = workers::WorkerAttachments { bay, af_xdp: af_xdp.as_ref() };
+                workers::open_all(config, tun, &database, &around, &sender, attachments, stored)?
             }
             Some(inline_devices) => {
-                let beside = inline::InlineAttachments { devices: inline_devices, bay };
-                inline::open(config, beside, tun, &database, &around, &sender, stored)
+                let attachments = inline::InlineAttachments { devices: inline_devices, bay };
+                inline::open(config, attachments, tun, &database, &around, &sender, stored)
                     .context(KEPT_OUT)?
             }
         };

@@ -44,14 +44,14 @@ pub(super) fn take_over(
     supervisor.declare_written(&sandbox::written(path, &config))?;
     let (mut successor, mut descriptors) = Successor::ask(before, &config)?;
     let built = build_successor(path, &config, &mut successor, &mut descriptors);
-    let (opening, stat, mut control) = match built {
+    let (prepared, stat, mut control) = match built {
         Ok(built) => built,
         Err(error) => {
             successor.refuse(&error);
             return Err(error);
         }
     };
-    let PreparedGateway { mut gateway, mut workers } = opening;
+    let PreparedGateway { mut gateway, mut workers } = prepared;
     let programs = workers.programs.clone();
     let in_charge = || {
         workers.take_up()?;
@@ -62,7 +62,7 @@ pub(super) fn take_over(
     let TakenOver { client, rested, waiting, left } = taken;
     gateway.reconciler.replace_witness();
     if let Some(control) = &mut control {
-        control.take_seats(&mut gateway.serving())?;
+        control.take_sessions_over(&mut gateway.serving())?;
     }
     if !waiting.is_empty() {
         // They wait only while workers know of acquires.
@@ -113,10 +113,10 @@ fn build_successor(
     let destinations = successor.destinations();
     let parts =
         GatewayParts { poller, database, store, devices, reload, descriptors, xfrm, destinations };
-    let mut opening = Gateway::open(config, parts, PreviousGateway::Runs)?;
-    opening.gateway.drops.push(successor.drops());
-    opening.gateway.tunnels = tunnels;
-    Ok((opening, stat, control))
+    let mut prepared = Gateway::open(config, parts, PreviousGateway::Runs)?;
+    prepared.gateway.drops.push(successor.drops());
+    prepared.gateway.tunnels = tunnels;
+    Ok((prepared, stat, control))
 }
 
 fn tell(outbox: &mut Outbox, client: ClientId, answer: &upgrade::Answer) {

@@ -137,10 +137,10 @@ pub(crate) fn open_all(
     database: &Database,
     around: &HostContext,
     events: &Events,
-    beside: WorkerAttachments<'_>,
+    attachments: WorkerAttachments<'_>,
     descriptors: &mut DescriptorStore,
 ) -> anyhow::Result<PreparedWorkers> {
-    let WorkerAttachments { bay, af_xdp } = beside;
+    let WorkerAttachments { bay, af_xdp } = attachments;
     let mut resolver = af_xdp.map(|af_xdp| af_xdp.resolver(config)).transpose()?;
     let ports = udp_ports(config, descriptors)?;
     let source_ports = source_ports()?;
@@ -158,8 +158,8 @@ pub(crate) fn open_all(
             let engine = Worker::new(settings, &database.published())?;
             let host = Box::new(Fitted::new(queue));
             let wire = wire(config, &ports, share, descriptors)?;
-            let beside = af_xdp.zip(resolver.as_ref());
-            let (wire, talk) = with_express(wire, beside, cpu, descriptors)?;
+            let attachments = af_xdp.zip(resolver.as_ref());
+            let (wire, talk) = with_express(wire, attachments, cpu, descriptors)?;
             let lane = Lane::new(host, wire, engine, events.clone())?;
             if let Some((resolver, talk)) = resolver.as_mut().zip(talk) {
                 resolver.add(ResolvedWorker { talk, waker: lane.waker() });

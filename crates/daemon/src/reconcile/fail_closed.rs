@@ -1,7 +1,7 @@
 //! What the policies of the last run protected stays refused until somebody decides anew.
 //!
 //! Policies that programs put in, as an IKE daemon does, are gone with the process, and come again
-//! when the daemon has negotiated anew. So the gateway writes them down ([`portrait`],
+//! when the daemon has negotiated anew. So the gateway writes them down ([`saved`],
 //! [`policy_saver`]), and the next run puts what files do not say into its databases as *held*
 //! policies ([`PolicyFlags::HELD`]): who protected or blocked now blocks, who let pass passes. So
 //! routes, guard and workers know of them like of any other policy. One goes when a policy of its
@@ -58,7 +58,7 @@ pub(crate) fn take_up(
     }
     match saved_policies::read(directory) {
         Ok(None) => 0,
-        Ok(Some(portrait)) => hold(database, &portrait, files),
+        Ok(Some(saved)) => hold(database, &saved, files),
         Err(error) => {
             tracing::error!("{}", unreadable(directory, &error, at_start));
             hold(database, &SavedPolicies::unknown(), files)
@@ -71,7 +71,7 @@ pub(crate) fn take_up(
 /// # Errors
 /// Why it is not known.
 pub(crate) fn is_known(directory: &Path) -> io::Result<bool> {
-    saved_policies::read(directory).map(|portrait| portrait.is_some())
+    saved_policies::read(directory).map(|saved| saved.is_some())
 }
 
 /// Nothing of the last run is to be held any more.
@@ -98,19 +98,19 @@ pub(crate) fn unreadable(directory: &Path, error: &io::Error, at_start: AtStart)
 }
 
 /// The same, of a portrait that was read.
-pub(crate) fn hold(database: &mut Database, portrait: &SavedPolicies, files: PolicyFiles) -> usize {
+pub(crate) fn hold(database: &mut Database, saved: &SavedPolicies, files: PolicyFiles) -> usize {
     let is_meant = |policy: &&SavedPolicy| match (policy.origin, files) {
         (PolicyOrigin::Programs, _) | (PolicyOrigin::PolicyFiles, PolicyFiles::AreFaulty) => true,
         (PolicyOrigin::PolicyFiles, PolicyFiles::Decide) => false,
     };
     let said = database.current().spd.defaults();
-    let defaults = closed(said, portrait, files);
+    let defaults = closed(said, saved, files);
     if defaults != said {
         tracing::warn!(
             "all is refused that no policy is for, as in the last run a program said so: `uxfrm xfrm policy setdefault` says otherwise"
         );
     }
-    let meant: Vec<_> = portrait.policies.iter().filter(is_meant).collect();
+    let meant: Vec<_> = saved.policies.iter().filter(is_meant).collect();
     let passing = passing(database);
     let are_few = passing.len().saturating_mul(meant.len()) <= MOST_COMPARED;
     let mut held = 0;
@@ -133,9 +133,9 @@ pub(crate) fn hold(database: &mut Database, portrait: &SavedPolicies, files: Pol
 }
 
 /// The defaults with those that a program had set to block.
-fn closed(now: Defaults, portrait: &SavedPolicies, files: PolicyFiles) -> Defaults {
+fn closed(now: Defaults, saved: &SavedPolicies, files: PolicyFiles) -> Defaults {
     let of = |direction: Direction| {
-        let blocks = portrait.defaults.iter().any(|(blocked, origin)| {
+        let blocks = saved.defaults.iter().any(|(blocked, origin)| {
             *blocked == direction
                 && (*origin == PolicyOrigin::Programs || files == PolicyFiles::AreFaulty)
         });
@@ -240,13 +240,13 @@ fn short(selector: &Selector) -> String {
 
 /// What `uxfrm check` says of it, line by line; nothing where nothing is known.
 pub(crate) fn describe(directory: &Path, at_start: AtStart) -> Vec<String> {
-    let portrait = match saved_policies::read(directory) {
+    let saved = match saved_policies::read(directory) {
         Ok(None) => return Vec::new(),
-        Ok(Some(portrait)) => portrait,
+        Ok(Some(saved)) => saved,
         Err(error) => return vec![unreadable(directory, &error, at_start)],
     };
     let of_programs = || {
-        let all = portrait.policies.iter().filter(|policy| policy.origin == PolicyOrigin::Programs);
+        let all = saved.policies.iter().filter(|policy| policy.origin == PolicyOrigin::Programs);
         all.filter(|policy| policy.verdict == Verdict::Refuse)
     };
     let (live, held) = of_programs().partition::<Vec<_>, _>(|policy| !policy.is_held);

@@ -65,13 +65,13 @@ mod tests {
     }
 
     /// Looks every 200 ms, as the gateway does.
-    fn tries(retrial: &mut Retry, looks: std::ops::Range<u64>, reason: i32) -> (usize, usize) {
-        let due = |retrial: &Retry, look: &u64| retrial.is_due(at(look * 200));
+    fn tries(retry: &mut Retry, looks: std::ops::Range<u64>, reason: i32) -> (usize, usize) {
+        let due = |retry: &Retry, look: &u64| retry.is_due(at(look * 200));
         let mut counts = (0, 0);
         for look in looks {
-            if due(retrial, &look) {
+            if due(retry, &look) {
                 counts.0 += 1;
-                counts.1 += usize::from(retrial.fail(reason, at(look * 200)));
+                counts.1 += usize::from(retry.fail(reason, at(look * 200)));
             }
         }
         counts
@@ -79,36 +79,36 @@ mod tests {
 
     #[test]
     fn retry_backs_off_and_logs_reason_once() {
-        let mut retrial = Retry::default();
-        assert!(!retrial.is_due(at(0)) && !retrial.succeed());
-        retrial.owe(at(0));
+        let mut retry = Retry::default();
+        assert!(!retry.is_due(at(0)) && !retry.succeed());
+        retry.owe(at(0));
         // At 0, 0.4, 1.2, 2.8, 6, 12.4, 20.4, 28.4 … s.
-        assert_eq!(tries(&mut retrial, 0..5 * 13, 12), (6, 1));
-        assert_eq!(tries(&mut retrial, 5 * 13..5 * 93, 12), (10, 0));
-        assert_eq!(tries(&mut retrial, 5 * 93..5 * 103, 90), (1, 1), "another reason");
-        assert!(retrial.succeed());
-        assert!(!retrial.is_due(at(200_000)));
+        assert_eq!(tries(&mut retry, 0..5 * 13, 12), (6, 1));
+        assert_eq!(tries(&mut retry, 5 * 13..5 * 93, 12), (10, 0));
+        assert_eq!(tries(&mut retry, 5 * 93..5 * 103, 90), (1, 1), "another reason");
+        assert!(retry.succeed());
+        assert!(!retry.is_due(at(200_000)));
     }
 
     #[test]
     fn retry_runs_at_once_on_change_only() {
-        let mut retrial = Retry::default();
-        retrial.hurry(at(0));
-        assert!(!retrial.is_due(at(0)), "there is nothing to try");
-        retrial.owe(at(0));
-        tries(&mut retrial, 0..5 * 13, 12);
-        retrial.owe(at(13_000));
-        assert!(!retrial.is_due(at(13_000)));
-        retrial.hurry(at(13_000));
-        assert!(retrial.is_due(at(13_000)));
-        assert!(!retrial.fail(12, at(13_000)), "it was told of");
-        assert!(retrial.is_due(at(13_400)));
+        let mut retry = Retry::default();
+        retry.hurry(at(0));
+        assert!(!retry.is_due(at(0)), "there is nothing to try");
+        retry.owe(at(0));
+        tries(&mut retry, 0..5 * 13, 12);
+        retry.owe(at(13_000));
+        assert!(!retry.is_due(at(13_000)));
+        retry.hurry(at(13_000));
+        assert!(retry.is_due(at(13_000)));
+        assert!(!retry.fail(12, at(13_000)), "it was told of");
+        assert!(retry.is_due(at(13_400)));
     }
 
     #[test]
     fn retry_success_at_first_try_logs_nothing() {
-        let mut retrial = Retry::default();
-        retrial.owe(at(0));
-        assert!(!retrial.succeed());
+        let mut retry = Retry::default();
+        retry.owe(at(0));
+        assert!(!retry.succeed());
     }
 }

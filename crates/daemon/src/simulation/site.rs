@@ -257,10 +257,9 @@ impl Site {
         let config = Config::parse("simulation", "")?;
         let plan = TunnelSpec::read(&config)?;
         let reload = Reload::new(&self.batch, config, FileOwned::all(&database), plan);
-        let portrait =
-            self.policies.as_deref().map(|text| SavedPolicies::parse(text).expect("whole"));
-        if let Some(portrait) = portrait {
-            fail_closed::hold(&mut database, &portrait, PolicyFiles::Decide);
+        let saved = self.policies.as_deref().map(|text| SavedPolicies::parse(text).expect("whole"));
+        if let Some(saved) = saved {
+            fail_closed::hold(&mut database, &saved, PolicyFiles::Decide);
         }
         crate::reconcile::databases::reserve(&mut database, &mut store)?;
         let snapshot = database.snapshot();
@@ -297,8 +296,8 @@ impl Site {
     /// Writes down what the policies protect now.
     pub(super) fn write_policies_down(&mut self) {
         let Some(run) = &self.run else { return };
-        let portrait = SavedPolicies::of(&run.database.snapshot().spd, run.reload.written());
-        self.policies = Some(portrait.to_text());
+        let saved = SavedPolicies::of(&run.database.snapshot().spd, run.reload.written());
+        self.policies = Some(saved.to_text());
     }
 
     fn workers_of(&self, seed: u64, database: &Database) -> anyhow::Result<Vec<Worker>> {

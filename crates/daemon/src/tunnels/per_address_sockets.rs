@@ -27,7 +27,7 @@ impl TunnelService {
     /// one of their own address there.
     pub(super) fn open_per_address(&mut self) {
         self.wide.retain(|wide| self.ports.find(&wide.port.identity).is_ok());
-        let wanted = nearer(&self.ports, &self.tunnels);
+        let wanted = per_address(&self.ports, &self.tunnels);
         let mut changes: Vec<Change> = self.unwanted(&wanted).map(Change::Leave).collect();
         let new = wanted.into_iter().filter(|identity| !self.listens(identity));
         changes.extend(new.filter_map(|identity| self.open_per_address_socket(identity)));
@@ -58,7 +58,7 @@ impl TunnelService {
         let wide = self.wide.iter().find(|wide| covers(&wide.port.identity, &identity))?;
         let of_all = Source::Datagrams(wide.port.identity);
         let (_, counts) = self.sockets.iter().find(|(source, _)| *source == of_all)?;
-        let port = sockets::nearer(wide, identity.local)
+        let port = sockets::per_address(wide, identity.local)
             .inspect_err(|error| tracing::debug!(%error, ?identity, "no socket of one address"))
             .ok()?;
         let source = Source::Datagrams(identity);
@@ -73,7 +73,7 @@ pub(super) fn covers(wide: &PortIdentity, one: &PortIdentity) -> bool {
 
 /// The receive ports for all addresses at those of tunnels that send to their number: mostly these
 /// receive there, too.
-fn nearer(ports: &Ports, tunnels: &Tunnels) -> Vec<PortIdentity> {
+fn per_address(ports: &Ports, tunnels: &Tunnels) -> Vec<PortIdentity> {
     let mut found = Vec::new();
     for Port { identity, .. } in ports.iter().filter(|port| port.identity.local.is_unspecified()) {
         for config in tunnels.iter().map(|tunnel| tunnel.config()) {
@@ -134,7 +134,7 @@ mod tests {
             (1, Some(7777)),
             (1, Some(8888)),
         ];
-        let found = nearer(&ports, &tunnels(&ends));
+        let found = per_address(&ports, &tunnels(&ends));
         let found: Vec<_> = found.iter().map(|one| (one.local.to_string(), one.port)).collect();
         assert_eq!(found, [("192.0.2.1".to_owned(), 5555), ("192.0.2.2".to_owned(), 5555)]);
     }
@@ -142,6 +142,6 @@ mod tests {
     #[test]
     fn per_address_sockets_are_limited() {
         let ends: Vec<_> = (1..=200).map(|local| (local, Some(5555))).collect();
-        assert_eq!(nearer(&ports(&[(5555, None)]), &tunnels(&ends)).len(), MOST);
+        assert_eq!(per_address(&ports(&[(5555, None)]), &tunnels(&ends)).len(), MOST);
     }
 }

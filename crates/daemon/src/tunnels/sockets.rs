@@ -147,7 +147,7 @@ pub(super) fn wide(port: ReceivePort, socket: &Udp) -> Option<WildcardPort> {
 }
 
 /// The socket of a port for all addresses at one of them.
-pub(super) fn nearer(wide: &WildcardPort, address: IpAddr) -> io::Result<Box<dyn Port>> {
+pub(super) fn per_address(wide: &WildcardPort, address: IpAddr) -> io::Result<Box<dyn Port>> {
     let socket = wide.site.at(address)?;
     allow(&wide.port, &socket)?;
     Ok(Box::new(socket))

@@ -153,8 +153,8 @@ pub(super) struct SessionHandover {
 }
 
 impl From<SavedSession> for SessionHandover {
-    fn from(seat: SavedSession) -> Self {
-        let SavedSession { identity, permitted, unknown, overrun } = seat;
+    fn from(session: SavedSession) -> Self {
+        let SavedSession { identity, permitted, unknown, overrun } = session;
         let Identity { port, groups, options, dialect, process: _ } = identity;
         Self { port, groups, options, dialect: dialect as u32, permitted, unknown, overrun }
     }

@@ -223,34 +223,34 @@ impl Upgrade {
     /// When workers that came to rest can't go on.
     pub(crate) fn hand_over(
         &mut self,
-        mut handing: HandoverSource<'_>,
+        mut source: HandoverSource<'_>,
     ) -> anyhow::Result<Option<(ClientId, Answer)>> {
         let Some(OngoingUpgrade { client, link: Some(link), .. }) = &self.under_way else {
             return Ok(None);
         };
-        let prepared = match prepare(*client, link, &mut handing) {
+        let prepared = match prepare(*client, link, &mut source) {
             Ok(prepared) => prepared,
             Err(why) => {
                 self.give_up(format!("{why:#}: the gateway runs on as it was"));
                 return Ok(None);
             }
         };
-        let resolver = handing.resolver.take().map(Running::halt).transpose()?.flatten();
+        let resolver = source.resolver.take().map(Running::halt).transpose()?.flatten();
         let rested = now();
-        let mut paused = halt(handing.workers)?;
+        let mut paused = halt(source.workers)?;
         link.be_patient_for(REST)?;
-        let told = pause_carriers(&mut handing, &mut paused)
+        let told = pause_carriers(&mut source, &mut paused)
             .inspect(|()| paused.iter_mut().for_each(Halted::lay_down))
-            .and_then(|()| finish(link, &mut handing, &prepared, &paused, rested));
+            .and_then(|()| finish(link, &mut source, &prepared, &paused, rested));
         let supervisor = self.supervisor.as_ref().context(Obstacle::NoSupervisor.text())?;
         // One that was not told all is not waited for.
         let states = u32::try_from(prepared.states.len()).unwrap_or(u32::MAX);
         let patience = told.as_ref().map_or(Duration::ZERO, |()| REST + REST_OF_A_STATE * states);
         supervisor.await_end(patience).context("the supervisor has ended")?;
-        handing.devices.resume()?;
-        *handing.workers = paused.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
-        *handing.resolver = resolver.map(Halted::resume).transpose()?;
-        handing.tunnels.resume()?;
+        source.devices.resume()?;
+        *source.workers = paused.into_iter().map(Halted::resume).collect::<Result<_, _>>()?;
+        *source.resolver = resolver.map(Halted::resume).transpose()?;
+        source.tunnels.resume()?;
         let why = told.err().map_or_else(
             || "the other process did not take over".to_owned(),
             |error| format!("{error:#}"),
@@ -316,18 +316,17 @@ struct Prepared {
 fn prepare(
     client: ClientId,
     link: &Link,
-    handing: &mut HandoverSource<'_>,
+    source: &mut HandoverSource<'_>,
 ) -> anyhow::Result<Prepared> {
     link.be_patient_for(STEP)?;
     let hello: Hello = manifest::receive(link)?;
-    handing.descriptors.keep("control", handing.control.listener())?;
-    let beside =
-        Beside { tunnels: handing.tunnels.portray()?, devices: handing.devices.portray()? };
+    source.descriptors.keep("control", source.control.listener())?;
+    let beside = Beside { tunnels: source.tunnels.portray()?, devices: source.devices.portray()? };
     let there = [(beside.tunnels.is_some(), TUNNELS), (beside.devices.is_some(), DEVICES)];
     hello.suits(there.into_iter().filter_map(|(is_there, what)| is_there.then_some(what)))?;
-    let states = handing.server.portray_states(handing.database);
+    let states = source.server.portray_states(source.database);
     let carried = carry(&states);
-    let told = answer_all(client, link, handing, beside, (&states, &carried));
+    let told = answer_all(client, link, source, beside, (&states, &carried));
     // One that has refused has ended perhaps before it was told all.
     match manifest::receive(link) {
         Ok(Verdict::Ready) => {
@@ -346,10 +345,10 @@ struct Beside {
 
 /// What is beside the workers rests as they do. What was on its way between workers and devices has
 /// left, or is with the host.
-fn pause_carriers(handing: &mut HandoverSource<'_>, paused: &mut [Halted]) -> anyhow::Result<()> {
-    handing.tunnels.rest()?;
-    handing.devices.rest()?;
-    devices::drain(handing.devices, paused);
+fn pause_carriers(source: &mut HandoverSource<'_>, paused: &mut [Halted]) -> anyhow::Result<()> {
+    source.tunnels.rest()?;
+    source.devices.rest()?;
+    devices::drain(source.devices, paused);
     Ok(())
 }
 
@@ -357,25 +356,28 @@ fn pause_carriers(handing: &mut HandoverSource<'_>, paused: &mut [Halted]) -> an
 fn answer_all(
     client: ClientId,
     link: &Link,
-    handing: &HandoverSource<'_>,
+    source: &HandoverSource<'_>,
     Beside { tunnels, devices }: Beside,
     (states, carried): (&States, &[SaProgress]),
 ) -> anyhow::Result<()> {
-    let HandoverSource { config, database, server, control, descriptors, written, .. } = handing;
+    let HandoverSource { config, database, server, control, descriptors, written, .. } = source;
     let ((tunnels, of_tunnels), (devices, of_devices)) = (tunnels.unzip(), devices.unzip());
     let copies: Vec<_> = [of_tunnels, of_devices].into_iter().flatten().flatten().collect();
-    let seats: Vec<_> = control.seats().collect();
+    let sessions: Vec<_> = control.sessions().collect();
     let named = descriptors.kept().map(|(name, fd)| (name.to_owned(), fd));
-    let sockets = seats.iter().enumerate();
-    let sockets = sockets.filter_map(|(n, seat)| Some((client_name(n), seat.as_ref()?.0)));
+    let sockets = sessions.iter().enumerate();
+    let sockets = sockets.filter_map(|(n, session)| Some((client_name(n), session.as_ref()?.0)));
     let copies = copies.iter().map(|(name, fd)| (name.clone(), fd.as_fd()));
     let (names, fds): (Vec<_>, Vec<_>) = named.chain(sockets).chain(copies).unzip();
     let dropped = DropReason::ALL.iter();
-    let dropped = dropped.map(|why| (why.as_str().to_owned(), handing.drops.of(*why)));
+    let dropped = dropped.map(|why| (why.as_str().to_owned(), source.drops.of(*why)));
     let whole = Manifest {
         version: VERSION,
         descriptors: names,
-        clients: seats.iter().map(|seat| Some(SessionHandover::from(seat.as_ref()?.1))).collect(),
+        clients: sessions
+            .iter()
+            .map(|session| Some(SessionHandover::from(session.as_ref()?.1)))
+            .collect(),
         asked_by: client.0,
         states: carried.to_vec(),
         states_of_files: places(states.iter().map(|(sa, _)| written.has_state(sa))),
@@ -383,11 +385,11 @@ fn answer_all(
         blocks_of_files: blocks(written.defaults()),
         drops: dropped.collect(),
         workers: config.runtime.workers.count().get(),
-        fastest: handing.fastest,
-        destinations: handing.destinations.clone(),
+        fastest: source.fastest,
+        destinations: source.destinations.clone(),
         place: place(config),
         tunnels,
-        tunnels_of_files: Some(handing.plan.portray()),
+        tunnels_of_files: Some(source.plan.portray()),
         devices,
     };
     link.send(&serde_json::to_vec(&whole)?, &fds).context("the other process went away")?;
@@ -398,19 +400,19 @@ fn answer_all(
 /// Tells how far states are now that the workers rest. The successor's are about to run.
 fn finish(
     link: &Link,
-    handing: &mut HandoverSource<'_>,
+    source: &mut HandoverSource<'_>,
     Prepared { states, carried, takes_waiting }: &Prepared,
     paused: &[Halted],
     rested: Moment,
 ) -> anyhow::Result<()> {
-    handing.database.update_all_counts();
-    handing.device_events.extend(handing.events.try_iter());
-    let states = finals(states, carried, handing.device_events);
+    source.database.update_all_counts();
+    source.device_events.extend(source.events.try_iter());
+    let states = finals(states, carried, source.device_events);
     let (waiting, bytes) = match takes_waiting {
         true => QueuedPackets::of(paused),
         false => Default::default(),
     };
-    let (tunnels, devices) = (handing.tunnels.finals(), handing.devices.finals());
+    let (tunnels, devices) = (source.tunnels.finals(), source.devices.finals());
     manifest::send(link, &Finals { states, rested: rested.0, tunnels, devices, waiting })?;
     if bytes.is_empty() {
         return Ok(());

@@ -182,10 +182,11 @@ impl Successor {
         terms: AccessTerms,
     ) -> anyhow::Result<Option<Control>> {
         let Some(listener) = descriptors.take("control") else { return Ok(None) };
-        let seats = std::mem::take(&mut self.manifest.clients).into_iter().enumerate();
+        let sessions = std::mem::take(&mut self.manifest.clients).into_iter().enumerate();
         let mut socket = |place| descriptors.take(&client_name(place));
-        let clients =
-            seats.map(|(place, seat)| Some((socket(place)?, SavedSession::from(seat?)))).collect();
+        let clients = sessions
+            .map(|(place, session)| Some((socket(place)?, SavedSession::from(session?))))
+            .collect();
         Ok(Some(Control::of_sockets(listener, clients, terms)?))
     }
 

@@ -72,28 +72,29 @@ mod tests {
     fn busy_poll_waits_only_for_immediate_follow_ups() {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
-        let mut rhythm = FollowUp { answered: None, several_processors: true, tired: 0, next: 0 };
+        let mut follow_up =
+            FollowUp { answered: None, several_processors: true, tired: 0, next: 0 };
         let (one, other) = (ClientId(1), ClientId(2));
-        assert!(!rhythm.note(one, at(0), at(10)), "its first request");
-        assert!(rhythm.note(one, at(100), at(110)));
-        assert!(!rhythm.note(other, at(120), at(130)));
-        assert!(!rhythm.note(one, at(140), at(150)), "another one was heard in between");
-        assert!(!rhythm.note(one, at(700), at(710)), "it took its time");
-        rhythm.several_processors = false;
-        assert!(!rhythm.note(one, at(720), at(730)));
-        rhythm.several_processors = true;
+        assert!(!follow_up.note(one, at(0), at(10)), "its first request");
+        assert!(follow_up.note(one, at(100), at(110)));
+        assert!(!follow_up.note(other, at(120), at(130)));
+        assert!(!follow_up.note(one, at(140), at(150)), "another one was heard in between");
+        assert!(!follow_up.note(one, at(700), at(710)), "it took its time");
+        follow_up.several_processors = false;
+        assert!(!follow_up.note(one, at(720), at(730)));
+        follow_up.several_processors = true;
         let mut asks = (74_u64..).map(at);
-        let mut sleeps = |rhythm: &mut FollowUp| {
-            asks.by_ref().take_while(|at| !rhythm.note(one, *at, *at)).count()
+        let mut sleeps = |follow_up: &mut FollowUp| {
+            asks.by_ref().take_while(|at| !follow_up.note(one, *at, *at)).count()
         };
         for slept in [0, 1, 2, 4, 8, 16, 32, 64, 64] {
-            rhythm.pause_waiting();
-            assert_eq!(sleeps(&mut rhythm), slept);
+            follow_up.pause_waiting();
+            assert_eq!(sleeps(&mut follow_up), slept);
         }
-        rhythm.rest();
+        follow_up.rest();
         for slept in [0, 1] {
-            rhythm.pause_waiting();
-            assert_eq!(sleeps(&mut rhythm), slept);
+            follow_up.pause_waiting();
+            assert_eq!(sleeps(&mut follow_up), slept);
         }
     }
 }

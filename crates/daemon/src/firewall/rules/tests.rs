@@ -12,7 +12,7 @@ fn made(lines: &[&str]) -> Table {
     let mut database = Database::new(uxfrm_crypto::Backend::Auto, 1);
     apply::load(&mut database, &[batch], Moment(0)).unwrap();
     std::fs::remove_dir_all(directory).unwrap();
-    let around = RulesetContext {
+    let context = RulesetContext {
         tun: "tun9".to_owned(),
         mark: 7,
         ports: [500, 4500].into(),
@@ -21,7 +21,7 @@ fn made(lines: &[&str]) -> Table {
     };
     let spd = &database.snapshot().spd;
     let (layout, sets) = RulesetState::of(spd, ChainKind::ALL, 0, MANY);
-    table(&around, spd, &layout, sets)
+    table(&context, spd, &layout, sets)
 }
 
 /// A directory of this test's thread.
@@ -298,14 +298,14 @@ fn outgoing_rules_over_limit_are_left_out() {
 
 #[test]
 fn closed_ruleset_drops_all_but_exempt() {
-    let around = RulesetContext {
+    let context = RulesetContext {
         tun: "tun9".to_owned(),
         mark: 7,
         ports: [500, 4500].into(),
         inline: Vec::new(),
         parts: ChainKind::ALL,
     };
-    let table = closed(&around);
+    let table = closed(&context);
     for (name, next, exempt) in [
         ("in", (Verdict::Goto("in-sub"), None), 13),
         ("fwd", (Verdict::Goto("fwd-sub"), None), 1),

@@ -5,7 +5,7 @@ use uxfrm_engine::{Action, Defaults, Direction, Policy, PortMask};
 use uxfrm_io::nftables::{Sample, Verdict};
 
 use super::{
-    around,
+    context,
     filters::Watched,
     gateway::Gateway,
     random::{Plain, Request, deeds, packets, policies, requests},
@@ -199,8 +199,8 @@ fn what_may_be_of_ike_passes_under_what_blocks_all() {
 /// An older kernel: all else of the guard is there.
 #[test]
 fn a_kernel_without_routes_in_its_filter_judges_no_fragments() {
-    let around = RulesetContext { parts: ChainKind::GUARD, ..around() };
-    let guard = Firewall::install(Watched::default(), around, &blocking().current().spd).unwrap();
+    let context = RulesetContext { parts: ChainKind::GUARD, ..context() };
+    let guard = Firewall::install(Watched::default(), context, &blocking().current().spd).unwrap();
     let packet = udp([10, 1, 0, 1], [10, 2, 0, 1]);
     let sample = Sample { bytes: &packet.bytes, mark: 0, came_by: 0 };
     assert_eq!(guard.filter.replica.judge("out", &sample).0, Verdict::Drop);

@@ -10,7 +10,7 @@ use uxfrm_io::nftables::{Error, Verdict};
 
 use super::super::{ChainKind, Firewall, RulesetContext, rules, run};
 use super::{
-    CHAINS, around,
+    CHAINS, context,
     filters::Watched,
     random::{Plain, Request},
 };
@@ -103,8 +103,8 @@ impl Gateway {
         });
         drop(database.take_changes());
         let filter = Watched { packets, ..Watched::default() };
-        let around = RulesetContext { parts, ..around() };
-        let guard = Firewall::install(filter, around, &database.current().spd).unwrap();
+        let context = RulesetContext { parts, ..context() };
+        let guard = Firewall::install(filter, context, &database.current().spd).unwrap();
         Self { database, guard }
     }
 
@@ -150,7 +150,7 @@ impl Gateway {
     pub(super) fn check(&self) -> Result<(), TestCaseError> {
         let spd = &self.database.current().spd;
         for packet in &self.guard.filter.packets {
-            let parts = self.guard.around.parts;
+            let parts = self.guard.context.parts;
             for (part, chain) in CHAINS.into_iter().filter(|(part, _)| parts.contains(part)) {
                 let judged = self.guard.filter.replica.judge(chain, &packet.sample(part));
                 let flow = packet.flow(part);

@@ -222,17 +222,17 @@ impl SavedPolicies {
         }
         let mut lines = covered.lines();
         lines.next().filter(|line| *line == FIRST_LINE)?;
-        let mut portrait = Self::default();
+        let mut saved = Self::default();
         for line in lines {
             let mut words = Words(line.split_ascii_whitespace());
             if line.starts_with("default ") {
                 words.next()?;
-                portrait.defaults.push((words.direction()?, words.origin()?));
+                saved.defaults.push((words.direction()?, words.origin()?));
             } else {
-                portrait.policies.push(words.policy()?);
+                saved.policies.push(words.policy()?);
             }
         }
-        (count.parse() == Ok(portrait.policies.len())).then_some(portrait)
+        (count.parse() == Ok(saved.policies.len())).then_some(saved)
     }
 }
 
@@ -409,9 +409,9 @@ pub(super) fn read(directory: &Path) -> io::Result<Option<SavedPolicies>> {
         return Err(io::Error::other("the file is somebody else's; `rm` it"));
     }
     let text = io::read_to_string(file)?;
-    let portrait = SavedPolicies::parse(&text)
+    let saved = SavedPolicies::parse(&text)
         .ok_or_else(|| io::Error::other("the file is damaged, or another release's"))?;
-    Ok(Some(portrait))
+    Ok(Some(saved))
 }
 
 /// A new file beside the current one, which it will replace.

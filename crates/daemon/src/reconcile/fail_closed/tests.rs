@@ -115,10 +115,10 @@ fn saved_block_defaults_are_kept() {
 fn saved_policies_survive_second_start() {
     let mut second = database("");
     hold(&mut second, &left("", NET), PolicyFiles::Decide);
-    let portrait = SavedPolicies::of(&second.current().spd, &FileOwned::default());
-    assert!(portrait.policies.iter().all(|policy| policy.is_held));
+    let saved = SavedPolicies::of(&second.current().spd, &FileOwned::default());
+    assert!(saved.policies.iter().all(|policy| policy.is_held));
     let mut third = database("");
-    assert_eq!(hold(&mut third, &portrait, PolicyFiles::Decide), 1);
+    assert_eq!(hold(&mut third, &saved, PolicyFiles::Decide), 1);
     assert_eq!(outcome(&third, "10.2.0.1"), Verdict::Refuse);
 }
 
@@ -237,8 +237,8 @@ proptest! {
     #[test]
     fn saved_policies_written_and_read_are_unchanged(policies in prop::collection::vec(policies(), 0..8)) {
         let defaults = vec![(Direction::Out, PolicyOrigin::Programs)];
-        let portrait = SavedPolicies { defaults, policies };
-        prop_assert_eq!(SavedPolicies::parse(&portrait.to_text()), Some(portrait));
+        let saved = SavedPolicies { defaults, policies };
+        prop_assert_eq!(SavedPolicies::parse(&saved.to_text()), Some(saved));
     }
 
     #[test]
