@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_take_their_values_with_them() {
+    fn completion_skips_options_with_values() {
         let options = [("-json", ""), ("-netns", "NAME")];
         for (words, left) in [
             (&["-j", "-net", "blue", "show"][..], &["show"][..]),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_match_once_in_order() {
+    fn completion_candidates_are_sorted_and_unique() {
         let candidates = ["set", "show", "add", "show"].map(str::to_owned).to_vec();
         assert_eq!(matching("s", candidates), ["set", "show"]);
         assert_eq!(typed(&["add", ""]), ("", &["add"][..]));

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_from_the_front() {
+    fn cursor_reads_words_in_order() {
         let mut cursor = Cursor::new(&["dev", "eth0", "0x10", "ff", "more"]);
         assert!(cursor.skip("dev") && !cursor.skip("dev"));
         assert_eq!(cursor.next("a name"), Ok("eth0"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn cursor_errors_name_the_word() {
         for (result, text) in [
             (
                 Cursor::new(&[]).number::<u8>("a byte"),

@@ -72,7 +72,7 @@ mod tests {
     const TABLE: [Phrase; 2] = [("over", "INTERFACE"), ("lost-event", "")];
 
     #[test]
-    fn help_has_every_word_with_what_it_takes() {
+    fn help_shows_every_word_with_its_value() {
         let mut text = String::new();
         options(&mut text, "ADD", &TABLE);
         choice(&mut text, "ONE", &TABLE);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_go_on_indented() {
+    fn long_help_lines_wrap_with_indent() {
         let mut text = String::new();
         options(&mut text, "ADD", &[("abcdefghijklmnopqrstuvwxyz", ""); 4]);
         let lines: Vec<_> = text.lines().collect();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn hyphens_of_a_manual_are_those_that_are_typed() {
+    fn manual_escapes_hyphens() {
         let mut page = String::new();
         section(&mut page, "FAULTS", &TABLE);
         assert_eq!(

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_value_is_read_back() {
         let counts =
             Counts(vec![("packets".to_owned(), u64::MAX), ("a".to_owned(), 0), (String::new(), 3)]);
         assert_eq!(Counts::decode(&counts.encode()), counts);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_count_padding_as_the_kernels_do() {
+    fn datagram_lengths_include_padding() {
         let mut datagram = Datagram::new(0x28, 0, 1, 2);
         datagram.put_bytes(&[1, 2, 2]);
         assert_eq!(datagram.bytes()[0], 20);

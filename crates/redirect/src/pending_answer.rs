@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_owed_from_the_request_to_its_last_answer() {
+    fn pending_answer_lasts_until_the_last_datagram() {
         let (awaited, add) = (PendingAnswer::nothing(), header(0x13, 5, 7));
         assert!(!awaited.fail() && awaited.failed().is_none());
         awaited.begin(add);

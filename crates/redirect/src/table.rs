@@ -512,7 +512,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_known_until_they_are_closed() {
+    fn duplicated_descriptor_is_known_until_closed() {
         assert!(find(-1).is_none() && find(65_000).is_none() && find(c_int::MAX).is_none());
         assert!(insert(65_000, libc::SOCK_RAW));
         find(65_000).unwrap().set_port(7);
@@ -531,7 +531,7 @@ mod tests {
         assert!(find(65_000).is_none());
     }
     #[test]
-    fn a_socket_of_generic_netlink_is_the_kernels() {
+    fn generic_socket_is_the_kernels() {
         insert_generic(62_000);
         assert!(is_generic(62_000) && find(62_000).is_none() && datagram(62_000).is_none());
         assert!(!is_relayed(62_000));
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_socket_is_no_netlink_socket() {
+    fn udp_socket_is_not_a_netlink_socket() {
         let local = End { address: [7; 16], port: 4500 };
         let socket = insert_datagram(63_900, Family::V6, local).unwrap();
         socket.set_tos(0x88);

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_descriptor_of_each_process_has_a_name_of_its_own() {
+    fn wakeup_name_is_unique_per_process_and_descriptor() {
         assert_eq!(name(0x4d2, 7), *b"uxfrm/quiet/000004d200000007");
         assert_eq!(name(u32::MAX, 0), *b"uxfrm/quiet/ffffffff00000000");
     }

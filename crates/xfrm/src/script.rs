@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_they_come() {
+    fn script_lines_are_whole_for_any_read_size() {
         let text = "a b\n\nc \\ \n d\\\ne\n# x \\\n'#' \\\nf\nlast";
         let whole = [
             (1, "a b\n"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_comes_before_more_is_read() {
+    fn script_pauses_before_reading_more() {
         let mut lines = Lines::of(Trickle(b"a\nb\n", 2));
         let mut seen = String::new();
         loop {

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_stand_where_the_kernel_puts_them() {
+    fn replay_bit_positions_are_the_kernels() {
         assert_eq!(
             [100, 99, 69, 68, 101].map(|number| short_bit(100, number)),
             [Some(0), Some(1), Some(31), None, None]

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_rarer_where_there_are_more_states() {
+    fn counter_poll_interval_grows_with_states() {
         assert_eq!([0, 99_999, 100_000, 1_000_000].map(pauses), [1, 1, 2, 11]);
     }
 }

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_acknowledged_refused_and_dumped() {
+    fn answers_acknowledge_refuse_and_dump_requests() {
         let all = [
             request(0x20, 1, 1),
             request(0x20, 5, 2),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_is_parts_and_an_end() {
+    fn dump_is_split_into_datagrams_and_ended() {
         let parts = answered(&request(0x22, 0x301, 9));
         assert!(parts.len() > 1 && parts.iter().all(|part| part.len() <= DUMP_LEN));
         let kinds: Vec<_> = parts

@@ -293,7 +293,7 @@ fn grow_and_empty(kernel: &Kernel, stage: &mut Stage) {
 
 /// A row that shows nothing any more is to go, and a row must not be needed to explain another's.
 #[test]
-fn each_row_is_shown_by_its_example() {
+fn each_difference_is_shown_by_its_example() {
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();
         grow_and_empty(kernel, &mut stage);
@@ -312,7 +312,7 @@ fn each_row_is_shown_by_its_example() {
 
 /// Users read the same.
 #[test]
-fn the_documentation_has_the_same_rows() {
+fn differences_page_has_the_same_rows() {
     let page = include_str!("../../../../docs/differences.md");
     for Difference { what, why, .. } in DIFFERENCES {
         assert!(page.contains(&format!("| {what} | {why} |")), "docs/differences.md lacks: {what}");

@@ -12,12 +12,12 @@ const NEW_POLICY: u16 = 0x13;
 const GET_POLICY: u16 = 0x15;
 
 #[test]
-fn a_policy_is_found_by_selector_and_index_in_two_thousand_sets() {
+fn getpolicy_finds_selector_and_index_in_2000_sets() {
     compare(Family::V4);
 }
 
 #[test]
-fn a_policy_is_found_by_selector_and_index_in_two_thousand_sets_of_ipv6() {
+fn getpolicy_finds_selector_and_index_in_2000_sets_ipv6() {
     compare(Family::V6);
 }
 

@@ -122,7 +122,7 @@ fn judge(kernel: &Kernel) {
 }
 
 #[test]
-fn the_kernel_finds_the_same_key_in_any_gre_header() {
+fn gre_key_is_found_as_by_the_kernel() {
     if dissects() {
         against_the_kernel(judge);
     } else {

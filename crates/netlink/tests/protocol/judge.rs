@@ -35,22 +35,22 @@ pub(crate) enum Meanwhile {
 }
 
 #[test]
-fn the_same_policy_decides_over_two_thousand_sets() {
+fn policy_decision_is_the_kernels_in_2000_sets() {
     judge(Family::V4, Meanwhile::Updates);
 }
 
 #[test]
-fn the_same_policy_decides_over_two_thousand_sets_of_ipv6() {
+fn policy_decision_is_the_kernels_in_2000_sets_ipv6() {
     judge(Family::V6, Meanwhile::Updates);
 }
 
 #[test]
-fn the_same_policy_decides_whatever_the_thresholds_were_and_are() {
+fn policy_decision_is_independent_of_hash_thresholds() {
     judge(Family::V4, Meanwhile::Thresholds);
 }
 
 #[test]
-fn the_same_policy_of_ipv6_decides_whatever_the_thresholds_were_and_are() {
+fn policy_decision_is_independent_of_hash_thresholds_ipv6() {
     judge(Family::V6, Meanwhile::Thresholds);
 }
 

@@ -137,7 +137,7 @@ pub(crate) fn same(
 }
 
 #[test]
-fn hash_thresholds_come_back_and_have_policies_planned_anew() {
+fn hash_thresholds_are_returned_and_rebuild_the_classifier() {
     let mut stage = Stage::new();
     let asked = [vec![0; 4], attribute(3, &[24, 16])].concat();
     assert!(stage.database.take_revision().is_none());
@@ -157,7 +157,7 @@ fn hash_thresholds_come_back_and_have_policies_planned_anew() {
 }
 
 #[test]
-fn iproute2_is_answered_alike() {
+fn iproute2_requests_are_answered_as_by_the_kernel() {
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();
         for (command, request) in golden() {
@@ -172,7 +172,7 @@ fn iproute2_is_answered_alike() {
 
 /// What is repeated of a request, and what is said of it, is the client's choice.
 #[test]
-fn acknowledgements_are_as_the_socket_asked() {
+fn acknowledgement_follows_socket_options() {
     against_the_kernel(|kernel| {
         let broken = message(0x14, 5, &[vec![0; 64], attribute(21, b"abc")].concat());
         let requests = [broken, message(0x14, 5, &[1; 65]), message(0x27, 5, &[2, 2, 2, 0, 9])];
@@ -196,7 +196,7 @@ fn acknowledgements_are_as_the_socket_asked() {
 }
 
 #[test]
-fn random_policies_are_answered_alike() {
+fn random_policies_are_answered_as_by_the_kernel() {
     against_the_kernel(|kernel| {
         let mut runner = runner(600);
         let requests = vec(request(), 1..40);
@@ -219,7 +219,7 @@ fn random_policies_are_answered_alike() {
 
 /// The kernel has no ESP, but it checks what it is given before it looks for it.
 #[test]
-fn broken_states_are_refused_alike() {
+fn broken_states_are_refused_as_by_the_kernel() {
     against_the_kernel(|kernel| {
         let outcome = runner(10_000).run(&state_request(), |request| {
             same(kernel, &mut Stage::new(), &hex(&request), &request).map(|_| ())

@@ -84,7 +84,7 @@ fn get() -> Vec<u8> {
 /// Each in turn to both; the policy that comes of it is compared as well. An unknown new family is a row of
 /// [`crate::differences`].
 #[test]
-fn migrations_of_policies_are_answered_alike() {
+fn migrate_answers_are_the_kernels() {
     against_the_kernel(|kernel| {
         let null = Entry { new: ("192.0.2.3", "0.0.0.0"), ..ENTRY };
         let other = |reqid| Entry { reqid, ..ENTRY };
@@ -138,7 +138,7 @@ fn migrations_of_policies_are_answered_alike() {
 
 /// As Linux 6.18 sends it; recorded.
 #[test]
-fn listeners_are_told_what_was_asked_for() {
+fn migrate_notifies_listeners() {
     let mut stage = Stage::new();
     stage.ask(&policy());
     stage.heard.clear();
@@ -153,7 +153,7 @@ fn listeners_are_told_what_was_asked_for() {
 
 /// Promise 3: with the same key, numbers go on above those that were sent; and nothing received is taken again.
 #[test]
-fn a_state_goes_on_where_it_was() {
+fn migrated_state_keeps_its_sequence_numbers() {
     let mut stage = Stage::new();
     stage.ask(&policy());
     let command = "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000";
@@ -182,7 +182,7 @@ fn a_state_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_place_that_is_taken_moves_nothing() {
+fn migrate_to_a_taken_id_changes_nothing() {
     let mut stage = Stage::new();
     stage.ask(&policy());
     let command = "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000";

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_about_fou_is_the_gateways() {
+    fn generic_message_is_the_gateways_only_for_fou() {
         let ours = fou::FAMILY_ID.to_ne_bytes();
         for (bytes, expected) in [
             (request(GENL_ID_CTRL, 1, 3, &[(2, b"fou\0")]), true),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_looked_at_without_a_panic() {
+    fn routing_of_any_bytes_does_not_panic() {
         let whole = request(GENL_ID_CTRL, 1, 3, &[(2, b"fob\0"), (1, b"\0\0")]);
         for length in 0..whole.len() {
             assert!(!is_for_gateway(&whole[..length]));

@@ -16,7 +16,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_socket_keeps_netlinks_manners() {
+fn socket_behaves_like_netlink() {
     inside("manners::inside_manners");
 }
 
@@ -68,7 +68,7 @@ fn inside_manners() {
 }
 
 #[test]
-fn many_sockets_have_ports_of_their_own() {
+fn each_socket_has_its_own_port_id() {
     inside("manners::inside_ports");
 }
 
@@ -89,7 +89,7 @@ fn inside_ports() {
 }
 
 #[test]
-fn sockets_survive_copies_and_forks() {
+fn socket_survives_dup_and_fork() {
     inside("manners::inside_copies");
 }
 
@@ -133,7 +133,7 @@ fn inside_copies() {
 }
 
 #[test]
-fn a_child_in_the_same_memory_closes_descriptors_of_its_own() {
+fn vfork_child_does_not_close_parents_sockets() {
     inside("manners::inside_vfork");
 }
 
@@ -175,7 +175,7 @@ fn inside_vfork() {
 }
 
 #[test]
-fn the_kernels_own_settings_stay_as_they_are() {
+fn kernel_sysctls_are_not_changed() {
     with_server(|heard| {
         run_inside("manners::inside_settings");
         // Nobody answers, so the program may have ended before all is heard.
@@ -202,7 +202,7 @@ fn inside_settings() {
 
 /// Programs built with `_FORTIFY_SOURCE` open by other functions, and streams are opened by the C library itself.
 #[test]
-fn settings_are_found_by_all_ways_to_open_them() {
+fn sysctl_is_intercepted_by_every_open_function() {
     with_server(|heard| {
         run_inside("manners::inside_ways");
         // Each connection has a thread there, so that one may be heard before another.
@@ -266,7 +266,7 @@ fn inside_ways() {
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
 
 #[test]
-fn ike_sockets_are_marked_and_keep_their_esp() {
+fn ike_socket_is_marked_and_takes_no_esp() {
     inside("manners::inside_ike");
 }
 

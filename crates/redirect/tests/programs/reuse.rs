@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[test]
-fn commands_one_after_another_share_a_connection() {
+fn consecutive_sockets_share_a_connection() {
     with_server(|heard| {
         let own = std::env::current_exe().unwrap();
         let output = run(own.to_str().unwrap(), "--ignored --exact reuse::inside_commands");
@@ -39,7 +39,7 @@ fn inside_commands() {
 }
 
 #[test]
-fn an_answer_on_the_page_is_received_as_any_other() {
+fn mailbox_answer_is_received_like_others() {
     inside("reuse::inside_page");
 }
 
@@ -113,7 +113,7 @@ fn is_readable(descriptor: c_int) -> bool {
 }
 
 #[test]
-fn a_connection_is_reused_only_as_good_as_new() {
+fn changed_connection_is_not_reused() {
     inside("reuse::inside_reuse");
 }
 
@@ -222,7 +222,7 @@ fn passed_on_is_shared() {
 }
 
 #[test]
-fn sockets_at_once_have_connections_of_their_own() {
+fn concurrent_sockets_have_own_connections() {
     inside("reuse::inside_at_once");
 }
 

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_those_of_iproute2() {
+    fn prefixes_parse_as_in_iproute2() {
         for (text, shown) in [
             ("14.0.0.52/24", "14.0.0.52/24"),
             ("14.0.0.52", "14.0.0.52/32"),
