@@ -1,14 +1,14 @@
-//! What may come next on a command line.
+//! Completion of command lines.
 
 use crate::Phrase;
 
-/// The word that is being typed, which is the last and may be empty, and those before it.
+/// Splits off the last word, which is being typed and may be empty.
 #[must_use]
 pub fn typed<'a, 'w>(words: &'a [&'w str]) -> (&'w str, &'a [&'w str]) {
     words.split_last().map_or(("", &[]), |(last, rest)| (*last, rest))
 }
 
-/// Those of the candidates that begin with what is typed, each once, in order.
+/// The candidates that begin with the typed word, sorted, each once.
 #[must_use]
 pub fn matching(typed: &str, mut candidates: Vec<String>) -> Vec<String> {
     candidates.retain(|word| word.starts_with(typed));
@@ -17,7 +17,7 @@ pub fn matching(typed: &str, mut candidates: Vec<String>) -> Vec<String> {
     candidates
 }
 
-/// What stands behind the options, which may be shortened, and their values.
+/// The words behind options (possibly abbreviated) and their values.
 #[must_use]
 pub fn behind_options<'w>(words: &[&'w str], options: &[Phrase]) -> Vec<&'w str> {
     let mut words = words.iter().copied().peekable();

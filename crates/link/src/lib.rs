@@ -42,7 +42,7 @@ pub enum Command {
     Link(Link),
 }
 
-/// A command, or what is wrong with it, and its line from 1.
+/// A command or its error, and its line from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     /// The line where it begins.

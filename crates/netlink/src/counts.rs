@@ -12,7 +12,7 @@ const COUNT: u16 = 1;
 pub struct Counts(pub Vec<(String, u64)>);
 
 impl Counts {
-    /// Those in a nest's value; what is no counter is passed over.
+    /// Decodes a nest; other attributes are skipped.
     #[must_use]
     pub fn decode(value: &[u8]) -> Self {
         let counters = RawAttributes::of(value).filter(|attribute| attribute.kind == COUNT);

@@ -12,7 +12,7 @@ const ANSWERED: u32 = 1;
 /// An error, from the library: the gateway has gone.
 const FAILED: u32 = 2;
 
-/// The last request's header, and what is to come.
+/// The last request's header, and whether its answer is outstanding.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
     what: AtomicU32,

@@ -47,7 +47,7 @@ pub(crate) struct Socket {
     port: AtomicU32,
     /// Of netlink: multicast groups.
     groups: AtomicU32,
-    /// Of netlink: what is switched on; of UDP: [`RecvOption`]es.
+    /// Of netlink: options that are on; of UDP: [`RecvOption`]s.
     options: AtomicU32,
     /// Of UDP: 4 or 6.
     family: AtomicU32,
@@ -57,13 +57,13 @@ pub(crate) struct Socket {
     address: [AtomicU32; 4],
     /// Of netlink: send and receive buffer sizes asked for and not applied yet; 0 for none.
     rooms: [AtomicU32; 2],
-    /// Of netlink: who waits for it.
+    /// Of netlink: the `epoll` that waits for it.
     watch: Watch,
     /// Of netlink: port, groups and options known to the gateway; port 0 while it knows none.
     told: [AtomicU32; 3],
     /// Of netlink: the number of the last request.
     sequence: AtomicU32,
-    /// Of netlink: what is to come after it.
+    /// Of netlink: the outstanding answer.
     awaited: PendingAnswer,
     /// Of netlink: how often the process had forked when it was opened.
     forks: AtomicU32,

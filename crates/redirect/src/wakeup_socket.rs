@@ -30,7 +30,7 @@ pub(crate) fn open(descriptor: c_int) -> Result<c_int, c_int> {
     Ok(silent)
 }
 
-/// Takes what a gateway has sent, so that who polls waits again.
+/// Drains the gateway's wake-ups, so that polling waits again.
 pub(crate) fn hush(descriptor: c_int) {
     // SAFETY: no byte is written.
     while unsafe { next::recv()(descriptor, null_mut(), 0, libc::MSG_DONTWAIT) } >= 0 {}

@@ -26,7 +26,7 @@ pub(crate) struct Line {
 pub(crate) enum Next {
     /// A line.
     Line(Line),
-    /// Nothing for now: who waits for answers should get them before more is read.
+    /// No input for now: outstanding answers are awaited before more is read.
     Pause,
     /// The end.
     End,
@@ -75,7 +75,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// A whole line out of what is held.
+    /// A whole line from the buffer.
     fn cut(&mut self) -> std::io::Result<Option<Line>> {
         let rest = &self.held[self.taken..];
         let is_last = self.is_at_end && !rest.is_empty();

@@ -1,5 +1,5 @@
-//! What is printed can be said: a state or policy that was added, printed and added again is the same request, and no bytes
-//! from the wire make a printer panic.
+//! Printed states and policies can be added again with the same request; no bytes from the wire
+//! make a printer panic.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 

@@ -179,7 +179,7 @@ fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut AttributeWri
     }
 }
 
-/// Reads what is said of a tunnel; the kernel's defaults for what is not.
+/// Decodes a tunnel, with the kernel's defaults for omitted attributes.
 ///
 /// # Errors
 /// What [`uxfrm_tunnel`] or the kernel has no such thing for.

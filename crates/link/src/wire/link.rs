@@ -213,7 +213,7 @@ impl Device {
 }
 
 impl Shown {
-    /// Reads an answer's body; `None` for what is no tunnel.
+    /// Decodes an answer's body; `None` if it is no tunnel.
     #[must_use]
     pub fn decode(body: &[u8]) -> Option<Self> {
         let (head, attributes) = body.split_first_chunk::<HEAD>()?;

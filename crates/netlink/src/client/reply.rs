@@ -1,4 +1,4 @@
-//! Answers: what a message is to the one who asked, and the attributes in it.
+//! Answers: what a message means to its request, and its attributes.
 
 use std::borrow::Cow;
 

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Datagram, Refusal, datagram::DUMP_LEN};
 
-/// What is sent to one client, in order.
+/// Answers to one client, in order.
 #[derive(Debug)]
 pub struct Answers {
     client: ClientId,
@@ -17,7 +17,7 @@ pub struct Answers {
     datagrams: Vec<Datagram>,
 }
 
-/// What became of a request that was not refused.
+/// Result of a request that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// It was carried out, and is acknowledged if it asked for that.
@@ -90,7 +90,7 @@ impl Answers {
     }
 }
 
-/// What is left free for the next message of a dump; a longer one makes its datagram longer.
+/// Room kept for a dump's next message; a longer one makes its datagram longer.
 const ROOM: usize = 1024;
 
 #[cfg(test)]

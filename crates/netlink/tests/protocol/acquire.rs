@@ -1,5 +1,5 @@
-//! Acquires and larval states: byte for byte what the machine's own kernel says of the same packet under the same policy, and what
-//! workers are told of them.
+//! Acquires and larval states: the same bytes as the machine's kernel sends for the same packet and
+//! policy, and what workers are told.
 
 use std::{
     collections::BTreeSet,
@@ -142,8 +142,8 @@ impl Stage {
     }
 }
 
-/// All but times, numbers that go on counting in the kernel (acquires, in all namespaces together, and policies), and the
-/// interface that the packet was to leave by, which the engine does not know.
+/// Everything but times, counters of the whole kernel (acquires, policies), and the packet's output
+/// interface, which the engine does not know.
 fn timeless(answers: &[Answer]) -> Vec<String> {
     let lines = answers.iter().map(|answer| {
         let mut body = answer.body.clone();
@@ -470,7 +470,7 @@ fn larval_state_is_on_the_policys_device() {
     assert_eq!(counts(&stage), (0, 0, 0));
 }
 
-/// A key manager to which a CPI is given offers compression, and puts up a state that nobody has here.
+/// A key manager with a CPI would offer compression and add a state that cannot exist here.
 #[test]
 fn allocspi_refuses_ipcomp() {
     let mut request = allocate(1, 0x1000, 1);

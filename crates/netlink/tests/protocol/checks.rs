@@ -1,6 +1,6 @@
-//! The kernel's checks, row by row: request in, errno and text out. Of every two rows of one table both faults are put into one request,
-//! and the machine's kernel says which of them is named: so the order of the checks is its own. Rows that it can't reach, as it
-//! has no ESP and no offload, are held to the text alone.
+//! The kernel's checks in tables: request, errno, text. For every two rows of a table both faults
+//! are put into one request, and the machine's kernel says which it reports: this gives the order.
+//! Rows that a kernel without ESP and offload cannot reach are compared with the text only.
 
 use crate::{
     kernel::{Kernel, against_the_kernel, comparable},
@@ -491,13 +491,15 @@ fn allocspi_in_full_range_is_refused() {
     });
 }
 
-/// `NLM_F_ECHO`, `REPLACE`, `EXCL`, `CREATE`, `APPEND`: only the type of a message says what is to be done, and nobody hears an echo.
+/// `NLM_F_ECHO`, `REPLACE`, `EXCL`, `CREATE`, `APPEND` have no effect: the message type decides,
+/// and there is no echo.
 #[test]
 fn create_flags_have_no_effect() {
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();
         for more in [0, 8, 0x100, 0x200, 0x400, 0x800, 0xf08] {
-            // NEWPOLICY twice, UPDPOLICY twice, GETPOLICY but for `NLM_F_DUMP`, DELPOLICY twice, SETDEFAULT, FLUSHPOLICY.
+            // NEWPOLICY twice, UPDPOLICY twice, GETPOLICY without `NLM_F_DUMP`, DELPOLICY twice,
+            // SETDEFAULT, FLUSHPOLICY.
             for kind in [0x13, 0x13, 0x19, 0x19, 0x15, 0x14, 0x14, 0x27, 0x1d] {
                 for acknowledged in [1, 5] {
                     let mut request = policy();

@@ -119,7 +119,7 @@ fn newae_never_lowers_sequence_numbers() {
     assert_eq!((sa.sequence().last(), sa.replay().highest()), (9, 100));
 }
 
-/// As in `xfrm_update_ae_params`: the attribute for counters of the other form is taken, and nothing heeds it.
+/// As in `xfrm_update_ae_params`, counters of the other form are accepted and ignored.
 #[test]
 fn newae_with_other_counter_form_changes_nothing() {
     let short = attribute(REPLAY, &words(&[9, 100, 0b1011]));

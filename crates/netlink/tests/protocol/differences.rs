@@ -1,5 +1,5 @@
-//! Every difference between the machine's kernel and us that is put up with: what, why, and how it is told from a fault. What no row
-//! explains fails. `docs/differences.md` has the same rows for users.
+//! Accepted differences from the machine's kernel: what, why, and how to tell each from a fault.
+//! Others fail. `docs/differences.md` has the same rows.
 
 use crate::{
     kernel::{Kernel, against_the_kernel, comparable, hex, same},
@@ -273,7 +273,7 @@ fn template(fit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     bytes
 }
 
-/// The kernel's hash tables grow with policies, a little later, and stay so large when those have gone.
+/// The kernel's hash tables grow some time after policies were added, and do not shrink.
 fn grow_and_empty(kernel: &Kernel, stage: &mut Stage) {
     for host in 0..64 {
         let mut request = policy(&[]);

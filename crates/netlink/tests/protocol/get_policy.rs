@@ -1,4 +1,5 @@
-//! GETPOLICY by selector and by index, of policies that are there and of others, with the same random sets in the machine's kernel beside.
+//! GETPOLICY by selector and by index, for present and absent policies, compared with the machine's
+//! kernel.
 
 use uxfrm_engine::Family;
 
@@ -57,7 +58,7 @@ fn nearly(one: &Candidate, dice: &mut Dice) -> Candidate {
     other
 }
 
-/// Asks both for a policy by its selector, and for what each has found by the index that it gave. Whether there is one.
+/// Asks both for a policy by selector, then by the index that each returned. Whether it exists.
 fn ask(kernel: &Kernel, stage: &mut Stage, candidate: &Candidate) -> bool {
     let request = get(candidate, 0, candidate.direction());
     let (theirs, ours) = (kernel.ask(&request), stage.ask(&request));

@@ -117,7 +117,8 @@ fn getsa_returns_the_attributes_of_newsa() {
     let (mut expected, mut body) = (sent[16..].to_vec(), answer[0].body.clone());
     assert_eq!(u64_at(&body, 176), EPOCH + 1, "add time");
     body[176..184].fill(0);
-    // A selector without family gets the state's; iproute2 leaves byte 40 at 0. It leaves out the bitmap, too.
+    // A selector without family gets the state's; iproute2 leaves byte 40 at 0, and omits the
+    // bitmap.
     expected[40] = 2;
     expected.extend([0; 8]);
     let replay = 224 + 96;
@@ -204,7 +205,8 @@ fn state_update_delete_and_flush() {
     assert_eq!(stage.heard(), [NEW_SA, UPD_SA, DEL_SA, NEW_SA, FLUSH_SA]);
 }
 
-/// As in the kernel, which goes along its list bit by bit: states that go meanwhile are not shown, nor are those that come.
+/// As in the kernel, which resumes in its list: neither states deleted meanwhile nor new ones are
+/// shown.
 #[test]
 fn state_dump_resumes_and_holds_no_state() {
     let mut stage = Stage::new();

@@ -1,5 +1,5 @@
-//! The machine's own kernel as the judge, in a network namespace of its own: the same requests to both give the same errno,
-//! the same extended-ACK text, the same answers and the same dumps. Needs root; the kernel needs XFRM_USER and SUB_POLICY, not ESP.
+//! Compares with the machine's kernel in a network namespace: errno, extended ACK, answers and
+//! dumps. Needs root and a kernel with XFRM_USER and SUB_POLICY; no ESP.
 //!
 //! Each difference that stays is a row of [`crate::differences`]; any other fails.
 
@@ -69,7 +69,7 @@ impl Kernel {
     }
 }
 
-/// Runs `test` against a kernel of its own, in a thread that ends with its namespace, or says why not.
+/// Runs `test` in a thread with a network namespace of its own, or says why it cannot.
 pub(crate) fn against_the_kernel(test: impl FnOnce(&Kernel) + Send + 'static) {
     let ended = thread::spawn(move || Kernel::new().map(|kernel| test(&kernel))).join();
     match ended {
@@ -116,7 +116,8 @@ pub(crate) enum Together {
     No,
 }
 
-/// Asks both, and compares; what differs must be a row of [`DIFFERENCES`](crate::differences::DIFFERENCES).
+/// Asks both and compares; differences must be rows of
+/// [`DIFFERENCES`](crate::differences::DIFFERENCES).
 pub(crate) fn same(
     kernel: &Kernel,
     stage: &mut Stage,
@@ -298,7 +299,8 @@ fn state_request() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Policies of both kinds and SPIs gone, defaults and thresholds as at first. Index numbers go on counting, so dumps are compared without.
+/// Flushes policies and SPIs, resets defaults and thresholds. Index numbers go on, so dumps are
+/// compared without them.
 fn start_over(kernel: &Kernel) {
     for kind in [0, 1] {
         kernel.ask(&message(0x1d, 5, &attribute(16, &[kind, 0, 0, 0, 0, 0])));

@@ -1,4 +1,4 @@
-//! What workers count is in answers at once, and what reaches a limit is told as key managers expect it.
+//! Workers' counters in answers, and notifications of limits as key managers expect them.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Marks whose value has bits beside their mask: 0x105 under 0xff. Linux keeps them without (`__xfrm_state_insert`, `xfrm_policy_insert`), but
-//! not those of states that ALLOCSPI reserves, which nobody finds then. Seen with 6.1.176; the kernel's own answers on policies are in
-//! `kernel.rs`, where packets go in `judge.rs`.
+//! Marks with bits outside their mask: 0x105 under 0xff. Linux clears these bits
+//! (`__xfrm_state_insert`, `xfrm_policy_insert`), but not for states reserved by ALLOCSPI, which no
+//! look-up finds then (seen with 6.1.176). `kernel.rs` compares policies, `judge.rs` packets.
 
 use uxfrm_engine::{Mark, SaProtocol, Spi};
 

@@ -1,4 +1,5 @@
-//! MIGRATE: policies against the machine's kernel; states, which that kernel has not, by what happens to them.
+//! MIGRATE: policies compared with the machine's kernel; states, which it lacks, by their
+//! behaviour.
 
 use std::net::IpAddr;
 
@@ -21,7 +22,7 @@ fn selector(destination: &str, protocol: u8) -> Vec<u8> {
     bytes
 }
 
-/// A policy out with a template from 192.0.2.1 to 192.0.2.2, reqid 16 as the state in the golden file has it.
+/// An output policy with a template 192.0.2.1 to 192.0.2.2, reqid 16 as in the golden file's state.
 fn policy() -> Vec<u8> {
     let mut bytes = selector("10.1.0.0", 0);
     bytes.extend([0xff; 32]);
@@ -81,7 +82,7 @@ fn get() -> Vec<u8> {
     message(0x15, 1, &[selector("10.1.0.0", 0), vec![0, 0, 0, 0, 1, 0, 0, 0]].concat())
 }
 
-/// Each in turn to both; the policy that comes of it is compared as well. An unknown new family is a row of
+/// Sends each to both and compares the resulting policy too. An unknown new family is a row of
 /// [`crate::differences`].
 #[test]
 fn migrate_answers_are_the_kernels() {
@@ -151,7 +152,7 @@ fn migrate_notifies_listeners() {
     assert_eq!(stage.heard, [unhex(expected)]);
 }
 
-/// Promise 3: with the same key, numbers go on above those that were sent; and nothing received is taken again.
+/// Promise 3: under the same key sequence numbers go on, and no packet is accepted twice.
 #[test]
 fn migrated_state_keeps_its_sequence_numbers() {
     let mut stage = Stage::new();

@@ -1,5 +1,5 @@
-//! MIGRATE_STATE, which the machine's kernel has from Linux 7.2 on: errno and text of each check in the kernel's order, and what becomes
-//! of the state. The facts are those of `Documentation/networking/xfrm/xfrm_migrate_state.rst`.
+//! MIGRATE_STATE (Linux 7.2): errno and text of each check in the kernel's order, and the resulting
+//! state, after `Documentation/networking/xfrm/xfrm_migrate_state.rst`.
 
 use std::net::IpAddr;
 
@@ -103,7 +103,8 @@ fn encap(kind: u16) -> Vec<u8> {
     [&kind.to_ne_bytes()[..], &[0x11, 0x94, 0x04, 0x00, 0, 0], &[0; 16]].concat()
 }
 
-/// A tunnel from 192.0.2.1 to 192.0.2.2 with SPI 0x1000; `fit` gets at its structure, `more` goes behind it.
+/// A tunnel from 192.0.2.1 to 192.0.2.2 with SPI 0x1000; `fit` edits its structure, `more` follows
+/// it.
 fn add(stage: &mut Stage, fit: impl FnOnce(&mut [u8]), more: &[u8]) {
     let command = "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000";
     let (_, mut request) =
@@ -278,7 +279,8 @@ fn migrate_state_keeps_omitted_values_and_sequence_numbers() {
     let ends: Vec<_> = stage.database.take_keepalives().map(|ends| ends.destination).collect();
     assert_eq!(ends, ["192.0.2.4:1024".parse().unwrap()], "the new NAT learns of it at once");
 
-    // Listeners: the request with the selector that came of it, then ENCAP, SET_MARK and its mask, the interval, the direction.
+    // Listeners get the request with the resulting selector, then ENCAP, SET_MARK and its mask,
+    // interval, direction.
     let heard = take_apart(&stage.heard[0]).remove(0);
     assert_eq!((heard.kind, heard.seq), (MIGRATE_STATE, 7));
     assert_eq!(heard.body[..64], request.bytes()[16..80]);
@@ -338,7 +340,8 @@ fn migrate_state_updates_host_selector() {
     assert_eq!(format!("{:?}", selector.destination), "2001:db8::4/128");
 }
 
-/// `km_new_mapping`: without an age every packet from elsewhere tells, with one the first of an age, or of a port.
+/// `km_new_mapping`: without an age each packet from elsewhere notifies, with one the first of an
+/// age or port.
 #[test]
 fn mapping_age_limits_notifications() {
     let mut stage = Stage::new();

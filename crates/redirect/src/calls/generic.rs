@@ -134,7 +134,7 @@ fn receive(connection: c_int, bytes: &mut [u8; ANSWER]) -> Result<&[u8], c_int> 
 pub(super) fn greeting_result(answer: &[u8]) -> Option<Result<(), c_int>> {
     let greeting = Greeting::parse(answer)?;
     Some(match greeting.kind {
-        // Requests of who may not use the gateway have been refused one by one.
+        // Requests without permission have been refused one by one.
         Kind::Welcome | Kind::Refused => Ok(()),
         Kind::Overrun => Err(libc::ENOBUFS),
         Kind::Hello | Kind::Ask | Kind::Share => Err(libc::EPROTO),

@@ -44,7 +44,7 @@ fn errors_and_overruns_look_like_the_kernels() {
         let add = "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 1 mode tunnel enc ecb(cipher_null) 0x";
         let (code, _, err) = ip(add);
         assert_eq!((code, err.as_str()), (Some(2), "RTNETLINK answers: File exists"));
-        // It listens to all groups; the server says that some messages were lost, and closes nothing.
+        // It listens to all groups; the server reports an overrun and keeps the connection.
         let monitor = run("timeout", "1 ip xfrm monitor");
         let err = String::from_utf8_lossy(&monitor.stderr);
         assert!(err.contains("netlink receive error No buffer space available (105)"), "{err}");

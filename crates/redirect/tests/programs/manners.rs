@@ -158,7 +158,8 @@ fn inside_vfork() {
     let mut stack = vec![0_u8; 64 * 1024];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     let mut status = -1;
-    // SAFETY: the child has a stack of its own, which grows down from its end, and calls only what a signal handler may.
+    // SAFETY: the child has a stack of its own, which grows down from its end, and calls only what
+    // a signal handler may.
     unsafe {
         let end = stack.as_mut_ptr_range().end.cast();
         let child = libc::clone(close_all, end, flags, (&raw mut descriptor).cast());
@@ -200,7 +201,8 @@ fn inside_settings() {
     assert_eq!(std::fs::read_to_string(other).unwrap().trim(), "4321");
 }
 
-/// Programs built with `_FORTIFY_SOURCE` open by other functions, and streams are opened by the C library itself.
+/// Programs built with `_FORTIFY_SOURCE` open by other functions, and the C library opens streams
+/// itself.
 #[test]
 fn sysctl_is_intercepted_by_every_open_function() {
     with_server(|heard| {
@@ -237,7 +239,8 @@ fn inside_ways() {
     let read = |path: &CStr| std::fs::read_to_string(path.to_str().unwrap()).unwrap();
     let before = (read(path), read(other));
     let write = libc::O_WRONLY;
-    // SAFETY: all paths and modes end with a zero byte, and what is opened is written and closed once.
+    // SAFETY: all paths and modes end with a zero byte, and what is opened is written and closed
+    // once.
     unsafe {
         let ways: [&dyn Fn(&CStr) -> c_int; 4] = [
             &|path| __open_2(path.as_ptr(), write),

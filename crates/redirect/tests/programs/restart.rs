@@ -104,7 +104,7 @@ fn inside_silence() {
     assert_eq!(ask(asking), (28, 7, name(asking).1, 0));
 }
 
-/// charon waits for ever for what does not come: it takes an error of the call for a message that is too long.
+/// charon would wait for ever: it takes a failed call for a message that is too long.
 #[test]
 fn pending_request_gets_error_when_gateway_ends() {
     inside("restart::inside_unanswered");

@@ -43,7 +43,7 @@ fn mailbox_answer_is_received_like_others() {
     inside("reuse::inside_page");
 }
 
-/// Each call of a program that finds no answer on its page finds it on the socket, however the two take turns.
+/// A call that finds no answer on the page finds it on the socket, in any order of the two.
 #[test]
 #[ignore = "run by another test, under the library"]
 fn inside_page() {
@@ -159,7 +159,8 @@ fn inside_reuse() {
         assert_eq!(set(one, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, 3), 0);
         assert_eq!(set(one, libc::SOL_NETLINK, libc::NETLINK_DROP_MEMBERSHIP, 3), 0);
     }));
-    // SAFETY: the calls take no pointers but the event, which is valid; the child only calls what a signal handler may.
+    // SAFETY: the calls take no pointers but the event, which is valid; the child only calls what a
+    // signal handler may.
     unsafe {
         assert!(!outlives(|one| {
             assert_eq!(libc::fcntl(one, libc::F_SETFL, libc::O_RDWR | libc::O_NONBLOCK), 0);
@@ -324,7 +325,8 @@ fn command(sequence: u8) -> u64 {
     connection
 }
 
-/// Opens a socket, does something with it and closes it, between two commands: whether the second still had the first one's connection.
+/// Opens a socket, uses and closes it between two commands: whether both commands shared a
+/// connection.
 fn outlives(between: impl FnOnce(c_int)) -> bool {
     let descriptor = brief_socket();
     assert_eq!(bind(descriptor, 0, 0), 0);

@@ -92,7 +92,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Goes over what is nothing but part of a word, as most of a text is.
+    /// Skips ordinary characters of a word.
     fn skip_plain(&mut self) {
         let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'#');
         let plain = self.rest().bytes().take_while(is_plain).count();

@@ -1,4 +1,4 @@
-//! What may come next on a command line.
+//! Completion of command lines.
 
 use uxfrm_cli_grammar::{Phrase, completion, takes_value};
 
