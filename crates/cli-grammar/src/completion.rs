@@ -1,14 +1,14 @@
-//! What may come next on a command line.
+//! Completion of command lines.
 
 use crate::Phrase;
 
-/// The word that is being typed, which is the last and may be empty, and those before it.
+/// Splits off the last word, which is being typed and may be empty.
 #[must_use]
 pub fn typed<'a, 'w>(words: &'a [&'w str]) -> (&'w str, &'a [&'w str]) {
     words.split_last().map_or(("", &[]), |(last, rest)| (*last, rest))
 }
 
-/// Those of the candidates that begin with what is typed, each once, in order.
+/// The candidates that begin with the typed word, sorted, each once.
 #[must_use]
 pub fn matching(typed: &str, mut candidates: Vec<String>) -> Vec<String> {
     candidates.retain(|word| word.starts_with(typed));
@@ -17,7 +17,7 @@ pub fn matching(typed: &str, mut candidates: Vec<String>) -> Vec<String> {
     candidates
 }
 
-/// What stands behind the options, which may be shortened, and their values.
+/// The words behind options (possibly abbreviated) and their values.
 #[must_use]
 pub fn behind_options<'w>(words: &[&'w str], options: &[Phrase]) -> Vec<&'w str> {
     let mut words = words.iter().copied().peekable();
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_take_their_values_with_them() {
+    fn completion_skips_options_with_values() {
         let options = [("-json", ""), ("-netns", "NAME")];
         for (words, left) in [
             (&["-j", "-net", "blue", "show"][..], &["show"][..]),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_match_once_in_order() {
+    fn completion_candidates_are_sorted_and_unique() {
         let candidates = ["set", "show", "add", "show"].map(str::to_owned).to_vec();
         assert_eq!(matching("s", candidates), ["set", "show"]);
         assert_eq!(typed(&["add", ""]), ("", &["add"][..]));

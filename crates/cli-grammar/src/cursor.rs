@@ -2,29 +2,29 @@
 
 use std::str::FromStr;
 
-/// What is wrong with a word, in iproute2's texts.
+/// Errors, with iproute2's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The line ends where something must follow.
     #[error("Command line is not complete. Expected {0}")]
     Incomplete(&'static str),
-    /// A word that says to do what is not done.
+    /// An unknown command.
     #[error("Command \"{word}\" is unknown, try {known}")]
     Command {
         /// The word.
         word: String,
-        /// What there is.
+        /// The known words.
         known: &'static str,
     },
-    /// A word that is no option here.
+    /// An unknown option.
     #[error("\"{word}\"? expected {known}")]
     Option {
         /// The word.
         word: String,
-        /// What there is.
+        /// The known words.
         known: &'static str,
     },
-    /// A value that can't be.
+    /// An invalid value.
     #[error("argument \"{word}\" is wrong: {what}")]
     Argument {
         /// The value.
@@ -114,7 +114,7 @@ impl<'a, 'w> Cursor<'a, 'w> {
     /// A value as Rust reads it.
     ///
     /// # Errors
-    /// [`Error::Incomplete`], or [`Error::Argument`] for what is none.
+    /// [`Error::Incomplete`], or [`Error::Argument`] for another word.
     pub fn value<V: FromStr>(&mut self, what: &'static str) -> Result<V, Error> {
         let word = self.next(what)?;
         word.parse().map_err(|_| Error::argument(word, what))
@@ -123,7 +123,7 @@ impl<'a, 'w> Cursor<'a, 'w> {
     /// A number in decimal, or hexadecimal behind `0x`.
     ///
     /// # Errors
-    /// [`Error::Incomplete`], or [`Error::Argument`] for what is none or too large.
+    /// [`Error::Incomplete`], or [`Error::Argument`] for other words and larger numbers.
     pub fn number<N: TryFrom<u64>>(&mut self, what: &'static str) -> Result<N, Error> {
         let word = self.next(what)?;
         number(word).ok_or_else(|| Error::argument(word, what))
@@ -132,7 +132,7 @@ impl<'a, 'w> Cursor<'a, 'w> {
     /// A number in hexadecimal, with or without `0x`.
     ///
     /// # Errors
-    /// [`Error::Incomplete`], or [`Error::Argument`] for what is none or too large.
+    /// [`Error::Incomplete`], or [`Error::Argument`] for other words and larger numbers.
     pub fn hex<N: TryFrom<u64>>(&mut self, what: &'static str) -> Result<N, Error> {
         let word = self.next(what)?;
         let value = u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16);
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_from_the_front() {
+    fn cursor_reads_words_in_order() {
         let mut cursor = Cursor::new(&["dev", "eth0", "0x10", "ff", "more"]);
         assert!(cursor.skip("dev") && !cursor.skip("dev"));
         assert_eq!(cursor.next("a name"), Ok("eth0"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn cursor_errors_name_the_word() {
         for (result, text) in [
             (
                 Cursor::new(&[]).number::<u8>("a byte"),

@@ -1,4 +1,4 @@
-//! What the grammars of `uxfrm xfrm`, `fou`, `link` and `dev` share.
+//! Shared code of the grammars of `uxfrm xfrm`, `fou`, `link` and `dev`.
 //!
 //! A grammar is a table of [`Phrase`]s and code that reads them. Help, completion and manual are
 //! made from the table, so they cannot disagree; a test in each grammar checks the table against
@@ -18,7 +18,7 @@ pub mod page;
 
 pub use cursor::{Cursor, Error, is_abbreviation};
 
-/// A word and what it takes; nothing, if that is empty.
+/// A word and its value's placeholder, empty for none.
 pub type Phrase = (&'static str, &'static str);
 
 /// The words of a table.
@@ -27,7 +27,7 @@ pub fn words_of(phrases: &[Phrase]) -> Vec<String> {
     phrases.iter().map(|(word, _)| (*word).to_owned()).collect()
 }
 
-/// Whether a word of the table takes something.
+/// Whether a word of the table takes a value.
 #[must_use]
 pub fn takes_value(phrases: &[Phrase], word: &str) -> bool {
     phrases.iter().any(|(known, takes)| *known == word && !takes.is_empty())

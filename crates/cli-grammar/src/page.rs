@@ -22,13 +22,13 @@ pub fn choice(text: &mut String, name: &str, phrases: &[Phrase]) {
     wrap(text, &format!("{name} :="), pieces);
 }
 
-/// A word and what it takes.
+/// A word and its value's placeholder.
 #[must_use]
 pub fn joined((word, takes): Phrase) -> String {
     if takes.is_empty() { word.to_owned() } else { format!("{word} {takes}") }
 }
 
-/// Pieces behind a beginning, in lines of bearable length.
+/// Wraps pieces behind a beginning at [`WIDTH`].
 pub fn wrap(text: &mut String, beginning: &str, pieces: impl Iterator<Item = String>) {
     let mut line = beginning.to_owned();
     for piece in pieces {
@@ -44,14 +44,14 @@ pub fn wrap(text: &mut String, beginning: &str, pieces: impl Iterator<Item = Str
     text.push('\n');
 }
 
-/// A section of a manual: each word with what it takes.
+/// A section of a manual: each word with its value.
 pub fn section(page: &mut String, title: &str, phrases: &[Phrase]) {
     // Writing to a string does not fail.
     let _ = writeln!(page, ".SH {}", escaped(title));
     terms(page, phrases);
 }
 
-/// Each word with what it takes, in a manual.
+/// Each word with its value, in a manual.
 pub fn terms(page: &mut String, phrases: &[Phrase]) {
     for (word, takes) in phrases {
         // Writing to a string does not fail.
@@ -59,7 +59,7 @@ pub fn terms(page: &mut String, phrases: &[Phrase]) {
     }
 }
 
-/// Hyphens that are typed, and what roff would take for its own.
+/// Escapes hyphens and backslashes for roff.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
@@ -72,7 +72,7 @@ mod tests {
     const TABLE: [Phrase; 2] = [("over", "INTERFACE"), ("lost-event", "")];
 
     #[test]
-    fn help_has_every_word_with_what_it_takes() {
+    fn help_shows_every_word_with_its_value() {
         let mut text = String::new();
         options(&mut text, "ADD", &TABLE);
         choice(&mut text, "ONE", &TABLE);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_go_on_indented() {
+    fn long_help_lines_wrap_with_indent() {
         let mut text = String::new();
         options(&mut text, "ADD", &[("abcdefghijklmnopqrstuvwxyz", ""); 4]);
         let lines: Vec<_> = text.lines().collect();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn hyphens_of_a_manual_are_those_that_are_typed() {
+    fn manual_escapes_hyphens() {
         let mut page = String::new();
         section(&mut page, "FAULTS", &TABLE);
         assert_eq!(

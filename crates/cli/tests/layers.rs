@@ -1,5 +1,5 @@
-//! The layer check: the arrows between the workspace's crates are those of ARCHITECTURE.md and no others, and the
-//! sans-IO crates have no clock, thread, descriptor, random source or environment.
+//! Checks that crates depend on each other only as ARCHITECTURE.md says, and that sans-IO crates
+//! use no clock, thread, descriptor, random source or environment.
 //!
 //! A new crate has to be given its place in [`LAYERS`] before it builds in CI.
 
@@ -36,7 +36,7 @@ const IO: &str = "uxfrm-io";
 const PACKET: &str = "uxfrm-packet";
 const RUNTIME: &str = "uxfrm-runtime";
 
-/// Beside the layers: uses the engine and what is before it, and is used only for tests, by every crate.
+/// Beside the layers: uses the engine and layers before it; every crate may use it, for tests only.
 const TESTKIT: &str = "uxfrm-testkit";
 const ENGINE: &str = "uxfrm-engine";
 
@@ -179,7 +179,8 @@ fn may_use(user: &str, used: &str, kind: DependencyKind) -> bool {
         (IO, _) => [PACKET, NETLINK_WIRE].contains(&used),
         (_, IO) => layer(user) >= layer(RUNTIME),
         (TESTKIT, _) => layer(used).is_some() && layer(used) <= layer(ENGINE),
-        // `None`, a crate without a layer, is before every layer: so it uses nothing and must not be used.
+        // `None`, a crate without a layer, sorts before every layer: it may use nothing and not be
+        // used.
         _ => layer(used).is_some() && layer(used) < layer(user),
     }
 }
@@ -290,8 +291,8 @@ fn code_lines(source: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Passes over the item that follows an attribute: one statement, or as far as the brace that closes it (rustfmt puts
-/// that at the item's own indentation).
+/// Skips the item behind an attribute: one statement, or up to its closing brace (rustfmt puts that
+/// at the item's indentation).
 fn skip_item<'a>(lines: &mut impl Iterator<Item = (usize, &'a str)>, indentation_of_item: usize) {
     for (_, line) in lines {
         let closes = line.trim_start().starts_with('}') && indentation(line) == indentation_of_item;

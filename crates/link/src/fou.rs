@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_what_iproute2_would_send() {
+    fn fou_port_attributes_are_iproute2s() {
         let request = PortRequest { family: Some(2), port: 5555, kind: 1, ..Default::default() };
         let add = |request| Fou::Add(FouPort { request, device: None });
         let v4 = add(PortRequest { protocol: 4, ..request.clone() });
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_in_iproute2s_words() {
+    fn fou_parse_errors_are_iproute2s() {
         for (line, text) in [
             ("fou add ipproto 4", "fou: missing port"),
             ("fou add port 5", "fou: must set ipproto or gue"),

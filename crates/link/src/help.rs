@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_next() {
+    fn completion_offers_next_words() {
         for (line, words) in [
             ("fou ", &["add", "delete", "show"][..]),
             ("fou -s sh", &["show"]),
@@ -309,7 +309,7 @@ mod tests {
 
     /// The table against the parser: each word is taken, with a value where it has one.
     #[test]
-    fn every_word_is_in_the_grammar() {
+    fn help_contains_only_words_of_the_grammar() {
         let accepts = |line: &str| {
             let parsed = command(&line.split_whitespace().collect::<Vec<_>>());
             let unknown = matches!(
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_is_in_help_and_manual() {
+    fn help_and_manual_contain_every_tunnel_word() {
         for object in ["fou", "link"] {
             let (help, manual) = (text(object), manual(object).replace("\\-", "-"));
             let mut all: Vec<Phrase> = commands(object).to_vec();

@@ -42,7 +42,7 @@ pub enum Command {
     Link(Link),
 }
 
-/// A command, or what is wrong with it, and its line from 1.
+/// A command or its error, and its line from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
     /// The line where it begins.
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_file_has_comments_blanks_and_long_lines() {
+    fn batch_file_skips_comments_and_joins_lines() {
         let text = "# FOU\n\nip fou add port 5555 ipproto 4 # IPIP\nlink add t1 \\\n  type ipip \\\n remote 10.0.0.1\nbad\n";
         let found = lines(text);
         let at: Vec<_> = found.iter().map(|found| (found.line, found.command.is_ok())).collect();
@@ -114,7 +114,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "((fou|link|add|del|name|type|gre|sit|port|key|ttl|encap|fou|gue|-6|[0-9a-f.:/]{1,9}|\\PC{0,4})[ \n\\\\]){0,20}") {
+        fn parsing_any_text_does_not_panic(text in "((fou|link|add|del|name|type|gre|sit|port|key|ttl|encap|fou|gue|-6|[0-9a-f.:/]{1,9}|\\PC{0,4})[ \n\\\\]){0,20}") {
             let _ = lines(&text);
         }
     }

@@ -10,7 +10,7 @@ use crate::{Error, tunnel};
 pub enum Link {
     /// `link add`
     Add(TunnelLink),
-    /// `link change`: what is not said stays.
+    /// `link change`: omitted options are kept.
     Change(LinkChange),
     /// `link del`
     Delete {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_the_fou_series() {
+    fn fou_series_command_parses() {
         let line = "ip link add name tun1 type ipip remote 192.168.1.1 local 192.168.1.2 ttl 225 \
                     encap fou encap-sport auto encap-dport 5555";
         let ends = ([192, 168, 1, 2].into(), [192, 168, 1, 1].into());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_says_what_it_says() {
+    fn every_tunnel_option_parses() {
         let read = |line: &str| parsed(line).unwrap().config;
         let gre = read(
             "l a t mtu 1400 type gre remote 1.2.3.4 local any key 0.0.1.2 oseq icsum tos inherit \
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_keeps_what_it_does_not_say() {
+    fn link_change_keeps_omitted_options() {
         let before = parsed(
             "link add t type gre remote 10.0.0.2 ttl 9 tos 10 key 5 encap gue encap-dport 7 encap-csum",
         );
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_a_text() {
+    fn parse_error_has_a_text() {
         for (line, text) in [
             ("link add type ipip", "Not enough information: \"dev\" argument is required."),
             ("link add t", "Not enough information: \"type\" argument is required"),

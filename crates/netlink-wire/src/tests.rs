@@ -26,7 +26,7 @@ fn naive_attributes(bytes: &[u8]) -> (Vec<(u16, usize, usize)>, usize) {
             break;
         }
         found.push((kind & 0x3fff, at + 4, at + len));
-        at = bytes.len().min(at + (len + 3) / 4 * 4);
+        at = bytes.len().min(at + len.div_ceil(4) * 4);
     }
     (found, bytes.len() - at)
 }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_match_by_their_bits_alone() {
+    fn address_prefix_matches_by_prefix_bits() {
         let (left, right) = (raw("192.0.2.1".parse().unwrap()), raw("192.0.3.1".parse().unwrap()));
         assert!(matches(left, right, 0) && matches(left, right, 23));
         assert!(!matches(left, right, 24) && !matches(left, right, 255));

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_type_counts_and_unknown_ones_do_not() {
+    fn attribute_parse_keeps_last_and_skips_unknown() {
         let mut bytes = attribute(31, &[1, 0, 0, 0]);
         bytes.extend(attribute(31, &[2, 0, 0, 0]));
         bytes.extend(attribute(99, b"whatever"));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lengths_are_the_kernels_errors() {
+    fn attribute_of_wrong_length_has_the_kernels_error() {
         let mut bytes = attribute(31, &[1, 0, 0, 0]);
         bytes.extend(attribute(21, b"abc"));
         let refusal = Attributes::parse(&bytes, 184).unwrap_err();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_attribute_is_left_over() {
+    fn attribute_cut_short_is_leftover() {
         let mut bytes = attribute(31, &[1, 0, 0, 0]);
         bytes.extend([8, 0, 31]);
         let attributes = Attributes::parse(&bytes, 0).unwrap();

@@ -12,7 +12,7 @@ const COUNT: u16 = 1;
 pub struct Counts(pub Vec<(String, u64)>);
 
 impl Counts {
-    /// Those in a nest's value; what is no counter is passed over.
+    /// Decodes a nest; other attributes are skipped.
     #[must_use]
     pub fn decode(value: &[u8]) -> Self {
         let counters = RawAttributes::of(value).filter(|attribute| attribute.kind == COUNT);
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_value_is_read_back() {
         let counts =
             Counts(vec![("packets".to_owned(), u64::MAX), ("a".to_owned(), 0), (String::new(), 3)]);
         assert_eq!(Counts::decode(&counts.encode()), counts);

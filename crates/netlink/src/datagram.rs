@@ -11,7 +11,7 @@ use crate::{attribute::AttributeType, wiped::WipedBuffer};
 /// larger read (`NLMSG_GOODSIZE`). charon reads into 4096 bytes.
 pub(crate) const DUMP_LEN: usize = 3776;
 
-/// Room for most messages. Wiping costs a cycle a byte, so what is not needed is not taken.
+/// Capacity for most messages; wiping costs a cycle a byte.
 const USUAL_LEN: usize = 512;
 
 /// One datagram: whole messages, each aligned.
@@ -29,7 +29,7 @@ impl Datagram {
         datagram
     }
 
-    /// For as many messages as a part of a dump has, and the one that is too many.
+    /// With capacity for a part of a dump and the message that no longer fits.
     pub(crate) fn for_dump() -> Self {
         Self::with_capacity(DUMP_LEN + USUAL_LEN)
     }
@@ -56,7 +56,7 @@ impl Datagram {
         self.bytes.is_empty()
     }
 
-    /// Begins a message of type `kind`; its length is kept right from now on.
+    /// Begins a message of type `kind`; later calls update its length.
     pub(crate) fn begin(&mut self, kind: u16, flags: u16, seq: u32, pid: u32) -> &mut Self {
         self.message = self.bytes.len();
         self.put_bytes(&NetlinkHeader { len: 0, kind, flags, seq, pid }.to_bytes())
@@ -90,7 +90,7 @@ impl Datagram {
         self.measure()
     }
 
-    /// Takes the message begun last out again.
+    /// Removes the last message.
     pub(crate) fn cancel(&mut self) {
         self.bytes.reserve(0).truncate(self.message);
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_count_padding_as_the_kernels_do() {
+    fn datagram_lengths_include_padding() {
         let mut datagram = Datagram::new(0x28, 0, 1, 2);
         datagram.put_bytes(&[1, 2, 2]);
         assert_eq!(datagram.bytes()[0], 20);

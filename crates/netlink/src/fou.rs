@@ -165,7 +165,7 @@ mod tests {
 
     #[cfg(target_endian = "little")]
     #[test]
-    fn a_request_is_read_whatever_its_order() {
+    fn fou_request_is_read_in_any_attribute_order() {
         let expected = PortAttributes {
             port: Some(5555),
             family: Some(2),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_value_is_read_back() {
         let all = PortAttributes {
             port: Some(1),
             family: Some(10),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_the_kernels_errno() {
+    fn fou_decode_error_has_the_kernels_errno() {
         let errno = |body: &[u8]| PortAttributes::decode(body).unwrap_err().errno;
         assert_eq!(errno(&[1, 1]), 22);
         assert_eq!(errno(&[9, 1, 0, 0]), 95);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic() {
+    fn decode_of_any_bytes_does_not_panic() {
         let mut random = 7_u64;
         for _ in 0..100_000 {
             let mut bytes = [0; 48];

@@ -33,31 +33,31 @@ impl Refusal {
     /// Of a request that is [chained](crate::Flags::CHAINED) to one that was refused.
     pub const CHAIN_BROKEN: Self = Self::bare(number::ECANCELED);
 
-    /// An errno without words.
+    /// An errno without text.
     #[must_use]
     pub const fn bare(errno: i32) -> Self {
         Self { errno, text: None, offset: None }
     }
 
-    /// `EINVAL` and the kernel's words.
+    /// `EINVAL` and the kernel's text.
     #[must_use]
     pub const fn invalid(text: &'static str) -> Self {
         Self::new(number::EINVAL, text)
     }
 
-    /// `EOPNOTSUPP` and words of our own: the kernel can do it, uxfrm not yet.
+    /// `EOPNOTSUPP` and our own text, for features that only the kernel has.
     #[must_use]
     pub const fn not_yet(text: &'static str) -> Self {
         Self::new(number::EOPNOTSUPP, text)
     }
 
-    /// An errno and its words.
+    /// An errno and its text.
     #[must_use]
     pub const fn new(errno: i32, text: &'static str) -> Self {
         Self { errno, text: Some(Cow::Borrowed(text)), offset: None }
     }
 
-    /// An errno and its words, about the attribute at `offset` of the request.
+    /// An errno and its text, for the attribute at `offset` of the request.
     #[must_use]
     pub(crate) fn at(errno: i32, text: &'static str, offset: usize) -> Self {
         let offset = u32::try_from(offset).unwrap_or(u32::MAX);

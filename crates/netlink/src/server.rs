@@ -40,7 +40,7 @@ use info::Thresholds;
 use larval_table::LarvalTable;
 use outbox::Outbox;
 
-/// What the server is told once.
+/// Settings of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Nanoseconds from 1970 to [`Moment`] 0, for the times in answers; see [`Server::set_epoch`].
@@ -172,7 +172,7 @@ impl Server {
         }
     }
 
-    /// What was done so far stands, whatever becomes of what is done next.
+    /// Makes all changes to larval states final.
     pub fn let_stand(&mut self) {
         self.larvals.let_stand();
     }
@@ -367,7 +367,7 @@ impl Server {
     }
 }
 
-/// What became of a request.
+/// Result of a request.
 enum Outcome {
     /// Done or refused; a warning may go with success.
     Answered(Result<Option<&'static str>, Refusal>),
@@ -375,11 +375,11 @@ enum Outcome {
     Dumping,
 }
 
-/// The kernel says this and goes on.
+/// The kernel warns with this and goes on.
 const LEFTOVER: &str = "bytes leftover after parsing attributes";
 
 impl Refusal {
-    /// A refusal without words takes those of a warning.
+    /// Gives a refusal without text a warning's text.
     fn or_words(mut self, warning: Option<&'static str>) -> Self {
         self.text = self.text.or_else(|| warning.map(Into::into));
         self

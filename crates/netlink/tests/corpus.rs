@@ -10,9 +10,10 @@ fn netlink() {
     replay("netlink", requests::netlink);
 }
 
-/// Where libFuzzer is not to be had: inputs of the corpus joined and damaged, always the same unless `UXFRM_ROUNDS` says how many.
+/// Without libFuzzer: inputs of the corpus joined and damaged, the same each time; `UXFRM_ROUNDS`
+/// sets how many.
 #[test]
-fn damaged_requests_break_nothing() {
+fn damaged_request_does_not_panic() {
     let rounds = std::env::var("UXFRM_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     let seeds = seeds_of_iproute2();
     let mut random = 1_u64;

@@ -81,7 +81,7 @@ pub(crate) fn until<T: PartialEq + Copy>(look: impl Fn() -> T, nothing: T) -> Op
 /// Answers are slept for, for a while.
 fn back_off() {
     let slept = BACKOFF.load(Ordering::Relaxed);
-    REMAINING.store(slept + 1, Ordering::Relaxed); // that of this request as well
+    REMAINING.store(slept + 1, Ordering::Relaxed); // including this request's
     BACKOFF.store((2 * slept).clamp(1, MAX_BACKOFF), Ordering::Relaxed);
 }
 

@@ -30,7 +30,7 @@ static OPTIONS: AtomicU32 = AtomicU32::new(0);
 /// Whether it has the process's page.
 static PAGED: AtomicBool = AtomicBool::new(false);
 
-/// How often it forked: what is older than that may have a copy.
+/// Number of forks: older sockets may have copies.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// How often this process forked until now.
@@ -93,7 +93,7 @@ pub(crate) fn take() -> Option<ReusableConnection> {
     None
 }
 
-/// Closes what is parked: from here on a new connection would be from another.
+/// Closes the kept connection: a new one would belong to another user or namespace.
 pub(crate) fn release() {
     let descriptor = DESCRIPTOR.load(Ordering::Acquire);
     if descriptor >= 0 && forget(descriptor) {

@@ -43,7 +43,7 @@ pub struct End {
     pub port: u16,
 }
 
-/// Both ends of a datagram's way.
+/// Local and remote address of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// Of both addresses.

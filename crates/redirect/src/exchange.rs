@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_one_answer_is_expected_to_have_one() {
+    fn request_with_one_answer_is_recognized() {
         assert_eq!(request(header(40, 0x13, 0x605), 40), Some(77));
         for (length, kind, flags, sent) in [
             (40, 0x13, 0x605, 80), // two messages
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_ends_with_an_error_the_end_of_a_dump_or_its_only_answer() {
+    fn last_answer_of_a_request_is_recognized() {
         let (add, get, dump) = (header(40, 0x13, 5), header(40, 0x12, 1), header(16, 0x12, 0x301));
         for (request, kind, flags, is_last) in [
             (add, 2, 0x100, true),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_request() {
+    fn error_carries_the_requests_header() {
         let request = header(40, 0x13, 5);
         let error = error(request, 104, 9);
         assert_eq!(answers(*error.first_chunk().unwrap()), Some(77));

@@ -58,7 +58,7 @@ mod tests {
     use crate::ends::{End, Family};
 
     #[test]
-    fn the_corpus_breaks_nothing() {
+    fn corpus_does_not_panic() {
         uxfrm_testkit::fuzz::replay("redirect", decode);
     }
 

@@ -22,7 +22,7 @@ const NAME_VARIABLE: &std::ffi::CStr = c"UXFRM_CONTROL";
 const FAMILY: libc::sa_family_t = 1;
 const _: () = assert!(FAMILY as c_int == libc::AF_UNIX);
 
-/// Bytes of who is at the other end.
+/// Size of `ucred`.
 const CREDENTIALS: socklen_t = 12;
 const _: () = assert!(size_of::<libc::ucred>() == CREDENTIALS as usize);
 
@@ -177,7 +177,7 @@ fn ask(descriptor: c_int, question: Greeting) -> Result<Greeting, c_int> {
     }
 }
 
-/// Connects to the gateway, and to nobody who only has its name.
+/// Connects to the gateway and checks that it is not an impostor with its name.
 fn reach(descriptor: c_int) -> Result<(), c_int> {
     let (place, name) = configured();
     if place == Place::Default
@@ -211,7 +211,7 @@ fn trust(descriptor: c_int) -> Result<(), c_int> {
     if is_trusted { Ok(()) } else { Err(libc::EPERM) }
 }
 
-/// The user who listens at the other end.
+/// The user id of the listener.
 fn listener(descriptor: c_int) -> Result<libc::uid_t, c_int> {
     let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = CREDENTIALS;

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_that_lasts_is_looked_at() {
+    fn mailbox_memory_must_be_sealed_and_long_enough() {
         let page = size_of::<Page>();
         let cases = [
             (page, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW, true),

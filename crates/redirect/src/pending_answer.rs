@@ -12,7 +12,7 @@ const ANSWERED: u32 = 1;
 /// An error, from the library: the gateway has gone.
 const FAILED: u32 = 2;
 
-/// The last request's header, and what is to come.
+/// The last request's header, and whether its answer is outstanding.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer {
     what: AtomicU32,
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_owed_from_the_request_to_its_last_answer() {
+    fn pending_answer_lasts_until_the_last_datagram() {
         let (awaited, add) = (PendingAnswer::nothing(), header(0x13, 5, 7));
         assert!(!awaited.fail() && awaited.failed().is_none());
         awaited.begin(add);

@@ -47,7 +47,7 @@ pub(crate) struct Socket {
     port: AtomicU32,
     /// Of netlink: multicast groups.
     groups: AtomicU32,
-    /// Of netlink: what is switched on; of UDP: [`RecvOption`]es.
+    /// Of netlink: options that are on; of UDP: [`RecvOption`]s.
     options: AtomicU32,
     /// Of UDP: 4 or 6.
     family: AtomicU32,
@@ -57,13 +57,13 @@ pub(crate) struct Socket {
     address: [AtomicU32; 4],
     /// Of netlink: send and receive buffer sizes asked for and not applied yet; 0 for none.
     rooms: [AtomicU32; 2],
-    /// Of netlink: who waits for it.
+    /// Of netlink: the `epoll` that waits for it.
     watch: Watch,
     /// Of netlink: port, groups and options known to the gateway; port 0 while it knows none.
     told: [AtomicU32; 3],
     /// Of netlink: the number of the last request.
     sequence: AtomicU32,
-    /// Of netlink: what is to come after it.
+    /// Of netlink: the outstanding answer.
     awaited: PendingAnswer,
     /// Of netlink: how often the process had forked when it was opened.
     forks: AtomicU32,
@@ -512,7 +512,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_known_until_they_are_closed() {
+    fn duplicated_descriptor_is_known_until_closed() {
         assert!(find(-1).is_none() && find(65_000).is_none() && find(c_int::MAX).is_none());
         assert!(insert(65_000, libc::SOCK_RAW));
         find(65_000).unwrap().set_port(7);
@@ -531,7 +531,7 @@ mod tests {
         assert!(find(65_000).is_none());
     }
     #[test]
-    fn a_socket_of_generic_netlink_is_the_kernels() {
+    fn generic_socket_is_the_kernels() {
         insert_generic(62_000);
         assert!(is_generic(62_000) && find(62_000).is_none() && datagram(62_000).is_none());
         assert!(!is_relayed(62_000));
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_udp_socket_is_no_netlink_socket() {
+    fn udp_socket_is_not_a_netlink_socket() {
         let local = End { address: [7; 16], port: 4500 };
         let socket = insert_datagram(63_900, Family::V6, local).unwrap();
         socket.set_tos(0x88);

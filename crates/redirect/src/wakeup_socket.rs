@@ -30,7 +30,7 @@ pub(crate) fn open(descriptor: c_int) -> Result<c_int, c_int> {
     Ok(silent)
 }
 
-/// Takes what a gateway has sent, so that who polls waits again.
+/// Drains the gateway's wake-ups, so that polling waits again.
 pub(crate) fn hush(descriptor: c_int) {
     // SAFETY: no byte is written.
     while unsafe { next::recv()(descriptor, null_mut(), 0, libc::MSG_DONTWAIT) } >= 0 {}
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_descriptor_of_each_process_has_a_name_of_its_own() {
+    fn wakeup_name_is_unique_per_process_and_descriptor() {
         assert_eq!(name(0x4d2, 7), *b"uxfrm/quiet/000004d200000007");
         assert_eq!(name(u32::MAX, 0), *b"uxfrm/quiet/ffffffff00000000");
     }

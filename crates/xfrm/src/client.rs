@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_in_the_kernels_words_or_the_systems() {
+    fn refusal_text_is_the_kernels_or_strerror() {
         for (refusal, shown) in [
             (Refusal::bare(17), "RTNETLINK answers: File exists"),
             (Refusal::bare(95), "RTNETLINK answers: Operation not supported"),

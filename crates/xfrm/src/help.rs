@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_is_in_the_help_and_in_the_manual() {
+    fn help_and_manual_contain_every_word() {
         let help = [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor].map(text).concat();
         let manual = manual().replace("\\-", "-");
         assert!(every_word().len() > 150);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stay_bearable() {
+    fn help_lines_are_at_most_the_width() {
         for topic in [Topic::Objects, Topic::State, Topic::Policy, Topic::Monitor] {
             for line in text(topic).lines() {
                 assert!(line.len() <= page::WIDTH + 10, "{line}");

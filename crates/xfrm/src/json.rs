@@ -34,7 +34,7 @@ pub fn event(page: &mut Page<'_>, answer: &Answer<'_>) {
     tell(page, answer, Cause::Event);
 }
 
-/// What is there looks the same to who asked for it and to who hears that it is new.
+/// Why an answer came: a notification also shows what changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
     Request,

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_glibcs() {
+    fn addresses_print_as_by_glibc() {
         let v6 = |text: &str| address(INET6, text.parse::<Ipv6Addr>().unwrap().octets());
         for text in
             ["::", "::1", "::1.2.3.4", "::ffff:1.2.3.4", "2001:db8::1:0:0:1", "1:0:2:3:4:5:6:7"]
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols_and_times() {
+    fn protocol_names_and_times_print() {
         let names = protocols("# x\nip\t0\tIP\nesp 50 IPSEC-ESP # c\nother 50\nbad x\nbig 256\n");
         assert_eq!((names.len(), names[&50].as_str()), (2, "esp"));
         let names = Names::none();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_are_asctimes() {
+    fn timestamps_print_as_by_asctime() {
         use crate::grammar::Timestamps;
         let now = Timestamp::new(86401, 1_234_000).unwrap();
         let names = Names::none();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_without_a_name_stay() {
+    fn unnamed_flag_bits_are_kept() {
         assert_eq!(flags(0x7, POLICY_FLAGS), (vec!["localok", "icmp"], 4));
     }
 }

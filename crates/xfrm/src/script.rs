@@ -26,7 +26,7 @@ pub(crate) struct Line {
 pub(crate) enum Next {
     /// A line.
     Line(Line),
-    /// Nothing for now: who waits for answers should get them before more is read.
+    /// No input for now: outstanding answers are awaited before more is read.
     Pause,
     /// The end.
     End,
@@ -75,7 +75,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// A whole line out of what is held.
+    /// A whole line from the buffer.
     fn cut(&mut self) -> std::io::Result<Option<Line>> {
         let rest = &self.held[self.taken..];
         let is_last = self.is_at_end && !rest.is_empty();
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_they_come() {
+    fn script_lines_are_whole_for_any_read_size() {
         let text = "a b\n\nc \\ \n d\\\ne\n# x \\\n'#' \\\nf\nlast";
         let whole = [
             (1, "a b\n"),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_comes_before_more_is_read() {
+    fn script_pauses_before_reading_more() {
         let mut lines = Lines::of(Trickle(b"a\nb\n", 2));
         let mut seen = String::new();
         loop {

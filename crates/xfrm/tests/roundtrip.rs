@@ -1,5 +1,5 @@
-//! What is printed can be said: a state or policy that was added, printed and added again is the same request, and no bytes
-//! from the wire make a printer panic.
+//! Printed states and policies can be added again with the same request; no bytes from the wire
+//! make a printer panic.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -110,7 +110,7 @@ proptest! {
 
 /// What iproute2 7 sends for what Debian's does not know, byte for byte behind the fixed part.
 #[test]
-fn newer_words_are_sent_as_newer_iproute2_sends_them() {
+fn newer_words_are_encoded_as_by_newer_iproute2() {
     let id = "state add dst 10.0.0.2 proto esp spi 1 enc a b";
     for (line, attributes) in [
         (format!("{id} dir in pcpu-num 3"), "05002100010000000800230003000000"),
@@ -130,7 +130,7 @@ fn newer_words_are_sent_as_newer_iproute2_sends_them() {
 
 /// In iproute2 7's words and order.
 #[test]
-fn newer_attributes_are_printed_as_by_newer_iproute2() {
+fn newer_attributes_print_as_by_newer_iproute2() {
     let line = "state add dst 10.0.0.2 proto esp spi 1 enc a b dir in pcpu-num 3 if_id 5 tfcpad 9 offload packet dev lo dir in";
     let (state, _) = request(&command(line)).unwrap();
     let text = shown(&state, Style::default());

@@ -40,7 +40,7 @@ fn info(line: &str) -> String {
 }
 
 #[test]
-fn ports_are_listed_as_by_iproute2() {
+fn port_list_is_iproute2s() {
     for (line, text) in [
         ("fou add port 5555 ipproto 4", "port 5555 ipproto 4\n"),
         ("fou add port 5556 gue", "port 5556 gue\n"),
@@ -62,7 +62,7 @@ fn ports_are_listed_as_by_iproute2() {
 }
 
 #[test]
-fn a_ports_counters_follow_it() {
+fn port_counters_are_printed_behind_the_port() {
     let mut counted = attributes("fou add port 5 gue");
     let counts = [("packets", 12), ("bytes", 12_345_678_901), ("tunnel_in_gue_control", 2)];
     let counts = counts.map(|(name, count)| (name.to_owned(), count)).to_vec();
@@ -81,7 +81,7 @@ fn a_ports_counters_follow_it() {
 }
 
 #[test]
-fn a_tunnel_is_shown_as_by_iproute2() {
+fn tunnel_text_is_iproute2s() {
     let mut tunnel = shown(
         "link add tun1 type ipip remote 10.0.0.2 local 10.0.0.1 ttl 225 encap fou encap-dport 5555",
     );
@@ -113,7 +113,7 @@ fn a_tunnel_is_shown_as_by_iproute2() {
 }
 
 #[test]
-fn each_kind_has_its_words() {
+fn tunnel_kind_details_are_iproute2s() {
     for (line, text) in [
         (
             "link add t type sit",
@@ -137,7 +137,7 @@ fn each_kind_has_its_words() {
 }
 
 #[test]
-fn flags_have_iproute2s_words() {
+fn tunnel_flags_are_iproute2s() {
     assert_eq!(flags(0x1001).join(","), "NO-CARRIER,MULTICAST,UP");
     assert_eq!(flags(0x8_0090).join(","), "POINTOPOINT,NOARP,80000");
 }

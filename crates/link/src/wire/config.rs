@@ -179,7 +179,7 @@ fn encode_encap(udp: Option<UdpEncap>, numbers: &Numbers, out: &mut AttributeWri
     }
 }
 
-/// Reads what is said of a tunnel; the kernel's defaults for what is not.
+/// Decodes a tunnel, with the kernel's defaults for omitted attributes.
 ///
 /// # Errors
 /// What [`uxfrm_tunnel`] or the kernel has no such thing for.
@@ -354,7 +354,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_value_is_read_back() {
         for line in LINES {
             let config = config(line);
             let mut bytes = Vec::new();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_layout_of_the_series_line() {
+    fn tunnel_attributes_have_the_kernels_layout() {
         let mut bytes = Vec::new();
         encode(&config(LINES[1]), &mut AttributeWriter::new(&mut bytes));
         let found = Reader::of(&bytes);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_without_a_panic() {
+    fn decode_of_any_bytes_does_not_panic() {
         let mut random = 3_u64;
         for _ in 0..20_000 {
             let mut bytes = [0; 64];

@@ -213,7 +213,7 @@ impl Device {
 }
 
 impl Shown {
-    /// Reads an answer's body; `None` for what is no tunnel.
+    /// Decodes an answer's body; `None` if it is no tunnel.
     #[must_use]
     pub fn decode(body: &[u8]) -> Option<Self> {
         let (head, attributes) = body.split_first_chunk::<HEAD>()?;
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_is_read_as_it_was_meant() {
+    fn new_link_request_round_trips() {
         for (line, admin, mtu) in [
             ("link add t type gre remote 10.0.0.2 key 5", None, None),
             (
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tunnel_of_ours_is_refused() {
+    fn link_request_for_other_device_is_refused() {
         let errno = |body: &[u8]| LinkRequest::decode(body).unwrap_err().errno;
         assert_eq!(errno(&[0; 15]), 22);
         let refused = |fill: &dyn Fn(&mut AttributeWriter<'_>)| {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_stay_and_the_tunnels_are_put_in() {
+    fn link_answer_keeps_kernel_attributes_and_adds_tunnel() {
         let mut body = head(0xfffe, 7, (0x1_0091, 0));
         let mut kernels = AttributeWriter::new(&mut body);
         kernels.text(NAME, "t");

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_goes_there_and_back() {
+    fn port_attributes_round_trip() {
         let asked = PortRequest {
             family: Some(10),
             port: 5555,

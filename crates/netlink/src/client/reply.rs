@@ -1,4 +1,4 @@
-//! Answers: what a message is to the one who asked, and the attributes in it.
+//! Answers: what a message means to its request, and its attributes.
 
 use std::borrow::Cow;
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_in_a_refusal_is_gone_over_whole_or_capped() {
+    fn error_reply_text_is_found_behind_whole_or_capped_request() {
         let request = message(0x10, 1, &[7; 20]);
         for (flags, quoted) in [(0x200, &request[..]), (0x300, &request[..16])] {
             let mut body = (-22_i32).to_ne_bytes().to_vec();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_or_plain() {
+    fn reply_without_attributes_or_too_short_is_classified() {
         assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 20])), Reply::Done { warning: None });
         assert_eq!(reply(&message(NLMSG_DONE, 0, &[0; 4])), Reply::Done { warning: None });
         assert_eq!(reply(&message(NLMSG_ERROR, 0, &[0; 3])), Reply::Broken);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_attributes_the_first_counts() {
+    fn reply_attributes_keep_the_first() {
         let bytes = [text(b"one\0"), text(b"two\0")].concat();
         assert_eq!(Found::of(&bytes).value(TEXT), Some(&b"one\0"[..]));
         assert!(format!("{:?}", Found::of(&bytes)).contains("1: 4"));

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_count_without_padding_and_attributes_with_it() {
+    fn request_length_pads_attributes_but_not_body() {
         let request = Request::new(MessageType::SetDefault, Flags::empty()).body(&[1_u8, 2, 0]);
         assert_eq!((request.bytes().len(), request.bytes()[0]), (19, 19));
         let mut request = Request::new(MessageType::FlushPolicy, Flags::ACK);

@@ -1,4 +1,4 @@
-//! What states and policies share: selectors, limits, marks, directions, protocols, modes.
+//! Parts of states and policies: selectors, limits, marks, directions, protocols, modes.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ pub(crate) fn selector(family: Family, raw: &RawSelector) -> Option<Selector> {
     })
 }
 
-/// The kernel's words for a prefix that is too long.
+/// The kernel's error for a prefix that is too long.
 pub(crate) const fn prefix_too_long(family: Family) -> Refusal {
     Refusal::invalid(match family {
         Family::V4 => "Invalid prefix length in selector (must be <= 32 for IPv4)",
@@ -40,7 +40,7 @@ pub(crate) const fn prefix_too_long(family: Family) -> Refusal {
     })
 }
 
-/// Limits, of which the kernel checks nothing: charon's soft limits may be above the hard ones.
+/// Limits, unchecked as in the kernel: charon's soft limits may exceed the hard ones.
 pub(crate) const fn limits(raw: &RawLimits) -> Limits {
     Limits {
         bytes: Budget { soft: raw.soft_bytes, hard: raw.hard_bytes },
@@ -50,7 +50,7 @@ pub(crate) const fn limits(raw: &RawLimits) -> Limits {
     }
 }
 
-/// `XFRMA_MARK`; without it the mark that fits all.
+/// `XFRMA_MARK`; by default the mark that matches all.
 pub(crate) fn mark(attributes: &Attributes<'_>) -> Mark {
     let raw = attributes.read::<RawMark>(AttributeType::Mark);
     raw.map_or_else(Mark::default, |raw| Mark { value: raw.value, mask: raw.mask })

@@ -61,7 +61,7 @@ pub(crate) fn key(
     Ok(name.map(|name| PolicyKey { direction, kind, mark, if_id, name }))
 }
 
-/// `verify_newpolicy_info`, in its order; the attributes' words are the defaults still.
+/// `verify_newpolicy_info` in its order, before attributes are applied.
 fn words(raw: &RawPolicy) -> Result<(Policy, Family), Refusal> {
     if raw.share > SHARE_UNIQUE {
         return Err(Refusal::invalid("Invalid policy share"));
@@ -162,7 +162,7 @@ fn template(raw: &RawTemplate, inner: &mut u16, direction: Direction) -> Result<
     })
 }
 
-/// What the kernel keeps in a template and the engine has no place for.
+/// Refuses template settings that the kernel stores and the engine cannot.
 fn check_template_is_served(raw: &RawTemplate) -> Result<(), Refusal> {
     let masks = [raw.auth_algorithms, raw.encryption_algorithms, raw.compression_algorithms];
     if masks != [u32::MAX; 3] {
@@ -176,7 +176,7 @@ fn check_template_is_served(raw: &RawTemplate) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a device takes it, and with which flags, the engine says.
+/// Offload settings; the engine checks whether the device accepts them.
 fn offload(attributes: &Attributes<'_>, direction: Direction) -> Result<Option<Offload>, Refusal> {
     let Some(raw) = attributes.read::<RawOffload>(AttributeType::OffloadDev) else {
         return Ok(None);

@@ -14,7 +14,7 @@ use crate::{
 /// `XFRMA_REPLAY_ESN_MAX` in words of the bitmap.
 const MOST_WORDS: u32 = 128;
 
-/// What legacy windows have room for.
+/// Size of the legacy bitmap in packets.
 const SHORT_WINDOW: u32 = 32;
 
 /// The counters that a state uses, `replay` or `replay_esn` of `struct xfrm_state`; the kernel
@@ -28,7 +28,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// That of a state with these flags and this window.
+    /// The form of a state with these flags and this window.
     pub(crate) fn of(flags: SaFlags, window: u32) -> Self {
         let short = !flags.contains(SaFlags::ESN) && window <= SHORT_WINDOW;
         if short { Self::Short } else { Self::Long }
@@ -90,12 +90,12 @@ pub(crate) fn check_direction(
             Some(raw) if raw.received != 0 || raw.bitmap != 0 => Err(Error::OutputReceived.into()),
             Some(_) | None => Ok(()),
         },
-        // The engine checks it, after the algorithms: so late does the kernel see it too.
+        // The engine checks it after the algorithms, as the kernel does.
         Direction::In | Direction::Forward => Ok(()),
     }
 }
 
-/// The window, and up to which number was sent. What was received comes with [`counters`].
+/// The window and the last number sent; [`counters`] has the numbers received.
 pub(crate) fn config(
     sa: &RawSa,
     esn: Option<&EsnState>,
@@ -186,7 +186,7 @@ pub(crate) fn long_bit(highest: u64, window: u32, number: u64) -> Option<usize> 
     usize::try_from(place).ok()
 }
 
-/// What NEWAE may not do to a state with the longer counters: `xfrm_replay_verify_len`.
+/// Checks NEWAE for a state with long counters (`xfrm_replay_verify_len`).
 pub(crate) fn check_size(
     window: u32,
     form: Form,
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_stand_where_the_kernel_puts_them() {
+    fn replay_bit_positions_are_the_kernels() {
         assert_eq!(
             [100, 99, 69, 68, 101].map(|number| short_bit(100, number)),
             [Some(0), Some(1), Some(31), None, None]

@@ -30,7 +30,7 @@ const TUNNEL: u8 = 1;
 const IN_TRIGGER: u8 = 3;
 const IPTFS: u8 = 5;
 
-/// What only IP-TFS has.
+/// Attributes of IP-TFS.
 const IPTFS_OPTIONS: [AttributeType; 6] = [
     AttributeType::IptfsDropTime,
     AttributeType::IptfsReorderWindow,
@@ -112,16 +112,16 @@ pub(crate) fn id_of(raw: &RawSa) -> RawSaId {
     }
 }
 
-/// What a device is called here, where only its number is known.
+/// A device's name where only its index is known.
 pub(crate) fn device_name(ifindex: u32) -> String {
     format!("if{ifindex}")
 }
 
-/// The state's family and its selector, which may be of none.
+/// The state's family and its selector, if it has one.
 fn families(raw: &RawSa) -> Result<(Family, Option<Selector>), Refusal> {
     let family = address::family(raw.family).ok_or_else(|| Refusal::from(Error::Family))?;
     let other = match raw.selector.family {
-        // Such a selector fits any traffic.
+        // A selector without family matches all traffic.
         0 if raw.flags & SaFlags::AF_UNSPEC.bits() != 0 => return Ok((family, None)),
         0 => family,
         number => {
@@ -133,7 +133,7 @@ fn families(raw: &RawSa) -> Result<(Family, Option<Selector>), Refusal> {
     Ok((family, Some(selector)))
 }
 
-/// Which attributes each protocol must and must not have.
+/// Checks required and forbidden attributes by protocol.
 fn check_attributes(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
     use AttributeType as Type;
     let any = |kinds: &[Type]| kinds.iter().any(|kind| attributes.has(*kind));
@@ -197,7 +197,7 @@ fn check_mapping_age(
     Ok(())
 }
 
-/// What IP-TFS asks for; the mode itself the engine refuses.
+/// Checks IP-TFS attributes; the engine refuses the mode.
 fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> {
     if raw.mode != IPTFS {
         return Ok(());
@@ -211,7 +211,7 @@ fn check_iptfs(raw: &RawSa, attributes: &Attributes<'_>) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// What a direction forbids; the engine checks it again, for those that do not come this way.
+/// Checks attributes against the direction; the engine repeats it for other callers.
 fn check_direction(
     raw: &RawSa,
     (direction, flags, extra): (Option<Direction>, SaFlags, SaExtraFlags),

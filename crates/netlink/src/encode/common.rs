@@ -1,4 +1,4 @@
-//! What states and policies share.
+//! Encodes parts of states and policies.
 
 use uxfrm_engine::{DeviceId, Direction, IfId, Limits, Mark, Moment, OffloadKind, Selector};
 
@@ -13,7 +13,7 @@ use crate::{
 /// Seconds since 1970 of a [`Moment`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calendar {
-    /// When moment 0 was, in nanoseconds since 1970.
+    /// Nanoseconds from 1970 to moment 0.
     pub(crate) start: u64,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Calendar {
 const NO_STEP: u64 = 100_000_000;
 
 impl Calendar {
-    /// The clock says that it was `start` at moment 0. Somebody may have set it.
+    /// Follows the clock: `start` is moment 0 after a possible clock step.
     pub(crate) const fn follow(&mut self, start: u64) {
         if start.abs_diff(self.start) >= NO_STEP {
             self.start = start;
@@ -33,12 +33,12 @@ impl Calendar {
         self.start.saturating_add(moment.0) / 1_000_000_000
     }
 
-    /// The moment of a second since 1970; what was before moment 0 is moment 0.
+    /// The moment of a second since 1970; at least moment 0.
     pub(crate) fn moment(self, seconds: u64) -> Moment {
         Moment(seconds.saturating_mul(1_000_000_000).saturating_sub(self.start))
     }
 
-    /// 0 is never.
+    /// Seconds since 1970; 0 for never.
     pub(crate) fn seconds_or_never(self, moment: Option<Moment>) -> u64 {
         moment.map_or(0, |moment| self.seconds(moment))
     }

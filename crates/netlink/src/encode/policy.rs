@@ -35,7 +35,7 @@ pub(crate) fn info(entry: &PolicyEntry, calendar: Calendar) -> RawPolicy {
     }
 }
 
-/// `struct xfrm_userpolicy_id` of a policy that went: by the name that it was called by.
+/// `struct xfrm_userpolicy_id` of a deleted policy, by selector or index as in the request.
 pub(crate) fn id(entry: &PolicyEntry, by_index: ByName) -> RawPolicyId {
     let policy = entry.policy();
     let (selector, index) = match by_index {
@@ -46,7 +46,7 @@ pub(crate) fn id(entry: &PolicyEntry, by_index: ByName) -> RawPolicyId {
     RawPolicyId { selector, index, direction, pad: [0; 3] }
 }
 
-/// By which name a policy was called.
+/// How a request named a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByName {
     Index,

@@ -109,7 +109,7 @@ pub(crate) fn attributes(out: &mut Datagram, sa: &Sa, calendar: Calendar) {
     }
 }
 
-/// `XFRMA_REPLAY_ESN_VAL` where 32 bits do not do, else `XFRMA_REPLAY_VAL`.
+/// `XFRMA_REPLAY_ESN_VAL` if 32 bits do not suffice, else `XFRMA_REPLAY_VAL`.
 pub(crate) fn put_replay(out: &mut Datagram, sa: &Sa) {
     #[expect(clippy::cast_possible_truncation, reason = "the halves of a 64-bit number")]
     const fn halves(number: u64) -> (u32, u32) {
@@ -220,7 +220,7 @@ fn bits(key: &KeyMaterial) -> u32 {
     u32::try_from(key.len() * 8).unwrap_or(u32::MAX)
 }
 
-/// A name with zeros behind it; all of ours are short, and others are cut off at 63 bytes.
+/// A zero-padded name, cut at 63 bytes; ours are shorter.
 #[must_use]
 pub fn padded_name(name: &str) -> [u8; 64] {
     let mut padded = [0; 64];

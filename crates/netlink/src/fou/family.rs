@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_family_is_known() {
+    fn family_query_accepts_fou_only() {
         assert_eq!(Question::decode(&Question.encode()), Ok(Question));
         assert_eq!(Question::answered(&Question.answer()), Some(FAMILY_ID));
         let about = |kind, value: &[u8]| {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn its_number_is_none_of_the_kernels() {
+    fn fou_family_id_is_above_the_kernels() {
         const { assert!(FAMILY_ID > 1023, "GENL_MAX_ID") };
     }
 }

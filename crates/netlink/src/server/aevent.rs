@@ -1,4 +1,4 @@
-//! Counters of states: GETAE, NEWAE, and telling of them (aevents).
+//! Counters of states: GETAE, NEWAE, and notifications (aevents).
 //!
 //! The kernel notifies after a number of packets; uxfrm polls counters at most ten times a second.
 
@@ -29,10 +29,10 @@ const CAUSE_PACKETS: u32 = 16;
 const CAUSE_TIME: u32 = 32;
 const CAUSE_UPDATE: u32 = 64;
 
-/// Between looks at all counters: the unit of the timer thresholds.
+/// Interval of counter polls: the unit of the timer thresholds.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
-/// States that are looked at in a fraction of [`PAUSE`].
+/// States that are polled within a fraction of [`PAUSE`].
 const QUICKLY_LOOKED_AT: usize = 100_000;
 
 impl Server {
@@ -67,7 +67,7 @@ impl Server {
         Ok(())
     }
 
-    /// NEWAE: counters go on where another has come with the state, and all are told.
+    /// NEWAE: sets counters to those of another node (HA), and notifies.
     pub(super) fn set_counters(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         use AttributeType as Type;
         let settable = [
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_rarer_where_there_are_more_states() {
+    fn counter_poll_interval_grows_with_states() {
         assert_eq!([0, 99_999, 100_000, 1_000_000].map(pauses), [1, 1, 2, 11]);
     }
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Datagram, Refusal, datagram::DUMP_LEN};
 
-/// What is sent to one client, in order.
+/// Answers to one client, in order.
 #[derive(Debug)]
 pub struct Answers {
     client: ClientId,
@@ -17,7 +17,7 @@ pub struct Answers {
     datagrams: Vec<Datagram>,
 }
 
-/// What became of a request that was not refused.
+/// Result of a request that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// It was carried out, and is acknowledged if it asked for that.
@@ -90,7 +90,7 @@ impl Answers {
     }
 }
 
-/// What is left free for the next message of a dump; a longer one makes its datagram longer.
+/// Room kept for a dump's next message; a longer one makes its datagram longer.
 const ROOM: usize = 1024;
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_acknowledged_refused_and_dumped() {
+    fn answers_acknowledge_refuse_and_dump_requests() {
         let all = [
             request(0x20, 1, 1),
             request(0x20, 5, 2),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_is_parts_and_an_end() {
+    fn dump_is_split_into_datagrams_and_ended() {
         let parts = answered(&request(0x22, 0x301, 9));
         assert!(parts.len() > 1 && parts.iter().all(|part| part.len() <= DUMP_LEN));
         let kinds: Vec<_> = parts

@@ -1,4 +1,4 @@
-//! What the owner of the databases changed by itself, as listeners are told of a client's requests.
+//! Notifications of changes that the owner of the databases made itself.
 
 use uxfrm_engine::{Changes, Mark, PolicyChange, PolicyEntry, Sa, SaId};
 
@@ -33,7 +33,7 @@ impl Server {
         }
     }
 
-    /// Tells a client that states are there no more which it may think are: each has expired, hard.
+    /// Tells a client of lost states, each as a hard expiry.
     pub fn tell_lost(&self, to: ClientId, lost: &[(SaId, Mark)], out: &mut Outbox) {
         for (id, mark) in lost {
             out.answer(to, notify::larval_expired(&Larval::named(*id, *mark), self.calendar));

@@ -1,4 +1,4 @@
-//! Who is connected: port ids, the groups that each listens to, the dump that each is in.
+//! Connected clients: port ids, multicast groups, dumps.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ bitflags! {
     pub struct Options: u32 {
         /// `NETLINK_CAP_ACK`: a refusal repeats only the header of its request.
         const CAP_ACK = 1 << 10;
-        /// `NETLINK_EXT_ACK`: words, and the place of what is wrong.
+        /// `NETLINK_EXT_ACK`: error text and offset.
         const EXT_ACK = 1 << 11;
         /// uxfrm's own: requests may be [chained](Flags::CHAINED). For other clients that flag is
         /// ignored.
@@ -58,7 +58,7 @@ bitflags! {
 #[derive(Debug, Default)]
 pub(crate) struct Clients(BTreeMap<ClientId, Client>);
 
-/// What is known of one.
+/// State of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) groups: Groups,
@@ -86,14 +86,14 @@ impl Clients {
         self.0.remove(&id);
     }
 
-    /// Whether a request is not to be carried out.
+    /// Whether an earlier chained request was refused, so that this one is skipped.
     pub(crate) fn is_chain_broken(&self, id: ClientId, message: Message<'_>) -> bool {
         self.known(id).is_some_and(|client| {
             client.chain == Chain::Broken && client.is_chained(message.flags())
         })
     }
 
-    /// A request was refused.
+    /// Notes a refusal, which breaks the chain.
     pub(crate) fn record_refusal(&mut self, id: ClientId, message: Message<'_>) {
         if let Some(client) = self.0.get_mut(&id)
             && client.is_chained(message.flags())

@@ -28,10 +28,10 @@ use crate::{
     refusal::number,
 };
 
-/// A state that is not there yet.
+/// A larval state.
 #[derive(Clone, Debug)]
 pub(crate) struct Larval {
-    /// SPI 0 when none was asked for.
+    /// SPI 0 if none is reserved.
     pub(crate) id: SaId,
     pub(crate) source: IpAddr,
     pub(crate) mode: RawMode,
@@ -40,7 +40,7 @@ pub(crate) struct Larval {
     pub(crate) if_id: IfId,
     pub(crate) direction: Option<Direction>,
     pub(crate) pcpu: Option<Cpu>,
-    /// The number of its acquire; 0 for none.
+    /// Sequence number of its acquire; 0 for none.
     pub(crate) seq: u32,
     /// The packet that it is for; `None` from ALLOCSPI, which shows its addresses without a family.
     pub(crate) selector: Option<Selector>,
@@ -51,11 +51,11 @@ pub(crate) struct Larval {
     lifetime: u32,
 }
 
-/// A mode by its number: the kernel reserves SPIs for modes that there are not.
+/// A mode's number: the kernel reserves SPIs for unknown modes too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawMode(pub(crate) u8);
 
-/// What [`LarvalTable::seek`](super::larval_table::LarvalTable::seek) compares.
+/// The fields that identify a larval state without SPI.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AcqTemplate {
     pub(super) id: SaId,
@@ -67,7 +67,7 @@ pub(super) struct AcqTemplate {
     pub(super) pcpu: Option<Cpu>,
 }
 
-/// How many random SPIs are tried before a range is walked through.
+/// Random SPIs tried before a range is searched in order.
 const RANDOM_TRIES: u32 = 64;
 const MOST_WALKED: u32 = 0x1_0000;
 
@@ -90,7 +90,7 @@ impl Larval {
         }
     }
 
-    /// One that a packet asks for (`xfrm_init_tempstate`).
+    /// For a packet's acquire (`xfrm_init_tempstate`).
     pub(super) fn asked(
         wanted: &Wanted,
         flow: &FlowKey,
@@ -146,7 +146,7 @@ impl Larval {
         })
     }
 
-    /// In the words of one, a state of which only the name is known.
+    /// A larval state for encoding a state of which only the id is known.
     pub(super) fn named(id: SaId, mark: Mark) -> Self {
         let source = match id.destination {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -266,7 +266,7 @@ impl Server {
         Ok(())
     }
 
-    /// At random; small ranges to the end.
+    /// A free SPI, at random; small ranges are searched in order.
     fn free_spi(
         &mut self,
         id: SaId,
@@ -294,7 +294,7 @@ impl Server {
     }
 }
 
-/// The one flow (`__xfrm4_init_tempsel`, `__xfrm6_init_tempsel`).
+/// Selector of one flow (`__xfrm4_init_tempsel`, `__xfrm6_init_tempsel`).
 fn only(flow: &FlowKey) -> Selector {
     Selector {
         source: Prefix::host(flow.source),
@@ -333,7 +333,7 @@ fn check_range(request: &RawSpiRequest) -> Result<(), Refusal> {
 
 fn template(request: &RawSpiRequest, call: &Call<'_>) -> Result<AcqTemplate, Refusal> {
     let sa = &request.sa;
-    // The kernel reserves an SPI in no family as well, for nobody to find.
+    // The kernel reserves an SPI without a family too, which no look-up finds.
     let family =
         address::family(sa.family).ok_or_else(|| Refusal::from(uxfrm_engine::Error::Family))?;
     let protocol = common::protocol(sa.id.protocol)

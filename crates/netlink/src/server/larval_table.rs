@@ -1,4 +1,4 @@
-//! All larval states, found in every way in which the kernel finds them, however many there are.
+//! Table of larval states with the kernel's look-ups, each by an index.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -13,53 +13,53 @@ use uxfrm_engine::{DeviceId, FlowKey, Handle, Mark, Moment, Sa, SaId, SaProtocol
 use super::larval::{AcqTemplate, Larval};
 use crate::decode::common;
 
-/// All larval states, the youngest last.
+/// Larval states, the youngest last, with their indices.
 #[derive(Debug)]
 pub(super) struct LarvalTable {
     all: BTreeMap<Serial, Larval>,
     next: u64,
-    /// Those with an SPI. One SPI of a protocol may be of several destinations only by hand.
+    /// By SPI. Destinations share an SPI only if a user assigned it by hand.
     by_spi: Index<(Spi, SaProtocol)>,
-    /// Those without.
+    /// Those without an SPI.
     without_spi: Index<(IpAddr, SaProtocol)>,
     by_seq: Index<u32>,
-    /// What packets asked for.
+    /// Acquires of packets.
     asked: HashMap<Wanted, Serial>,
     expiries: BTreeSet<(Moment, Serial)>,
     lifetime: u32,
     random: u64,
     acquires: u32,
-    /// What devices did not take, and when they are asked again.
+    /// Acquires that devices refused, and when they are retried.
     refused: HashMap<Wanted, Moment>,
-    /// Places on devices of those that are gone.
+    /// Device handles of removed larval states.
     released: Vec<(DeviceId, Handle)>,
-    /// Whether what workers know of `asked` and `refused` is old.
+    /// Whether `asked` or `refused` changed since workers were told.
     changed: bool,
-    /// How to undo what was done since all of it stood last, the latest at the end.
+    /// Undo log since the last commit, the latest at the end.
     undo: Vec<Undo>,
 }
 
-/// How to undo a change.
+/// An entry of the undo log.
 #[derive(Debug)]
 enum Undo {
-    /// It came.
+    /// It was inserted.
     Inserted(Serial),
-    /// It was this.
+    /// It was changed from this.
     Changed(Serial, Larval),
-    /// It was there, and was what packets asked for.
+    /// It was removed, and these acquires were answered by it.
     Removed(Serial, Larval, Vec<Wanted>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Serial(u64);
 
-/// Larval states by something that several of them may have.
+/// Index by a key that several larval states may share.
 #[derive(Debug)]
 struct Index<K>(HashMap<K, Vec<Serial>>);
 
 /// Most acquires at a time; beyond that packets find no state, as in a kernel out of memory.
 const MOST_ASKED: usize = 4096;
-/// For so long a device that did not take a larval state is not asked for the same again.
+/// Pause before a device that refused a larval state is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl LarvalTable {
@@ -82,17 +82,17 @@ impl LarvalTable {
         }
     }
 
-    /// How far the changes are that do not stand yet.
+    /// Length of the undo log, for [`roll_back_to`](Self::roll_back_to).
     pub(super) const fn checkpoint(&self) -> usize {
         self.undo.len()
     }
 
-    /// All that was done stands.
+    /// Makes all changes final.
     pub(super) fn let_stand(&mut self) {
         self.undo.clear();
     }
 
-    /// Undoes what was done since a mark.
+    /// Undoes changes back to a checkpoint.
     pub(super) fn roll_back_to(&mut self, mark: usize) {
         while self.undo.len() > mark
             && let Some(undo) = self.undo.pop()
@@ -132,12 +132,12 @@ impl LarvalTable {
         self.all.values()
     }
 
-    /// Whether what packets asked for has changed since this was asked last.
+    /// Whether acquires changed since the last call.
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
-    /// What packets asked for, each with its end.
+    /// Pending acquires and when they expire.
     pub(super) fn pending(&self) -> Arc<HashMap<Wanted, Moment>> {
         let until = |serial| self.all.get(serial).map(Larval::expires);
         Arc::new(
@@ -148,34 +148,34 @@ impl LarvalTable {
         )
     }
 
-    /// What devices did not take.
+    /// Acquires that devices refused.
     pub(super) fn refused(&self) -> Arc<HashMap<Wanted, Moment>> {
         Arc::new(self.refused.clone())
     }
 
-    /// Takes the places on devices that are not needed any more.
+    /// Takes the device handles that are no longer needed.
     pub(super) fn take_released_handles(&mut self) -> Vec<(DeviceId, Handle)> {
         std::mem::take(&mut self.released)
     }
 
-    /// The one with an SPI, as a look-up of states would find it. Without an SPI none is found so.
+    /// The larval state with this id; those without an SPI are not found.
     pub(super) fn find(&self, id: SaId, mark: Mark) -> Option<&Larval> {
         self.all.get(&self.place(id, mark)?)
     }
 
-    /// Takes it out.
+    /// Removes the larval state with this id.
     pub(super) fn take(&mut self, id: SaId, mark: Mark) -> Option<Larval> {
         self.remove(self.place(id, mark)?)
     }
 
-    /// Takes all of a protocol number out; says how many went.
+    /// Removes all of a protocol number; returns how many.
     pub(super) fn flush(&mut self, protocol: u8) -> usize {
         let meant = |larval: &Larval| common::protocol_is_meant(larval.id.protocol, protocol);
         let doomed: Vec<_> = self.serials(|larval| meant(larval)).collect();
         doomed.iter().filter_map(|serial| self.remove(*serial)).count()
     }
 
-    /// Takes all out that are on a device, which has lost them.
+    /// Removes all on a device that has lost its states.
     pub(super) fn remove_on_device(&mut self, device: DeviceId) {
         let is_on = |larval: &Larval| larval.device.is_some_and(|(on, _)| on == device);
         let doomed: Vec<_> = self.serials(is_on).collect();
@@ -222,14 +222,14 @@ impl LarvalTable {
         true
     }
 
-    /// A device did not take a larval state.
+    /// Notes that a device refused a larval state.
     pub(super) fn refuse(&mut self, wanted: Wanted, now: Moment) {
         self.refused.retain(|_, again| now < *again);
         self.refused.insert(wanted, now.plus(ASK_AGAIN));
         self.changed = true;
     }
 
-    /// The larval state that a packet asks for.
+    /// Inserts the larval state for a packet's acquire.
     pub(super) fn acquire(
         &mut self,
         wanted: &Wanted,
@@ -247,7 +247,7 @@ impl LarvalTable {
         self.all.get(&serial)
     }
 
-    /// Puts in one of another process. The packet that asks for it again finds it.
+    /// Inserts one from another process, where the packet's next acquire finds it.
     pub(super) fn restore(&mut self, larval: Larval) {
         self.acquires = self.acquires.max(larval.seq);
         self.insert(larval);
@@ -276,7 +276,7 @@ impl LarvalTable {
             larval.id.destination == template.id.destination && larval.mark.fits(mark)
         };
         let by_template = |larval: &Larval| {
-            // As in the kernel, which interface it is for does not count.
+            // As in the kernel, the interface id does not count.
             let same =
                 AcqTemplate { mark: template.mark, if_id: template.if_id, ..larval.template() }
                     == template;
@@ -292,7 +292,7 @@ impl LarvalTable {
         self.all.get(&serial)
     }
 
-    /// Changes one that is there still.
+    /// Changes a larval state, if it still exists.
     pub(super) fn change(&mut self, serial: Serial, change: impl FnOnce(&mut Larval)) {
         let Some(mut larval) = self.take_out(serial) else { return };
         self.undo.push(Undo::Changed(serial, larval.clone()));

@@ -1,4 +1,4 @@
-//! What listeners are told without having asked: limits, acquires, mappings.
+//! Notifications of events: limits, acquires, mappings.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -63,7 +63,7 @@ pub(super) fn event(
             acquire(server, database, (entry, &template), (wanted, flow), now, out);
         }
         Event::Mapping { state, from } => mapping(server, before, (*state, *from), now, out),
-        // Paths are not what key managers look after.
+        // Key managers do not handle path MTUs.
         Event::NarrowPath(_) => {}
     }
 }
@@ -80,7 +80,7 @@ pub(super) fn sa_expired(sa: &Sa, limit: Limit, pid: u32, calendar: Calendar) ->
     datagram
 }
 
-/// A larval state that nobody made real expires hard.
+/// A larval state that no key manager completed expires hard.
 pub(super) fn larval_expired(larval: &Larval, calendar: Calendar) -> Datagram {
     let mut datagram = begin(MessageType::Expire, 0);
     datagram.put(&RawExpire {
@@ -108,7 +108,7 @@ pub(super) fn policy_expired(
     datagram
 }
 
-/// Of several states with one id the one that is as far as the event says.
+/// Of several states with one id, the one whose counters match the event.
 fn expire(server: &Server, before: &Snapshot, id: SaId, stage: Lifecycle, out: &mut Outbox) {
     let candidates = || before.sad.with_id(id);
     let found = candidates().find(|sa| sa.lifecycle() == stage).or_else(|| candidates().next());
@@ -190,7 +190,7 @@ fn mapping(
     out.multicast(&server.clients, Groups::MAPPING, || datagram);
 }
 
-/// The policy that a flow met, if it is there still: found by the flow, as there may be a million.
+/// The policy of a flow, if it still exists; looked up by flow, as there may be a million.
 fn asking_policy<'a>(
     snapshot: &'a Snapshot,
     index: PolicyIndex,
@@ -202,7 +202,7 @@ fn asking_policy<'a>(
         .find(|entry| entry.index() == index)
 }
 
-/// What comes of itself has no number.
+/// Notifications have sequence number 0.
 pub(super) fn begin(kind: MessageType, pid: u32) -> Datagram {
     Datagram::new(kind as u16, 0, 0, pid)
 }

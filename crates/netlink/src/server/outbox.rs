@@ -1,4 +1,4 @@
-//! What is to be sent, collected for whoever owns the sockets.
+//! Datagrams to send, collected for the owner of the sockets.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Outbox {
         self.0.push(Delivery { to, datagram: Arc::new(datagram), group: None });
     }
 
-    /// What nobody hears is not even written.
+    /// Without listeners the datagram is not encoded.
     pub(crate) fn multicast(
         &mut self,
         clients: &Clients,

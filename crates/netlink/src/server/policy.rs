@@ -56,7 +56,7 @@ impl Server {
         Ok(())
     }
 
-    /// Nothing to flush is no error, and nobody is told.
+    /// An empty flush is no error and is not notified.
     pub(super) fn flush_policies(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let kind = common::policy_kind(&call.attributes)?;
         if call.database.apply(call.now, |change| change.flush_policies(kind)) != 0 {
@@ -67,7 +67,7 @@ impl Server {
         Ok(())
     }
 
-    /// POLEXPIRE from a client: says so to all, and deletes when it is hard.
+    /// POLEXPIRE from a client: notifies, and deletes on a hard limit.
     pub(super) fn expire_policy(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let raw: RawPolicyExpire = call.head()?;
         let id = RawPolicyId {

@@ -1,5 +1,5 @@
-//! All that a server and its databases have, as messages, for a process that goes on with them
-//! (`uxfrm upgrade`). They are those of dumps, so releases understand each other's.
+//! Exports a server and its databases as messages, for the next process
+//! (`uxfrm upgrade`). The messages are those of dumps, so releases understand each other.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ use crate::{
     refusal::number,
 };
 
-/// What a message of a portrait was.
+/// What an exported message restored.
 #[derive(Debug)]
 pub enum Restored {
-    /// A state, which has the numbers and counts of the message.
+    /// A state, with the sequence numbers and counters of the message.
     State(Arc<Sa>),
     /// Anything else.
     Other,
 }
 
 impl Server {
-    /// A message for each state, the oldest first: as many as it gives states.
+    /// One message for each state, the oldest first.
     pub fn portray_states(&self, database: &Database) -> Vec<(Arc<Sa>, Datagram)> {
         let mut states: Vec<_> = database.states_from(StateCursor::default()).cloned().collect();
         states.reverse();
@@ -64,10 +64,10 @@ impl Server {
         datagram
     }
 
-    /// Puts in what one message of a portrait says; nobody is told. Times are whole seconds.
+    /// Restores one exported message, without notifications. Times are whole seconds.
     ///
     /// # Errors
-    /// What this release does not take of another's.
+    /// Settings of another release that this one refuses.
     pub fn restore(
         &mut self,
         bytes: &[u8],
@@ -125,7 +125,7 @@ impl Server {
         Ok(Restored::State(sa))
     }
 
-    /// Bytes, packets, when it was added and when it was used first.
+    /// Bytes, packets, times of addition and first use.
     fn usage(&self, raw: RawUsage) -> (u64, u64, Moment, Option<Moment>) {
         let used = (raw.used != 0).then(|| self.calendar.moment(raw.used));
         (raw.bytes, raw.packets, self.calendar.moment(raw.added), used)
@@ -134,7 +134,7 @@ impl Server {
     fn restore_policy(&self, message: Message<'_>, database: &mut Database) -> Result<(), Refusal> {
         let (raw, attributes) = parts::<RawPolicy>(message)?;
         let policy = decode_policy::shown(&raw, &attributes)?;
-        // A policy's moments are whole seconds: the one that the calendar showed as this.
+        // Times of a policy are whole seconds, as the calendar shows them.
         let whole = |seconds| {
             let moment = self.calendar.moment(seconds);
             Moment::from_secs(moment.0.div_ceil(1_000_000_000))

@@ -121,7 +121,7 @@ fn put_attributes(
 enum NewSelector {
     /// This; `None` is any traffic.
     Given(Option<Selector>),
-    /// That of the new ends, as the old one was that of the old ends.
+    /// The host-to-host selector of the new addresses.
     FromAddresses,
 }
 

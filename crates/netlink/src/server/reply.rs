@@ -9,7 +9,7 @@ use crate::{Datagram, Refusal};
 const TEXT: u16 = 1;
 const OFFSET: u16 = 2;
 
-/// All is well; the request's body is left out.
+/// An acknowledgement, without the request's body.
 pub(super) fn acknowledge(
     client: ClientId,
     options: Options,
@@ -26,7 +26,7 @@ pub(super) fn acknowledge(
     datagram
 }
 
-/// An errno, the request as far as the client wants it back, and what it wants to know about it.
+/// A refusal: errno, request, and extended ACK, as the client's options say.
 pub(super) fn refuse(
     client: ClientId,
     options: Options,

@@ -13,7 +13,7 @@ use crate::{
     refusal::number,
 };
 
-/// A state, real or not yet.
+/// A state or a larval state.
 #[derive(Debug)]
 pub(super) enum Found {
     Sa(Arc<Sa>),
@@ -21,7 +21,7 @@ pub(super) enum Found {
 }
 
 impl Server {
-    /// NEWSA. What has an SPI of a larval state is taken, as in the kernel: UPDSA fills it.
+    /// NEWSA. An SPI of a larval state counts as taken, as in the kernel: UPDSA completes it.
     pub(super) fn new_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
         self.check_pcpu(call, number::ERANGE)?;
@@ -34,7 +34,7 @@ impl Server {
         Ok(())
     }
 
-    /// UPDSA: changes a state, or makes a larval one real.
+    /// UPDSA: changes a state, or completes a larval one.
     pub(super) fn update_sa(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let config = decode::config(&call.head::<RawSa>()?, &call.attributes)?;
         self.check_pcpu(call, number::ERANGE)?;
@@ -84,7 +84,7 @@ impl Server {
         Ok(())
     }
 
-    /// Nothing to flush is no error, and nobody is told.
+    /// An empty flush is no error and is not notified.
     pub(super) fn flush_sas(&mut self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let protocol: u8 = call.head()?;
         let doomed: Vec<_> = {
@@ -103,7 +103,7 @@ impl Server {
         Ok(())
     }
 
-    /// EXPIRE from a client: says so to all, and deletes when it is hard.
+    /// EXPIRE from a client: notifies, and deletes on a hard limit.
     pub(super) fn expire_sa(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
         let raw: RawExpire = call.head()?;
         let mark = decode::mark(&call.attributes);
@@ -125,7 +125,7 @@ impl Server {
         Ok(())
     }
 
-    /// The state that a look-up finds.
+    /// Looks up a state, larval ones included.
     pub(super) fn find(&self, id: SaId, mark: Mark, call: &Call<'_>) -> Option<Found> {
         let larval = || self.larvals.find(id, mark).cloned().map(Found::Larval);
         let snapshot = call.database.current();
@@ -139,14 +139,14 @@ impl Server {
         self.larvals.take(id, mark).map(Found::Larval).ok_or(const { no_such_state() })
     }
 
-    /// Adds a state with the counters that its request gives it.
+    /// Adds a state with the counters of its request.
     fn add(&self, call: &mut Call<'_>, config: SaConfig) -> Result<Arc<Sa>, Refusal> {
         let form = replay::Form::of(config.flags, config.replay.window);
         let counters = replay::counters(&call.attributes, form, self.calendar);
         let (id, mark) = (config.id, config.mark);
         Ok(call.database.apply(call.now, |change| {
             change.add_sa(config)?;
-            // Its own counters don't go back, and its numbers were checked with the state.
+            // Its own counters do not go back; sequence numbers were checked with the state.
             change.set_counters(id, mark, counters)
         })?)
     }

@@ -1,5 +1,5 @@
-//! Acquires and larval states: byte for byte what the machine's own kernel says of the same packet under the same policy, and what
-//! workers are told of them.
+//! Acquires and larval states: the same bytes as the machine's kernel sends for the same packet and
+//! policy, and what workers are told.
 
 use std::{
     collections::BTreeSet,
@@ -142,8 +142,8 @@ impl Stage {
     }
 }
 
-/// All but times, numbers that go on counting in the kernel (acquires, in all namespaces together, and policies), and the
-/// interface that the packet was to leave by, which the engine does not know.
+/// Everything but times, counters of the whole kernel (acquires, policies), and the packet's output
+/// interface, which the engine does not know.
 fn timeless(answers: &[Answer]) -> Vec<String> {
     let lines = answers.iter().map(|answer| {
         let mut body = answer.body.clone();
@@ -225,7 +225,7 @@ fn compare(kernel: &Kernel, stage: &mut Stage, request: &[u8]) {
 }
 
 #[test]
-fn an_acquire_has_the_kernels_bytes() {
+fn acquire_bytes_are_the_kernels() {
     against_the_kernel(|kernel| {
         let ear = Ear::open();
         let dump = message(GET_SA, 0x301, &[]);
@@ -253,7 +253,7 @@ fn an_acquire_has_the_kernels_bytes() {
 
 /// `build_acquire`, `xfrm_state_look_at`: no kernel without ESP gets so far.
 #[test]
-fn an_acquire_for_one_processor_says_so_and_is_no_other_ones() {
+fn acquire_of_a_cpu_is_not_another_cpus() {
     let of = |pcpu| Words { pcpu, ..Words::tunnel() };
     let told = attribute(35, &1_u32.to_ne_bytes());
     let mut stage = Stage::prepared(&of(None));
@@ -267,7 +267,7 @@ fn an_acquire_for_one_processor_says_so_and_is_no_other_ones() {
 }
 
 #[test]
-fn larval_states_live_as_in_the_kernel() {
+fn larval_state_lifetime_is_the_kernels() {
     against_the_kernel(|kernel| {
         let words = Words::tunnel();
         let dump = message(GET_SA, 0x301, &[]);
@@ -311,7 +311,7 @@ fn larval_states_live_as_in_the_kernel() {
 }
 
 #[test]
-fn workers_know_what_is_asked_and_whether_anybody_listens() {
+fn acquires_and_listeners_are_published_to_workers() {
     let words = Words::tunnel();
     let mut stage = Stage::prepared(&words);
     let listening = |stage: &Stage| stage.database.snapshot().acquires.key_managers;
@@ -338,7 +338,7 @@ fn workers_know_what_is_asked_and_whether_anybody_listens() {
 }
 
 #[test]
-fn a_state_answers_its_acquire() {
+fn new_state_completes_its_acquire() {
     let words = Words::tunnel();
     let add = |seq: u32| {
         let start = "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000";
@@ -438,7 +438,7 @@ impl Devices for Card {
 
 /// `XFRM_DEV_OFFLOAD_FLAG_ACQ`: no kernel here has a device that does this.
 #[test]
-fn the_device_of_a_policy_has_the_larval_state() {
+fn larval_state_is_on_the_policys_device() {
     let on_device = attribute(28, &[1, 0, 0, 0, 4, 0, 0, 0]);
     let words = Words { attributes: on_device.clone(), ..Words::tunnel() };
     let (mut stage, card) = (Stage::new(), Card::default());
@@ -470,9 +470,9 @@ fn the_device_of_a_policy_has_the_larval_state() {
     assert_eq!(counts(&stage), (0, 0, 0));
 }
 
-/// A key manager to which a CPI is given offers compression, and puts up a state that nobody has here.
+/// A key manager with a CPI would offer compression and add a state that cannot exist here.
 #[test]
-fn no_cpi_is_given_away() {
+fn allocspi_refuses_ipcomp() {
     let mut request = allocate(1, 0x1000, 1);
     let protocol = request.len() - 232 + 76;
     assert_eq!(std::mem::replace(&mut request[protocol], 108), 50);

@@ -1,6 +1,6 @@
-//! The kernel's checks, row by row: request in, errno and text out. Of every two rows of one table both faults are put into one request,
-//! and the machine's kernel says which of them is named: so the order of the checks is its own. Rows that it can't reach, as it
-//! has no ESP and no offload, are held to the text alone.
+//! The kernel's checks in tables: request, errno, text. For every two rows of a table both faults
+//! are put into one request, and the machine's kernel says which it reports: this gives the order.
+//! Rows that a kernel without ESP and offload cannot reach are compared with the text only.
 
 use crate::{
     kernel::{Kernel, against_the_kernel, comparable},
@@ -431,7 +431,7 @@ fn hold_order(table: &[Row], base: fn() -> Request, kernel: &Kernel) {
 }
 
 #[test]
-fn states_are_checked_row_by_row() {
+fn newsa_checks_match_the_table() {
     hold(STATES, state, None);
     against_the_kernel(|kernel| {
         hold(STATES, state, Some(kernel));
@@ -440,7 +440,7 @@ fn states_are_checked_row_by_row() {
 }
 
 #[test]
-fn policies_are_checked_row_by_row() {
+fn newpolicy_checks_match_the_table() {
     hold(POLICIES, policy, None);
     against_the_kernel(|kernel| {
         hold(POLICIES, policy, Some(kernel));
@@ -449,7 +449,7 @@ fn policies_are_checked_row_by_row() {
 }
 
 #[test]
-fn requests_for_spis_are_checked_row_by_row() {
+fn allocspi_checks_match_the_table() {
     hold(SPIS, spi_request, None);
     against_the_kernel(|kernel| {
         hold(SPIS, spi_request, Some(kernel));
@@ -458,7 +458,7 @@ fn requests_for_spis_are_checked_row_by_row() {
 }
 
 #[test]
-fn what_is_not_there_is_said_so() {
+fn request_for_missing_entry_has_the_kernels_error() {
     against_the_kernel(|kernel| {
         for (what, request, errno, text) in absent() {
             let mut stage = Stage::new();
@@ -476,7 +476,7 @@ fn what_is_not_there_is_said_so() {
 
 /// A full range: the machine's kernel allocates SPIs too.
 #[test]
-fn a_range_without_free_spis_is_said_so() {
+fn allocspi_in_full_range_is_refused() {
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();
         let mut request = spi_request();
@@ -491,13 +491,15 @@ fn a_range_without_free_spis_is_said_so() {
     });
 }
 
-/// `NLM_F_ECHO`, `REPLACE`, `EXCL`, `CREATE`, `APPEND`: only the type of a message says what is to be done, and nobody hears an echo.
+/// `NLM_F_ECHO`, `REPLACE`, `EXCL`, `CREATE`, `APPEND` have no effect: the message type decides,
+/// and there is no echo.
 #[test]
-fn flags_change_nothing() {
+fn create_flags_have_no_effect() {
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();
         for more in [0, 8, 0x100, 0x200, 0x400, 0x800, 0xf08] {
-            // NEWPOLICY twice, UPDPOLICY twice, GETPOLICY but for `NLM_F_DUMP`, DELPOLICY twice, SETDEFAULT, FLUSHPOLICY.
+            // NEWPOLICY twice, UPDPOLICY twice, GETPOLICY without `NLM_F_DUMP`, DELPOLICY twice,
+            // SETDEFAULT, FLUSHPOLICY.
             for kind in [0x13, 0x13, 0x19, 0x19, 0x15, 0x14, 0x14, 0x27, 0x1d] {
                 for acknowledged in [1, 5] {
                     let mut request = policy();
@@ -519,7 +521,7 @@ fn flags_change_nothing() {
 
 /// An SPI without keys: it is found, and neither counts nor expires.
 #[test]
-fn a_reserved_spi_is_no_valid_state() {
+fn larval_state_is_not_a_valid_state() {
     const SPI_OF_ID: usize = 16;
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();

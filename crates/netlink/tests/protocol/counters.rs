@@ -51,7 +51,7 @@ fn value(answer: &Answer, kind: u16) -> Vec<u8> {
 
 /// What is wrong with a NEWAE, in the kernel's order.
 #[test]
-fn newae_is_checked_as_in_the_kernel() {
+fn newae_checks_are_the_kernels() {
     let replay = attribute(REPLAY, &words(&[0, 0, 0]));
     let longer =
         |window, words_: u32| attribute(ESN, &words(&[words_, 0, 0, 0, 0, window, 0, 0, 0, 0]));
@@ -79,7 +79,7 @@ fn newae_is_checked_as_in_the_kernel() {
 }
 
 #[test]
-fn newae_sets_counters_and_getae_tells_them() {
+fn newae_sets_counters_and_getae_returns_them() {
     let mut stage = stage("0x1001");
     let usage: Vec<u8> = [700_u64, 7, crate::stage::EPOCH + 1, 0].map(u64::to_ne_bytes).concat();
     let attributes = [
@@ -104,7 +104,7 @@ fn newae_sets_counters_and_getae_tells_them() {
 
 /// Promise 3: what was sent is not sent again, whatever a client says.
 #[test]
-fn numbers_never_go_back() {
+fn newae_never_lowers_sequence_numbers() {
     let mut stage = stage("0x1001");
     let set = |stage: &mut Stage, sent, received| {
         let replay = attribute(REPLAY, &words(&[sent, received, 0]));
@@ -119,9 +119,9 @@ fn numbers_never_go_back() {
     assert_eq!((sa.sequence().last(), sa.replay().highest()), (9, 100));
 }
 
-/// As in `xfrm_update_ae_params`: the attribute for counters of the other form is taken, and nothing heeds it.
+/// As in `xfrm_update_ae_params`, counters of the other form are accepted and ignored.
 #[test]
-fn counters_of_the_form_that_a_state_has_not_change_nothing() {
+fn newae_with_other_counter_form_changes_nothing() {
     let short = attribute(REPLAY, &words(&[9, 100, 0b1011]));
     let long = attribute(ESN, &words(&[2, 9, 100, 0, 0, 64, 3, 0]));
     let both = [long.clone(), short.clone()].concat();
@@ -145,7 +145,7 @@ fn counters_of_the_form_that_a_state_has_not_change_nothing() {
 }
 
 #[test]
-fn a_long_window_comes_back_bit_by_bit() {
+fn long_replay_window_is_returned_bit_by_bit() {
     let mut stage = stage("0x1000");
     let state = words(&[2, 0, 70, 0, 3, 64, 0x8000_0001, 0x20]);
     let set = aevent(NEW_AE, REPLACE, 0x1000, 0, &attribute(ESN, &state));
@@ -155,7 +155,7 @@ fn a_long_window_comes_back_bit_by_bit() {
 }
 
 #[test]
-fn listeners_hear_of_counters_by_packets_and_by_time() {
+fn aevents_are_sent_by_packet_and_time_thresholds() {
     let mut stage = stage("0x1001");
     let snapshot = stage.database.snapshot();
     let sa = snapshot.sad.iter().next().unwrap();

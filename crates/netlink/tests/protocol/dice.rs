@@ -1,4 +1,4 @@
-//! Random policies and packets, as few different ones as makes them meet, for the tests that have the kernel as their judge.
+//! Random policies and packets from few values, so that they match, for tests against the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -66,7 +66,8 @@ impl Dice {
     pub(crate) fn candidate(&mut self) -> Candidate {
         Candidate {
             info: self.info(),
-            // 0x101 under 0xff is 1, and the same policy (Linux from 6.15 on, and its stable releases of 2025).
+            // 0x101 under 0xff is 1, and the same policy (Linux from 6.15 on, and its stable
+            // releases of 2025).
             mark: self.pick(&[
                 (0, 0),
                 (0, 0),
@@ -83,7 +84,7 @@ impl Dice {
         }
     }
 
-    /// NEWSPDINFO: from which prefix lengths on policies are to be hashed, for one side and for the other.
+    /// NEWSPDINFO: the prefix lengths from which policies are hashed, local and remote.
     pub(crate) fn thresholds(&mut self) -> Vec<u8> {
         let (kind, lens) = match self.family {
             Family::V4 => (3, [0, 8, 16, 24, 31, 32]),

@@ -1,5 +1,5 @@
-//! Every difference between the machine's kernel and us that is put up with: what, why, and how it is told from a fault. What no row
-//! explains fails. `docs/differences.md` has the same rows for users.
+//! Accepted differences from the machine's kernel: what, why, and how to tell each from a fault.
+//! Others fail. `docs/differences.md` has the same rows.
 
 use crate::{
     kernel::{Kernel, against_the_kernel, comparable, hex, same},
@@ -273,7 +273,7 @@ fn template(fit: impl FnOnce(&mut [u8])) -> Vec<u8> {
     bytes
 }
 
-/// The kernel's hash tables grow with policies, a little later, and stay so large when those have gone.
+/// The kernel's hash tables grow some time after policies were added, and do not shrink.
 fn grow_and_empty(kernel: &Kernel, stage: &mut Stage) {
     for host in 0..64 {
         let mut request = policy(&[]);
@@ -293,7 +293,7 @@ fn grow_and_empty(kernel: &Kernel, stage: &mut Stage) {
 
 /// A row that shows nothing any more is to go, and a row must not be needed to explain another's.
 #[test]
-fn each_row_is_shown_by_its_example() {
+fn each_difference_is_shown_by_its_example() {
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();
         grow_and_empty(kernel, &mut stage);
@@ -312,7 +312,7 @@ fn each_row_is_shown_by_its_example() {
 
 /// Users read the same.
 #[test]
-fn the_documentation_has_the_same_rows() {
+fn differences_page_has_the_same_rows() {
     let page = include_str!("../../../../docs/differences.md");
     for Difference { what, why, .. } in DIFFERENCES {
         assert!(page.contains(&format!("| {what} | {why} |")), "docs/differences.md lacks: {what}");

@@ -18,7 +18,7 @@ const DONE: u16 = 3;
 const POLICIES: u8 = 200;
 
 #[test]
-fn policies_that_come_and_go_during_a_dump_are_shown_as_by_the_kernel() {
+fn policy_dump_shows_changes_meanwhile_as_the_kernel() {
     against_the_kernel(|kernel| {
         // The first datagrams of both show more than none and less than half.
         for changes in [
@@ -56,7 +56,7 @@ fn policies_that_come_and_go_during_a_dump_are_shown_as_by_the_kernel() {
 }
 
 #[test]
-fn a_dump_goes_on_though_its_client_joins_and_leaves_groups() {
+fn dump_continues_when_client_changes_groups() {
     let mut stage = Stage::new();
     (0..POLICIES).for_each(|number| drop(stage.ask(&request(NEW_POLICY, number))));
     let mut out = begin(&mut stage);
@@ -70,7 +70,7 @@ fn a_dump_goes_on_though_its_client_joins_and_leaves_groups() {
 
 /// `uxfrm xfrm -batch`: many lines are on their way when one is refused.
 #[test]
-fn chained_requests_behind_one_that_is_refused_are_not_carried_out() {
+fn chained_request_behind_refusal_is_skipped() {
     const CHAINED: u16 = 0x4000;
     let flagged = |number: u8, flags: u16| {
         let mut request = request(NEW_POLICY, number);
@@ -103,7 +103,7 @@ fn chained_requests_behind_one_that_is_refused_are_not_carried_out() {
 }
 
 #[test]
-fn a_dump_of_policies_holds_none_of_them() {
+fn policy_dump_holds_no_policy() {
     let mut stage = Stage::new();
     (0..POLICIES).for_each(|number| drop(stage.ask(&request(NEW_POLICY, number))));
     let held = |database: &Database| -> Vec<usize> {

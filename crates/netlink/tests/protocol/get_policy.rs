@@ -1,4 +1,5 @@
-//! GETPOLICY by selector and by index, of policies that are there and of others, with the same random sets in the machine's kernel beside.
+//! GETPOLICY by selector and by index, for present and absent policies, compared with the machine's
+//! kernel.
 
 use uxfrm_engine::Family;
 
@@ -12,12 +13,12 @@ const NEW_POLICY: u16 = 0x13;
 const GET_POLICY: u16 = 0x15;
 
 #[test]
-fn a_policy_is_found_by_selector_and_index_in_two_thousand_sets() {
+fn getpolicy_finds_selector_and_index_in_2000_sets() {
     compare(Family::V4);
 }
 
 #[test]
-fn a_policy_is_found_by_selector_and_index_in_two_thousand_sets_of_ipv6() {
+fn getpolicy_finds_selector_and_index_in_2000_sets_ipv6() {
     compare(Family::V6);
 }
 
@@ -57,7 +58,7 @@ fn nearly(one: &Candidate, dice: &mut Dice) -> Candidate {
     other
 }
 
-/// Asks both for a policy by its selector, and for what each has found by the index that it gave. Whether there is one.
+/// Asks both for a policy by selector, then by the index that each returned. Whether it exists.
 fn ask(kernel: &Kernel, stage: &mut Stage, candidate: &Candidate) -> bool {
     let request = get(candidate, 0, candidate.direction());
     let (theirs, ours) = (kernel.ask(&request), stage.ask(&request));

@@ -1,5 +1,5 @@
-//! Which key a selector finds in a GRE packet: the kernel's answer to real packets, and ours. As there from Linux 6.7 on; before, it took any
-//! header for one of version 0.
+//! GRE keys in selectors: the kernel's answer to real packets, and ours. As from Linux 6.7 on;
+//! older kernels take any header for version 0.
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const GRE: u8 = 47;
 const IPV4: [u8; 2] = [0x08, 0x00];
 const PPP: [u8; 2] = [0x88, 0x0b];
 
-/// What stands in each of the words behind the first four bytes: the halves of a key are told apart, and so are the words.
+/// Values of the words behind the first four bytes; both halves of each differ.
 const WORDS: [[u8; 4]; 3] = [[0, 5, 0, 7], [0, 6, 0, 8], [0, 9, 0, 7]];
 /// 0, the words, and their lower halves.
 const KEYS: [u32; 6] = [0, 0x5_0007, 0x6_0008, 0x9_0007, 7, 8];
@@ -69,7 +69,8 @@ fn blocked() -> u32 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Whether the kernel blocks a packet. What is to be blocked is waited for; else it is there at once if it comes.
+/// Whether the kernel blocks a packet: waits for a packet that should be blocked; others arrive at
+/// once.
 fn is_blocked(socket: &impl AsRawFd, packet: &[u8], patience: Duration) -> bool {
     let (before, begun) = (blocked(), Instant::now());
     let to = SockaddrIn::from(SocketAddrV4::new([127, 0, 0, 1].into(), 0));
@@ -122,7 +123,7 @@ fn judge(kernel: &Kernel) {
 }
 
 #[test]
-fn the_kernel_finds_the_same_key_in_any_gre_header() {
+fn gre_key_is_found_as_by_the_kernel() {
     if dissects() {
         against_the_kernel(judge);
     } else {

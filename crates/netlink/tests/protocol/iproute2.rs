@@ -31,7 +31,7 @@ fn u64_at(body: &[u8], at: usize) -> u64 {
 }
 
 #[test]
-fn policies_come_back_as_the_kernel_dumps_them() {
+fn policy_dump_is_the_kernels() {
     let mut stage = Stage::new();
     let first = request("ip xfrm policy add src 10.0.0.0/24");
     well(&stage.ask(&first));
@@ -54,7 +54,7 @@ fn policies_come_back_as_the_kernel_dumps_them() {
 }
 
 #[test]
-fn policies_are_changed_counted_deleted_and_flushed() {
+fn policy_update_count_delete_and_flush() {
     let mut stage = Stage::new();
     well(&stage.ask(&request("ip xfrm policy add src 10.0.0.0/24")));
     let again = stage.ask(&request("ip xfrm policy add src 10.0.0.0/24"));
@@ -75,7 +75,7 @@ fn policies_are_changed_counted_deleted_and_flushed() {
 }
 
 #[test]
-fn defaults_are_set_and_told() {
+fn default_policy_is_set_and_notified() {
     let mut stage = Stage::new();
     well(&stage.ask(&request("ip xfrm policy setdefault in block")));
     let answer = stage.ask(&request("ip xfrm policy getdefault"));
@@ -85,7 +85,7 @@ fn defaults_are_set_and_told() {
 }
 
 #[test]
-fn states_are_added_with_all_their_words() {
+fn newsa_with_all_attributes_is_accepted() {
     let mut stage = Stage::new();
     well(
         &stage.ask(&request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000")),
@@ -108,7 +108,7 @@ fn states_are_added_with_all_their_words() {
 }
 
 #[test]
-fn a_state_comes_back_as_it_was_sent() {
+fn getsa_returns_the_attributes_of_newsa() {
     let mut stage = Stage::new();
     let sent = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000");
     well(&stage.ask(&sent));
@@ -117,7 +117,8 @@ fn a_state_comes_back_as_it_was_sent() {
     let (mut expected, mut body) = (sent[16..].to_vec(), answer[0].body.clone());
     assert_eq!(u64_at(&body, 176), EPOCH + 1, "add time");
     body[176..184].fill(0);
-    // A selector without family gets the state's; iproute2 leaves byte 40 at 0. It leaves out the bitmap, too.
+    // A selector without family gets the state's; iproute2 leaves byte 40 at 0, and omits the
+    // bitmap.
     expected[40] = 2;
     expected.extend([0; 8]);
     let replay = 224 + 96;
@@ -135,7 +136,7 @@ fn a_state_comes_back_as_it_was_sent() {
 }
 
 #[test]
-fn both_attributes_tell_of_an_authentication_algorithm() {
+fn auth_algorithm_is_sent_in_both_attributes() {
     let mut stage = Stage::new();
     well(
         &stage.ask(&request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1001")),
@@ -147,7 +148,7 @@ fn both_attributes_tell_of_an_authentication_algorithm() {
 }
 
 #[test]
-fn an_spi_is_reserved_then_filled() {
+fn allocspi_then_updsa_completes_the_state() {
     let mut stage = Stage::new();
     let reserved = stage.ask(&request("ip xfrm state allocspi"));
     assert_eq!((reserved.len(), reserved[0].kind, reserved[0].body.len()), (1, NEW_SA, 240));
@@ -165,7 +166,7 @@ fn an_spi_is_reserved_then_filled() {
 
 /// The older field for it has a bitmap of 32 bits (`net/xfrm/xfrm_user.c: copy_from_user_state`).
 #[test]
-fn a_window_in_the_older_field_ends_at_32() {
+fn replay_window_of_old_field_is_at_most_32() {
     for (asked, kept) in [(31, 31), (32, 32), (33, 32), (255, 32)] {
         let mut stage = Stage::new();
         let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1001");
@@ -178,7 +179,7 @@ fn a_window_in_the_older_field_ends_at_32() {
 }
 
 #[test]
-fn a_reserved_spi_that_nobody_fills_expires() {
+fn larval_state_expires_with_notification() {
     let mut stage = Stage::new();
     stage.ask(&request("ip xfrm state allocspi"));
     let due = stage.server.poll_timeout().unwrap();
@@ -190,7 +191,7 @@ fn a_reserved_spi_that_nobody_fills_expires() {
 }
 
 #[test]
-fn states_are_changed_deleted_and_flushed() {
+fn state_update_delete_and_flush() {
     let mut stage = Stage::new();
     let absent = stage.ask(&request("ip xfrm state delete"));
     assert_eq!(absent[0].verdict(), Some((3, String::new())));
@@ -204,9 +205,10 @@ fn states_are_changed_deleted_and_flushed() {
     assert_eq!(stage.heard(), [NEW_SA, UPD_SA, DEL_SA, NEW_SA, FLUSH_SA]);
 }
 
-/// As in the kernel, which goes along its list bit by bit: states that go meanwhile are not shown, nor are those that come.
+/// As in the kernel, which resumes in its list: neither states deleted meanwhile nor new ones are
+/// shown.
 #[test]
-fn a_dump_of_states_goes_on_where_it_was_and_holds_none_of_them() {
+fn state_dump_resumes_and_holds_no_state() {
     let mut stage = Stage::new();
     let add = |spi: u32| {
         let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000");
@@ -253,7 +255,7 @@ fn a_dump_of_states_goes_on_where_it_was_and_holds_none_of_them() {
 
 /// Others are served between two looks at some of many states, whether these show any or not.
 #[test]
-fn a_dump_that_shows_next_to_none_of_many_states_goes_on_in_small_steps() {
+fn filtered_dump_of_many_states_is_bounded_per_datagram() {
     let mut stage = Stage::new();
     let add = |destination: u8, spi: u32| {
         let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000");
@@ -284,7 +286,7 @@ fn a_dump_that_shows_next_to_none_of_many_states_goes_on_in_small_steps() {
 }
 
 #[test]
-fn filters_narrow_a_dump() {
+fn dump_filter_selects_states() {
     let mut stage = Stage::new();
     well(
         &stage.ask(&request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000")),
@@ -303,7 +305,7 @@ fn filters_narrow_a_dump() {
 }
 
 #[test]
-fn limits_are_told_from_the_snapshot_before() {
+fn expire_is_notified_from_the_old_snapshot() {
     let mut stage = Stage::new();
     well(
         &stage.ask(&request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000")),
@@ -323,7 +325,7 @@ fn limits_are_told_from_the_snapshot_before() {
 
 /// IP-TFS is a mode that there is none of here; its options come with it.
 #[test]
-fn what_has_no_effect_yet_is_refused() {
+fn unsupported_attribute_is_refused() {
     let mut stage = Stage::new();
     let mut add = request("ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000");
     add[16 + 214] = 5;

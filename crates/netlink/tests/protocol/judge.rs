@@ -1,5 +1,6 @@
-//! The machine's own kernel as the judge of look-ups: random policies go to both by the same bytes, and real datagrams over `lo` tell
-//! which policy decided there: one that blocks drops them, on the way out or on the way in. Needs root and a kernel with XFRM policies; no ESP.
+//! Look-ups against the machine's kernel: both get the same random policies, and datagrams over
+//! `lo` show which policy decides there, as a blocking one drops them. Needs root and a kernel with
+//! XFRM policies; no ESP.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -23,34 +24,36 @@ const FLUSH_POLICIES: u16 = 0x1d;
 /// `IFA_F_NODAD`: the address can be bound at once.
 const NO_DAD: u8 = 2;
 
-/// What else happens while policies come. Not both to one kernel: Linux puts an updated policy behind its equals when it hashes anew, and
-/// nobody can tell when it does. Newer ones (6.18; not 6.1) put it behind those of its equals that are in other lists of their tree: then no
-/// packet is sent whose policy depends on it.
+/// What else happens while policies are added. One kernel does not get both: Linux moves an updated
+/// policy behind its equals when it rehashes, at a time that nobody can tell. Newer kernels (6.18;
+/// not 6.1) move it behind equals in other lists of their tree: packets that depend on this are not
+/// sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meanwhile {
     /// Some take their own place once more.
     Updates,
-    /// Others are hashed than before (`do_hthresh_repeat` of `tools/testing/selftests/net/xfrm_policy.sh`).
+    /// Hash thresholds change (`do_hthresh_repeat` of
+    /// `tools/testing/selftests/net/xfrm_policy.sh`).
     Thresholds,
 }
 
 #[test]
-fn the_same_policy_decides_over_two_thousand_sets() {
+fn policy_decision_is_the_kernels_in_2000_sets() {
     judge(Family::V4, Meanwhile::Updates);
 }
 
 #[test]
-fn the_same_policy_decides_over_two_thousand_sets_of_ipv6() {
+fn policy_decision_is_the_kernels_in_2000_sets_ipv6() {
     judge(Family::V6, Meanwhile::Updates);
 }
 
 #[test]
-fn the_same_policy_decides_whatever_the_thresholds_were_and_are() {
+fn policy_decision_is_independent_of_hash_thresholds() {
     judge(Family::V4, Meanwhile::Thresholds);
 }
 
 #[test]
-fn the_same_policy_of_ipv6_decides_whatever_the_thresholds_were_and_are() {
+fn policy_decision_is_independent_of_hash_thresholds_ipv6() {
     judge(Family::V6, Meanwhile::Thresholds);
 }
 

@@ -1,5 +1,5 @@
-//! The machine's own kernel as the judge, in a network namespace of its own: the same requests to both give the same errno,
-//! the same extended-ACK text, the same answers and the same dumps. Needs root; the kernel needs XFRM_USER and SUB_POLICY, not ESP.
+//! Compares with the machine's kernel in a network namespace: errno, extended ACK, answers and
+//! dumps. Needs root and a kernel with XFRM_USER and SUB_POLICY; no ESP.
 //!
 //! Each difference that stays is a row of [`crate::differences`]; any other fails.
 
@@ -69,7 +69,7 @@ impl Kernel {
     }
 }
 
-/// Runs `test` against a kernel of its own, in a thread that ends with its namespace, or says why not.
+/// Runs `test` in a thread with a network namespace of its own, or says why it cannot.
 pub(crate) fn against_the_kernel(test: impl FnOnce(&Kernel) + Send + 'static) {
     let ended = thread::spawn(move || Kernel::new().map(|kernel| test(&kernel))).join();
     match ended {
@@ -116,7 +116,8 @@ pub(crate) enum Together {
     No,
 }
 
-/// Asks both, and compares; what differs must be a row of [`DIFFERENCES`](crate::differences::DIFFERENCES).
+/// Asks both and compares; differences must be rows of
+/// [`DIFFERENCES`](crate::differences::DIFFERENCES).
 pub(crate) fn same(
     kernel: &Kernel,
     stage: &mut Stage,
@@ -137,7 +138,7 @@ pub(crate) fn same(
 }
 
 #[test]
-fn hash_thresholds_come_back_and_have_policies_planned_anew() {
+fn hash_thresholds_are_returned_and_rebuild_the_classifier() {
     let mut stage = Stage::new();
     let asked = [vec![0; 4], attribute(3, &[24, 16])].concat();
     assert!(stage.database.take_revision().is_none());
@@ -157,7 +158,7 @@ fn hash_thresholds_come_back_and_have_policies_planned_anew() {
 }
 
 #[test]
-fn iproute2_is_answered_alike() {
+fn iproute2_requests_are_answered_as_by_the_kernel() {
     against_the_kernel(|kernel| {
         let mut stage = Stage::new();
         for (command, request) in golden() {
@@ -172,7 +173,7 @@ fn iproute2_is_answered_alike() {
 
 /// What is repeated of a request, and what is said of it, is the client's choice.
 #[test]
-fn acknowledgements_are_as_the_socket_asked() {
+fn acknowledgement_follows_socket_options() {
     against_the_kernel(|kernel| {
         let broken = message(0x14, 5, &[vec![0; 64], attribute(21, b"abc")].concat());
         let requests = [broken, message(0x14, 5, &[1; 65]), message(0x27, 5, &[2, 2, 2, 0, 9])];
@@ -196,7 +197,7 @@ fn acknowledgements_are_as_the_socket_asked() {
 }
 
 #[test]
-fn random_policies_are_answered_alike() {
+fn random_policies_are_answered_as_by_the_kernel() {
     against_the_kernel(|kernel| {
         let mut runner = runner(600);
         let requests = vec(request(), 1..40);
@@ -219,7 +220,7 @@ fn random_policies_are_answered_alike() {
 
 /// The kernel has no ESP, but it checks what it is given before it looks for it.
 #[test]
-fn broken_states_are_refused_alike() {
+fn broken_states_are_refused_as_by_the_kernel() {
     against_the_kernel(|kernel| {
         let outcome = runner(10_000).run(&state_request(), |request| {
             same(kernel, &mut Stage::new(), &hex(&request), &request).map(|_| ())
@@ -298,7 +299,8 @@ fn state_request() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Policies of both kinds and SPIs gone, defaults and thresholds as at first. Index numbers go on counting, so dumps are compared without.
+/// Flushes policies and SPIs, resets defaults and thresholds. Index numbers go on, so dumps are
+/// compared without them.
 fn start_over(kernel: &Kernel) {
     for kind in [0, 1] {
         kernel.ask(&message(0x1d, 5, &attribute(16, &[kind, 0, 0, 0, 0, 0])));

@@ -1,4 +1,4 @@
-//! What workers count is in answers at once, and what reaches a limit is told as key managers expect it.
+//! Workers' counters in answers, and notifications of limits as key managers expect them.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn usage(body: &[u8]) -> [u64; 4] {
 
 /// charon takes the first use from the clock to know how long a state has been idle.
 #[test]
-fn times_are_those_of_the_clock_as_it_is_now() {
+fn times_follow_a_clock_step() {
     let mut stage = limited(u64::MAX, u64::MAX);
     stage.now = stage.now.plus(Duration::from_secs(4));
     assert_eq!(Hand::new(&stage).send(1, &stage).0, 1);
@@ -88,7 +88,7 @@ fn times_are_those_of_the_clock_as_it_is_now() {
 }
 
 #[test]
-fn getsa_has_what_all_workers_counted() {
+fn getsa_sums_counters_of_all_workers() {
     let mut stage = limited(u64::MAX, u64::MAX);
     let mut hands = [Hand::new(&stage), Hand::new(&stage)];
     stage.now = stage.now.plus(Duration::from_secs(4));
@@ -100,7 +100,7 @@ fn getsa_has_what_all_workers_counted() {
 }
 
 #[test]
-fn a_soft_limit_expires_once_and_a_hard_one_takes_the_state() {
+fn soft_limit_expires_once_and_hard_limit_deletes_the_state() {
     let mut stage = limited(5, 10);
     let mut hands = [Hand::new(&stage), Hand::new(&stage)];
     let (mut left, mut told) = (0, Vec::new());

@@ -1,6 +1,6 @@
-//! Marks whose value has bits beside their mask: 0x105 under 0xff. Linux keeps them without (`__xfrm_state_insert`, `xfrm_policy_insert`), but
-//! not those of states that ALLOCSPI reserves, which nobody finds then. Seen with 6.1.176; the kernel's own answers on policies are in
-//! `kernel.rs`, where packets go in `judge.rs`.
+//! Marks with bits outside their mask: 0x105 under 0xff. Linux clears these bits
+//! (`__xfrm_state_insert`, `xfrm_policy_insert`), but not for states reserved by ALLOCSPI, which no
+//! look-up finds then (seen with 6.1.176). `kernel.rs` compares policies, `judge.rs` packets.
 
 use uxfrm_engine::{Mark, SaProtocol, Spi};
 
@@ -61,7 +61,7 @@ fn mark_in(state: &[u8]) -> (u32, u32) {
 }
 
 #[test]
-fn a_state_is_found_by_its_masked_bits_alone_and_shown_with_no_others() {
+fn state_mark_is_masked_in_lookup_and_dump() {
     let mut stage = Stage::new();
     assert_eq!(errno(&mut stage, &tunnel(NEW_SA, WIDE)), 0);
     let told = stage.heard.iter().flat_map(|bytes| take_apart(bytes));
@@ -82,7 +82,7 @@ fn a_state_is_found_by_its_masked_bits_alone_and_shown_with_no_others() {
 }
 
 #[test]
-fn what_allocspi_reserves_keeps_them_and_is_found_by_nobody() {
+fn larval_state_keeps_unmasked_mark_and_is_not_found() {
     let mut stage = Stage::new();
     let reserve = |mark| {
         let mut body = tunnel(ALLOC_SPI, mark)[16..16 + 224].to_vec();

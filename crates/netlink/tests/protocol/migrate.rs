@@ -1,4 +1,5 @@
-//! MIGRATE: policies against the machine's kernel; states, which that kernel has not, by what happens to them.
+//! MIGRATE: policies compared with the machine's kernel; states, which it lacks, by their
+//! behaviour.
 
 use std::net::IpAddr;
 
@@ -21,7 +22,7 @@ fn selector(destination: &str, protocol: u8) -> Vec<u8> {
     bytes
 }
 
-/// A policy out with a template from 192.0.2.1 to 192.0.2.2, reqid 16 as the state in the golden file has it.
+/// An output policy with a template 192.0.2.1 to 192.0.2.2, reqid 16 as in the golden file's state.
 fn policy() -> Vec<u8> {
     let mut bytes = selector("10.1.0.0", 0);
     bytes.extend([0xff; 32]);
@@ -81,10 +82,10 @@ fn get() -> Vec<u8> {
     message(0x15, 1, &[selector("10.1.0.0", 0), vec![0, 0, 0, 0, 1, 0, 0, 0]].concat())
 }
 
-/// Each in turn to both; the policy that comes of it is compared as well. An unknown new family is a row of
+/// Sends each to both and compares the resulting policy too. An unknown new family is a row of
 /// [`crate::differences`].
 #[test]
-fn migrations_of_policies_are_answered_alike() {
+fn migrate_answers_are_the_kernels() {
     against_the_kernel(|kernel| {
         let null = Entry { new: ("192.0.2.3", "0.0.0.0"), ..ENTRY };
         let other = |reqid| Entry { reqid, ..ENTRY };
@@ -138,7 +139,7 @@ fn migrations_of_policies_are_answered_alike() {
 
 /// As Linux 6.18 sends it; recorded.
 #[test]
-fn listeners_are_told_what_was_asked_for() {
+fn migrate_notifies_listeners() {
     let mut stage = Stage::new();
     stage.ask(&policy());
     stage.heard.clear();
@@ -151,9 +152,9 @@ fn listeners_are_told_what_was_asked_for() {
     assert_eq!(stage.heard, [unhex(expected)]);
 }
 
-/// Promise 3: with the same key, numbers go on above those that were sent; and nothing received is taken again.
+/// Promise 3: under the same key sequence numbers go on, and no packet is accepted twice.
 #[test]
-fn a_state_goes_on_where_it_was() {
+fn migrated_state_keeps_its_sequence_numbers() {
     let mut stage = Stage::new();
     stage.ask(&policy());
     let command = "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000";
@@ -182,7 +183,7 @@ fn a_state_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_place_that_is_taken_moves_nothing() {
+fn migrate_to_a_taken_id_changes_nothing() {
     let mut stage = Stage::new();
     stage.ask(&policy());
     let command = "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000";

@@ -1,5 +1,5 @@
-//! MIGRATE_STATE, which the machine's kernel has from Linux 7.2 on: errno and text of each check in the kernel's order, and what becomes
-//! of the state. The facts are those of `Documentation/networking/xfrm/xfrm_migrate_state.rst`.
+//! MIGRATE_STATE (Linux 7.2): errno and text of each check in the kernel's order, and the resulting
+//! state, after `Documentation/networking/xfrm/xfrm_migrate_state.rst`.
 
 use std::net::IpAddr;
 
@@ -103,7 +103,8 @@ fn encap(kind: u16) -> Vec<u8> {
     [&kind.to_ne_bytes()[..], &[0x11, 0x94, 0x04, 0x00, 0, 0], &[0; 16]].concat()
 }
 
-/// A tunnel from 192.0.2.1 to 192.0.2.2 with SPI 0x1000; `fit` gets at its structure, `more` goes behind it.
+/// A tunnel from 192.0.2.1 to 192.0.2.2 with SPI 0x1000; `fit` edits its structure, `more` follows
+/// it.
 fn add(stage: &mut Stage, fit: impl FnOnce(&mut [u8]), more: &[u8]) {
     let command = "ip xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000";
     let (_, mut request) =
@@ -135,7 +136,7 @@ fn find(stage: &Stage, destination: &str, mark: u32) -> Option<std::sync::Arc<Sa
 
 /// Two faults at once: that of the later row is never named.
 #[test]
-fn each_check_has_the_kernels_errno_and_words_in_the_kernels_order() {
+fn migrate_state_checks_are_the_kernels_in_its_order() {
     let new = Request::new;
     let table: &[(&str, Request, i32, &str)] = &[
         ("spi 0", Request { spi: 0, reserved: 1, ..new() }, EINVAL, "Invalid SPI 0x0"),
@@ -234,7 +235,7 @@ fn each_check_has_the_kernels_errno_and_words_in_the_kernels_order() {
 }
 
 #[test]
-fn an_output_state_has_no_age_of_mappings() {
+fn migrate_state_refuses_mapping_age_of_output_state() {
     let mut stage = Stage::new();
     through_nat(&mut stage);
     let request = Request::with(MTIMER, &[1, 0, 0, 0]);
@@ -244,14 +245,14 @@ fn an_output_state_has_no_age_of_mappings() {
 
 /// IKE daemons probe for the message so.
 #[test]
-fn a_probe_finds_it_supported() {
+fn migrate_state_probe_finds_support() {
     let probe =
         Request { spi: 1, destination: "0.0.0.0", new: ("0.0.0.0", "0.0.0.0"), ..Request::new() };
     assert_eq!(Stage::new().ask(&probe.bytes()).remove(0).verdict().unwrap().0, ESRCH);
 }
 
 #[test]
-fn what_is_not_named_stays_and_numbers_go_on() {
+fn migrate_state_keeps_omitted_values_and_sequence_numbers() {
     let mut stage = Stage::new();
     through_nat(&mut stage);
     let old = find(&stage, "192.0.2.2", 0).unwrap();
@@ -278,7 +279,8 @@ fn what_is_not_named_stays_and_numbers_go_on() {
     let ends: Vec<_> = stage.database.take_keepalives().map(|ends| ends.destination).collect();
     assert_eq!(ends, ["192.0.2.4:1024".parse().unwrap()], "the new NAT learns of it at once");
 
-    // Listeners: the request with the selector that came of it, then ENCAP, SET_MARK and its mask, the interval, the direction.
+    // Listeners get the request with the resulting selector, then ENCAP, SET_MARK and its mask,
+    // interval, direction.
     let heard = take_apart(&stage.heard[0]).remove(0);
     assert_eq!((heard.kind, heard.seq), (MIGRATE_STATE, 7));
     assert_eq!(heard.body[..64], request.bytes()[16..80]);
@@ -292,7 +294,7 @@ fn what_is_not_named_stays_and_numbers_go_on() {
 }
 
 #[test]
-fn what_needs_an_encapsulation_goes_with_it() {
+fn migrate_state_drops_settings_of_removed_encap() {
     let mut stage = Stage::new();
     through_nat(&mut stage);
     stage.heard.clear();
@@ -306,7 +308,7 @@ fn what_needs_an_encapsulation_goes_with_it() {
 }
 
 #[test]
-fn a_mark_alone_moves_and_a_wide_one_is_its_own_place() {
+fn migrate_state_changes_mark_alone() {
     let mut stage = Stage::new();
     let mark = |value: u32, mask: u32| [value.to_ne_bytes(), mask.to_ne_bytes()].concat();
     add(&mut stage, |_| {}, &attribute(MARK, &mark(1, 0xff)));
@@ -321,7 +323,7 @@ fn a_mark_alone_moves_and_a_wide_one_is_its_own_place() {
 }
 
 #[test]
-fn a_selector_from_host_to_host_follows_the_hosts() {
+fn migrate_state_updates_host_selector() {
     let mut stage = Stage::new();
     let hosts = |sa: &mut [u8]| {
         sa[..4].copy_from_slice(&[192, 0, 2, 2]);
@@ -338,9 +340,10 @@ fn a_selector_from_host_to_host_follows_the_hosts() {
     assert_eq!(format!("{:?}", selector.destination), "2001:db8::4/128");
 }
 
-/// `km_new_mapping`: without an age every packet from elsewhere tells, with one the first of an age, or of a port.
+/// `km_new_mapping`: without an age each packet from elsewhere notifies, with one the first of an
+/// age or port.
 #[test]
-fn an_age_of_mappings_spares_listeners() {
+fn mapping_age_limits_notifications() {
     let mut stage = Stage::new();
     let more = [
         attribute(ENCAP, &encap(2)),

@@ -41,7 +41,7 @@ fn passed_on(stage: &Stage) -> Stage {
 }
 
 #[test]
-fn whatever_iproute2_put_in_is_the_same_in_the_next_process() {
+fn restored_database_equals_the_exported_one() {
     let mut stage = Stage::new();
     let mut kinds = [0, 0];
     // Those that put something in, each seen by itself and together with all before it.
@@ -59,7 +59,7 @@ fn whatever_iproute2_put_in_is_the_same_in_the_next_process() {
 }
 
 #[test]
-fn policies_stand_in_the_same_order_in_the_next_process() {
+fn restored_policies_keep_their_order() {
     for seed in 0..20 {
         let (mut stage, mut dice) = (Stage::new(), Dice::new(Family::V4, seed));
         let mut all: Vec<Candidate> = Vec::new();

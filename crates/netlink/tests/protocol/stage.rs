@@ -1,4 +1,4 @@
-//! A server with databases and a clock, and what it answers taken apart. Each test crate uses a part of it.
+//! A server with databases and a clock, and its decoded answers. Each test crate uses a part of it.
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};

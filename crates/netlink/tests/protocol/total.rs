@@ -44,7 +44,7 @@ proptest! {
 
 /// Every length of every request, for its own type.
 #[test]
-fn every_prefix_is_answered() {
+fn request_prefix_of_any_length_is_answered() {
     let mut stage = Stage::new();
     for (command, request) in golden() {
         for len in 0..request.len() {

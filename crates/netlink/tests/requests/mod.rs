@@ -1,4 +1,5 @@
-//! The body of the fuzz target `netlink`: datagrams of a client for a server with a listener and a clock that goes on.
+//! Body of the fuzz target `netlink`: a client's datagrams for a server with a listener and a
+//! clock.
 
 use uxfrm_crypto::Backend;
 use uxfrm_engine::{Database, Moment};
@@ -7,8 +8,9 @@ use uxfrm_netlink::{Attributes, ClientId, Groups, Messages, Options, Outbox, Ser
 const CLIENT: ClientId = ClientId { connection: 1, port: 4711 };
 const LISTENER: ClientId = ClientId { connection: 2, port: 4712 };
 
-/// The input is datagrams, each behind its length in two bytes (the last may be shorter). No panic; answers and notifications are
-/// whole messages; every request is answered; counts agree with contents; a dump ends.
+/// The input is datagrams, each behind its length in two bytes (the last may be shorter). No panic;
+/// answers and notifications are whole messages; every request is answered; counts agree with
+/// contents; a dump ends.
 pub(crate) fn netlink(bytes: &[u8]) {
     let mut gateway = Gateway::new();
     let mut rest = bytes;
@@ -46,7 +48,8 @@ impl Gateway {
 
     fn ask(&mut self, datagram: &[u8]) {
         let requests = Messages::of(datagram);
-        // `NLM_F_REQUEST | NLM_F_ACK`: answered with an error message, a dump, or both an answer and an error message.
+        // `NLM_F_REQUEST | NLM_F_ACK`: answered with an error message, a dump, or both an answer
+        // and an error message.
         let expected = requests.filter(|message| message.header.flags & 5 == 5).count();
         self.server.handle(CLIENT, datagram, &mut self.database, self.now, &mut self.out);
         self.server.settle(&mut self.database);

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_question_has_room() {
+    fn ethtool_longest_request_fits() {
         let mut question = Question::default();
         for words in
             [&b"{\"show\":{\"device\":\""[..], b"abcdefghijklmno", b"\",\"part\":\"device\"}}"]
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_features_place_is_found_among_the_names() {
+    fn ethtool_feature_bit_is_found_by_name() {
         let mut names = [[0_u8; NAME_LENGTH]; 50];
         names[45][..NAME.len()].copy_from_slice(NAME);
         names[7][..20].copy_from_slice(b"esp-hw-offload-other");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_and_names_are_left_alone() {
+    fn ethtool_other_commands_are_not_changed() {
         let mut asked = [FEATURES, 2, 0, 0, 0, 0, 0, 0, 0, 0];
         // SAFETY: all bytes zero is a valid `ifreq`.
         let mut request: ifreq = unsafe { zeroed() };

@@ -134,7 +134,7 @@ fn receive(connection: c_int, bytes: &mut [u8; ANSWER]) -> Result<&[u8], c_int> 
 pub(super) fn greeting_result(answer: &[u8]) -> Option<Result<(), c_int>> {
     let greeting = Greeting::parse(answer)?;
     Some(match greeting.kind {
-        // Requests of who may not use the gateway have been refused one by one.
+        // Requests without permission have been refused one by one.
         Kind::Welcome | Kind::Refused => Ok(()),
         Kind::Overrun => Err(libc::ENOBUFS),
         Kind::Hello | Kind::Ask | Kind::Share => Err(libc::EPROTO),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_about_fou_is_the_gateways() {
+    fn generic_message_is_the_gateways_only_for_fou() {
         let ours = fou::FAMILY_ID.to_ne_bytes();
         for (bytes, expected) in [
             (request(GENL_ID_CTRL, 1, 3, &[(2, b"fou\0")]), true),
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_looked_at_without_a_panic() {
+    fn routing_of_any_bytes_does_not_panic() {
         let whole = request(GENL_ID_CTRL, 1, 3, &[(2, b"fob\0"), (1, b"\0\0")]);
         for length in 0..whole.len() {
             assert!(!is_for_gateway(&whole[..length]));

@@ -52,7 +52,7 @@ pub(super) unsafe fn answer(
     Some((told.cast_signed(), if copied < error.len() { libc::MSG_TRUNC } else { 0 }))
 }
 
-/// The errno of who receives when the gateway is gone.
+/// Errno of receiving when the gateway is gone.
 pub(super) fn lost(descriptor: c_int) -> c_int {
     if reconnected(descriptor).is_ok() {
         return libc::ENOBUFS;

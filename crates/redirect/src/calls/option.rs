@@ -285,13 +285,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_counted_from_one() {
+    fn netlink_group_numbers_start_at_one() {
         assert_eq!([1, 8, 32].map(group), [Some(1), Some(0x80), Some(1 << 31)]);
         assert_eq!([0, -1, 33].map(group), [None; 3]);
     }
 
     #[test]
-    fn only_encapsulations_of_esp_stay_here() {
+    fn udp_encap_of_esp_is_intercepted() {
         assert!([0, 1, 2].iter().all(|kind| is_esp(Some(*kind))));
         assert!(!is_esp(Some(3)) && !is_esp(None));
     }

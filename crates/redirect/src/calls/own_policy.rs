@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lets_pass_is_a_bypass() {
+    fn own_policy_bypass_is_recognized() {
         assert_eq!((xfrm(1, 0, 0), xfrm(0, 0, 0)), (OwnPolicy::LetOut, OwnPolicy::LetIn));
         for (direction, action, templates) in [(1, 1, 0), (1, 0, 1), (0, 0, 2), (0, 1, 0)] {
             assert_eq!(xfrm(direction, action, templates), OwnPolicy::More);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn so_in_the_words_of_pf_key() {
+    fn pf_key_bypass_is_recognized() {
         for kind in KEY_LETS_PASS {
             assert_eq!((key(kind, 2), key(kind, 1)), (OwnPolicy::LetOut, OwnPolicy::LetIn));
         }

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mode_of_a_stream_says_how_it_is_opened() {
+    fn stream_mode_maps_to_open_flags() {
         let table: [(&[u8], _); 9] = [
             (b"", libc::O_RDONLY),
             (b"r", libc::O_RDONLY),

@@ -18,7 +18,7 @@ fn kinds(heard: &Receiver<Vec<u8>>) -> Vec<u16> {
 }
 
 #[test]
-fn ip_xfrm_asks_the_server_and_ip_link_the_kernel() {
+fn ip_xfrm_reaches_the_server_and_ip_link_the_kernel() {
     with_server(|heard| {
         assert_eq!(ip("xfrm state count"), (Some(0), "SAD count 3".into(), String::new()));
         let greeting = Greeting::parse(&heard.recv().unwrap()).unwrap();
@@ -39,12 +39,12 @@ fn ip_xfrm_asks_the_server_and_ip_link_the_kernel() {
 }
 
 #[test]
-fn errors_and_overruns_are_the_kernels() {
+fn errors_and_overruns_look_like_the_kernels() {
     with_server(|_| {
         let add = "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 1 mode tunnel enc ecb(cipher_null) 0x";
         let (code, _, err) = ip(add);
         assert_eq!((code, err.as_str()), (Some(2), "RTNETLINK answers: File exists"));
-        // It listens to all groups; the server says that some messages were lost, and closes nothing.
+        // It listens to all groups; the server reports an overrun and keeps the connection.
         let monitor = run("timeout", "1 ip xfrm monitor");
         let err = String::from_utf8_lossy(&monitor.stderr);
         assert!(err.contains("netlink receive error No buffer space available (105)"), "{err}");
@@ -53,7 +53,7 @@ fn errors_and_overruns_are_the_kernels() {
 
 /// Anybody may take the gateway's name while there is no gateway.
 #[test]
-fn who_only_has_the_gateways_name_is_told_nothing() {
+fn process_with_the_gateways_name_is_not_trusted() {
     with_server_of(65534, |heard| {
         let (_, _, err) = ip("xfrm state");
         assert!(err.contains("Cannot open netlink socket: Operation not permitted"), "{err}");
@@ -62,7 +62,7 @@ fn who_only_has_the_gateways_name_is_told_nothing() {
 }
 
 #[test]
-fn without_a_server_there_is_no_socket() {
+fn socket_without_server_fails() {
     with_server(|_| {
         let status = Command::new("unshare")
             .args(["-n", "ip", "xfrm", "state"])

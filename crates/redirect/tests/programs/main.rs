@@ -1,7 +1,7 @@
-//! Unmodified programs through the library, against a server of the test's own: `ip`, and this test itself.
+//! Unmodified programs with the library, against the test's own server: `ip`, and this test itself.
 //!
-//! Everything runs in a network namespace without XFRM states and policies of value: should the library not load, the
-//! commands reach that namespace's kernel and the test fails. It needs root for the namespace, and iproute2.
+//! Runs in a network namespace without XFRM states: if the library does not load, commands reach
+//! that namespace's kernel and the test fails. Needs root and iproute2.
 
 #![expect(clippy::unwrap_used, reason = "a step that fails fails the test")]
 

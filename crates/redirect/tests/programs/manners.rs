@@ -16,7 +16,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_socket_keeps_netlinks_manners() {
+fn socket_behaves_like_netlink() {
     inside("manners::inside_manners");
 }
 
@@ -68,7 +68,7 @@ fn inside_manners() {
 }
 
 #[test]
-fn many_sockets_have_ports_of_their_own() {
+fn each_socket_has_its_own_port_id() {
     inside("manners::inside_ports");
 }
 
@@ -89,7 +89,7 @@ fn inside_ports() {
 }
 
 #[test]
-fn sockets_survive_copies_and_forks() {
+fn socket_survives_dup_and_fork() {
     inside("manners::inside_copies");
 }
 
@@ -133,7 +133,7 @@ fn inside_copies() {
 }
 
 #[test]
-fn a_child_in_the_same_memory_closes_descriptors_of_its_own() {
+fn vfork_child_does_not_close_parents_sockets() {
     inside("manners::inside_vfork");
 }
 
@@ -158,7 +158,8 @@ fn inside_vfork() {
     let mut stack = vec![0_u8; 64 * 1024];
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     let mut status = -1;
-    // SAFETY: the child has a stack of its own, which grows down from its end, and calls only what a signal handler may.
+    // SAFETY: the child has a stack of its own, which grows down from its end, and calls only what
+    // a signal handler may.
     unsafe {
         let end = stack.as_mut_ptr_range().end.cast();
         let child = libc::clone(close_all, end, flags, (&raw mut descriptor).cast());
@@ -175,7 +176,7 @@ fn inside_vfork() {
 }
 
 #[test]
-fn the_kernels_own_settings_stay_as_they_are() {
+fn kernel_sysctls_are_not_changed() {
     with_server(|heard| {
         run_inside("manners::inside_settings");
         // Nobody answers, so the program may have ended before all is heard.
@@ -200,9 +201,10 @@ fn inside_settings() {
     assert_eq!(std::fs::read_to_string(other).unwrap().trim(), "4321");
 }
 
-/// Programs built with `_FORTIFY_SOURCE` open by other functions, and streams are opened by the C library itself.
+/// Programs built with `_FORTIFY_SOURCE` open by other functions, and the C library opens streams
+/// itself.
 #[test]
-fn settings_are_found_by_all_ways_to_open_them() {
+fn sysctl_is_intercepted_by_every_open_function() {
     with_server(|heard| {
         run_inside("manners::inside_ways");
         // Each connection has a thread there, so that one may be heard before another.
@@ -237,7 +239,8 @@ fn inside_ways() {
     let read = |path: &CStr| std::fs::read_to_string(path.to_str().unwrap()).unwrap();
     let before = (read(path), read(other));
     let write = libc::O_WRONLY;
-    // SAFETY: all paths and modes end with a zero byte, and what is opened is written and closed once.
+    // SAFETY: all paths and modes end with a zero byte, and what is opened is written and closed
+    // once.
     unsafe {
         let ways: [&dyn Fn(&CStr) -> c_int; 4] = [
             &|path| __open_2(path.as_ptr(), write),
@@ -266,7 +269,7 @@ fn inside_ways() {
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
 
 #[test]
-fn ike_sockets_are_marked_and_keep_their_esp() {
+fn ike_socket_is_marked_and_takes_no_esp() {
     inside("manners::inside_ike");
 }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 
 #[test]
-fn a_socket_finds_the_next_gateway() {
+fn socket_reconnects_after_gateway_restart() {
     inside("restart::inside_restart");
 }
 
@@ -41,7 +41,7 @@ fn inside_restart() {
 }
 
 #[test]
-fn without_a_gateway_sockets_are_silent() {
+fn socket_without_gateway_is_silent() {
     inside("restart::inside_silence");
 }
 
@@ -104,9 +104,9 @@ fn inside_silence() {
     assert_eq!(ask(asking), (28, 7, name(asking).1, 0));
 }
 
-/// charon waits for ever for what does not come: it takes an error of the call for a message that is too long.
+/// charon would wait for ever: it takes a failed call for a message that is too long.
 #[test]
-fn who_waits_for_an_answer_gets_an_error() {
+fn pending_request_gets_error_when_gateway_ends() {
     inside("restart::inside_unanswered");
 }
 

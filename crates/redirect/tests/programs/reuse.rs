@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[test]
-fn commands_one_after_another_share_a_connection() {
+fn consecutive_sockets_share_a_connection() {
     with_server(|heard| {
         let own = std::env::current_exe().unwrap();
         let output = run(own.to_str().unwrap(), "--ignored --exact reuse::inside_commands");
@@ -39,11 +39,11 @@ fn inside_commands() {
 }
 
 #[test]
-fn an_answer_on_the_page_is_received_as_any_other() {
+fn mailbox_answer_is_received_like_others() {
     inside("reuse::inside_page");
 }
 
-/// Each call of a program that finds no answer on its page finds it on the socket, however the two take turns.
+/// A call that finds no answer on the page finds it on the socket, in any order of the two.
 #[test]
 #[ignore = "run by another test, under the library"]
 fn inside_page() {
@@ -113,7 +113,7 @@ fn is_readable(descriptor: c_int) -> bool {
 }
 
 #[test]
-fn a_connection_is_reused_only_as_good_as_new() {
+fn changed_connection_is_not_reused() {
     inside("reuse::inside_reuse");
 }
 
@@ -159,7 +159,8 @@ fn inside_reuse() {
         assert_eq!(set(one, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, 3), 0);
         assert_eq!(set(one, libc::SOL_NETLINK, libc::NETLINK_DROP_MEMBERSHIP, 3), 0);
     }));
-    // SAFETY: the calls take no pointers but the event, which is valid; the child only calls what a signal handler may.
+    // SAFETY: the calls take no pointers but the event, which is valid; the child only calls what a
+    // signal handler may.
     unsafe {
         assert!(!outlives(|one| {
             assert_eq!(libc::fcntl(one, libc::F_SETFL, libc::O_RDWR | libc::O_NONBLOCK), 0);
@@ -222,7 +223,7 @@ fn passed_on_is_shared() {
 }
 
 #[test]
-fn sockets_at_once_have_connections_of_their_own() {
+fn concurrent_sockets_have_own_connections() {
     inside("reuse::inside_at_once");
 }
 
@@ -324,7 +325,8 @@ fn command(sequence: u8) -> u64 {
     connection
 }
 
-/// Opens a socket, does something with it and closes it, between two commands: whether the second still had the first one's connection.
+/// Opens a socket, uses and closes it between two commands: whether both commands shared a
+/// connection.
 fn outlives(between: impl FnOnce(c_int)) -> bool {
     let descriptor = brief_socket();
     assert_eq!(bind(descriptor, 0, 0), 0);

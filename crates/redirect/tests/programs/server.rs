@@ -20,7 +20,7 @@ pub(crate) fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libuxfrm_redirect.so")
 }
 
-/// Runs `work` in a network namespace of its own, with a server there, and tells what the server heard.
+/// Runs `work` in its own network namespace with a server, and returns what the server received.
 pub(crate) fn with_server(work: impl FnOnce(&Receiver<Vec<u8>>) + Send + 'static) {
     // SAFETY: the call takes nothing.
     with_server_of(unsafe { libc::geteuid() }, work);
@@ -93,7 +93,8 @@ fn say(client: c_int, bytes: &[u8]) {
 /// What is heard before a request that came on the page.
 pub(crate) const ON_PAGE: &[u8] = b"on the page:";
 
-/// A kernel with three states, one policy in its second group, and no room. It shares a page with whoever asks for that.
+/// A kernel with three states, one policy in its second group, and no room; shares a page on
+/// request.
 fn serve(client: c_int, heard: impl Fn(&[u8])) {
     let mut port = 0;
     let mut page = None;
@@ -169,7 +170,8 @@ fn stay(page: &Page, client: c_int, port: u32, heard: impl Fn(&[u8])) {
 /// A page that lasts as long as the test.
 fn share(client: c_int, greeting: Greeting) -> &'static Page {
     let welcome = Greeting { kind: Kind::Welcome, ..greeting }.to_bytes();
-    // SAFETY: a new mapping of as many bytes as the file has; the message's buffers are valid for their lengths.
+    // SAFETY: a new mapping of as many bytes as the file has; the message's buffers are valid for
+    // their lengths.
     unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let memory = libc::memfd_create(c"page".as_ptr(), flags);

@@ -90,7 +90,7 @@ pub(crate) fn request(kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// Sends a request with an address and takes the answer with one: its length, sequence and port, and who it is from.
+/// Sends a request and receives its answer, both with addresses: length, sequence, port and sender.
 pub(crate) fn ask(descriptor: c_int) -> (isize, u32, u32, u32) {
     let (request, kernel) = (request(GETSADINFO), address(0, 0));
     let mut buffer = [0_u32; 64];

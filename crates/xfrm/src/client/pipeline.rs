@@ -97,7 +97,7 @@ impl<T: Copy> Pipeline<T> {
         Ok(())
     }
 
-    /// Sends what is not sent yet, and waits for all of it.
+    /// Sends the rest, and waits for all answers.
     ///
     /// # Errors
     /// When the connection ends.

@@ -77,7 +77,7 @@ impl<'l, 'a> Ends<'l, 'a> {
         Ok(())
     }
 
-    /// Both in one family: that of an address, else the preferred one.
+    /// Both addresses in one family: an address's, else the preferred one.
     pub(super) fn pair(&self, cursor: &Cursor<'l, 'a>) -> Result<Pair, Fault> {
         let family_of =
             |end: &Option<(Address, &Word<'a>)>| end.and_then(|(address, _)| address.family());
@@ -191,7 +191,7 @@ fn read_address(text: &str) -> Option<IpAddr> {
     read_ipv4(text).map(IpAddr::V4)
 }
 
-/// One to four numbers of any base; what is missing is 0 at the *end*: `10.8` is 10.8.0.0.
+/// One to four numbers of any base, zero-filled at the *end*: `10.8` is 10.8.0.0.
 pub(super) fn read_ipv4(text: &str) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
     let mut places = octets.iter_mut();
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_those_of_iproute2() {
+    fn prefixes_parse_as_in_iproute2() {
         for (text, shown) in [
             ("14.0.0.52/24", "14.0.0.52/24"),
             ("14.0.0.52", "14.0.0.52/32"),

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_hexadecimal_or_the_bytes_themselves() {
+    fn key_is_hexadecimal_or_raw_bytes() {
         for (text, bytes) in [
             ("0x0102ff", &[1, 2, 255][..]),
             ("0xabc", &[0x0a, 0xbc]),

@@ -27,7 +27,7 @@ pub(super) struct Cursor<'l, 'a> {
     keyword: (&'static str, &'static str),
     /// Whether a key may have gone by.
     behind_key: bool,
-    /// iproute2's preferred family: `-4`, `-6`, or that of the addresses so far.
+    /// iproute2's preferred family: `-4`, `-6`, or the family of addresses so far.
     pub(super) family: Option<Family>,
 }
 

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_named_fits_all() {
+    fn filter_without_field_matches_all() {
         let selector = Selector {
             source: Prefix::new("10.1.0.0".parse().unwrap(), 16).unwrap(),
             ..Selector::any(Family::V4)

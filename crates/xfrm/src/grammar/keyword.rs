@@ -446,7 +446,7 @@ mod tests {
 
     /// Every beginning of every word means the first word that has it.
     #[test]
-    fn abbreviations_mean_the_first_word() {
+    fn abbreviation_selects_the_first_match() {
         for (text, word) in [
             ("a", "add"),
             ("al", "allocspi"),

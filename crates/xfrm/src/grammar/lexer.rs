@@ -92,7 +92,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Goes over what is nothing but part of a word, as most of a text is.
+    /// Skips ordinary characters of a word.
     fn skip_plain(&mut self) {
         let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'#');
         let plain = self.rest().bytes().take_while(is_plain).count();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_cut_as_by_iproute2() {
+    fn lexer_splits_words_as_iproute2() {
         for (text, words) in [
             ("a b\tc\r\n", &["a", "b", "c"][..]),
             ("  a # b 'c\n", &["a"]),
@@ -295,12 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_ends_its_line_even_before_a_backslash() {
+    fn comment_ends_at_line_end_despite_backslash() {
         assert_eq!(read("a # b \\\nc"), [line(&["a"]), line(&["c"])]);
     }
 
     #[test]
-    fn faults_have_their_place_and_the_next_line_is_read() {
+    fn lexer_error_has_position_and_next_line_is_read() {
         for (text, error) in [
             ("a 'b\nc", "1:3: unterminated quoted string"),
             ("a 'b'c\nc", "1:6: a blank has to follow the closing quote"),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn only_single_quotes_keep_a_dollar() {
+    fn dollar_is_literal_in_single_quotes_only() {
         for (text, found) in
             [("$KEY", true), ("\"${KEY}\"", true), ("'$KEY'", false), ("$", false), ("a$1", false)]
         {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bases_are_those_of_strtoul() {
+    fn number_bases_are_strtouls() {
         for (text, number) in [
             ("0", Some(0)),
             ("7", Some(7)),

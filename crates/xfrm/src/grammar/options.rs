@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_abbreviated_as_by_iproute2() {
+    fn options_abbreviate_as_in_iproute2() {
         for (line, style) in [
             ("-s -s state", Style { statistics: 2, ..Style::default() }),
             ("--statistics state", Style { statistics: 1, ..Style::default() }),

@@ -143,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_ipsec_name_is_its_protocols() {
+    fn ipsec_protocol_names_match_numbers() {
         for word in PROTOCOLS.words() {
             assert_eq!(ipsec_name(PROTOCOLS.exact(word).unwrap().meaning), word);
         }
     }
 
     #[test]
-    fn names_and_numbers_of_upper_protocols() {
+    fn upper_protocol_names_and_numbers_match() {
         assert_eq!((upper_by_name("UDP"), upper_by_name("mobility-header")), (Some(17), Some(135)));
         assert_eq!((upper_name(58), upper_name(200)), ("ipv6-icmp".to_owned(), "200".to_owned()));
     }

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_not_shown_where_they_may_slip_to() {
+    fn misplaced_key_is_not_shown() {
         for key in ["1234567890123456dcba", "0x1c0cf2bb72ce67ba245b593076dfb27a", "se cret"] {
             assert!(!Shown::behind_key(key).to_string().contains(key), "{key}");
         }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn short_keys_are_not_shown_in_the_place_of_a_name() {
+    fn short_key_in_place_of_a_name_is_not_shown() {
         for key in ["secret", "deadbeef", "10.0.0.1", "0x11", "a:b", "pass(word"] {
             assert!(!Shown::name(key).to_string().contains(key), "{key}");
         }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_shown() {
+    fn word_that_is_no_key_is_shown() {
         for word in
             ["replay-oseq-hi", "10.0.0.300/24", "rfc7539esp(chacha20,poly1305)", "2001:db8::1"]
         {

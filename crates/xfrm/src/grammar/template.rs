@@ -10,7 +10,7 @@ use super::{
     keyword::{ID, LEVELS, MODES, TEMPLATE, TemplateWord, words_of},
 };
 
-/// A template whose family may still be that of the policy, which may come later in the line.
+/// A template whose family may default to the policy's, which may come later in the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemplateWords {
     /// `src`

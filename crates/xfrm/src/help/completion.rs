@@ -1,4 +1,4 @@
-//! What may come next on a command line.
+//! Completion of command lines.
 
 use uxfrm_cli_grammar::{Phrase, completion, takes_value};
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_next() {
+    fn completion_offers_next_words() {
         for (line, words) in [
             ("", &["help", "monitor", "policy", "sa", "state"][..]),
             ("-s st", &["state"]),
@@ -104,7 +104,7 @@ mod tests {
 
     /// Wherever the parser takes a word, completion offers it.
     #[test]
-    fn every_word_is_offered() {
+    fn completion_offers_every_word() {
         for (object, _) in vocabulary::objects() {
             assert!(after("").contains(&object.to_owned()));
             for (command, _) in vocabulary::commands(object) {

@@ -87,7 +87,7 @@ impl<W: World> Batch<'_, W> {
         self.session.execute(&command)
     }
 
-    /// Waits for what is on its way, and tells of what was refused.
+    /// Waits for outstanding answers and reports refusals.
     fn settle(&mut self) -> Result<(), Failure> {
         self.pipeline.drain(&mut self.session.connection)?;
         let refusals: Vec<_> = self.pipeline.refusals().collect();

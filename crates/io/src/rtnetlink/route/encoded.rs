@@ -1,9 +1,8 @@
 //! A request about a route, byte for byte as `linux/rtnetlink.h` has it. Each policy that comes or goes makes two of them, and each is a
 //! few words: putting them together from lists of attributes took longer than all else that a gateway does about a route.
 
-use std::net::IpAddr;
-
 use netlink_packet_core::NLM_F_REQUEST;
+use uxfrm_netlink_wire::{AttributeWriter, set_message_len};
 
 use super::{Route, Via};
 
@@ -48,26 +47,23 @@ pub(super) fn append(
 ) {
     let start = bytes.len();
     bytes.extend(head(request, flags, sequence, route));
-    put_address(RTA_DST, route.destination.address(), bytes);
-    put(RTA_TABLE, &route.table.to_ne_bytes(), bytes);
+    let mut out = AttributeWriter::new(bytes);
+    out.address(RTA_DST, route.destination.address());
+    out.ne32(RTA_TABLE, route.table);
     match route.via {
-        Via::Link(link) => put(RTA_OIF, &link.to_ne_bytes(), bytes),
+        Via::Link(link) => out.ne32(RTA_OIF, link),
         Via::Gateway(gateway, link) => {
-            put_address(RTA_GATEWAY, gateway, bytes);
-            link.into_iter().for_each(|link| put(RTA_OIF, &link.to_ne_bytes(), bytes));
+            out.address(RTA_GATEWAY, gateway);
+            link.into_iter().for_each(|link| out.ne32(RTA_OIF, link));
         }
         Via::Unreachable | Via::Blackhole | Via::Throw => {}
     }
-    route.source.into_iter().for_each(|source| put_address(RTA_PREFSRC, source, bytes));
-    route.metric.into_iter().for_each(|metric| put(RTA_PRIORITY, &metric.to_ne_bytes(), bytes));
+    route.source.into_iter().for_each(|source| out.address(RTA_PREFSRC, source));
+    route.metric.into_iter().for_each(|metric| out.ne32(RTA_PRIORITY, metric));
     if let Some(mtu) = route.mtu {
-        let mut metrics = Vec::new();
-        put(RTAX_MTU, &mtu.to_ne_bytes(), &mut metrics);
-        put(RTA_METRICS, &metrics, bytes);
+        out.nest_unflagged(RTA_METRICS, |metrics| metrics.ne32(RTAX_MTU, mtu));
     }
-    // A few dozen bytes.
-    let length = u32::try_from(bytes.len() - start).unwrap_or(u32::MAX);
-    bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+    set_message_len(&mut bytes[start..]);
 }
 
 /// Both headers, the length left out.
@@ -100,25 +96,12 @@ fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD
     head
 }
 
-fn put_address(kind: u16, address: IpAddr, bytes: &mut Vec<u8>) {
-    match address {
-        IpAddr::V4(v4) => put(kind, &v4.octets(), bytes),
-        IpAddr::V6(v6) => put(kind, &v6.octets(), bytes),
-    }
-}
-
-/// Appends an attribute, whose `value` is a multiple of four bytes and less than 64 KiB.
-fn put(kind: u16, value: &[u8], bytes: &mut Vec<u8>) {
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    bytes.extend(length.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-}
-
 #[cfg(test)]
 mod tests {
     use netlink_packet_core::{NLM_F_CREATE, NetlinkMessage, NetlinkPayload};
     use netlink_packet_route::RouteNetlinkMessage;
+
+    use std::net::IpAddr;
 
     use super::*;
     use crate::rtnetlink::{Prefix, route::read};

@@ -68,7 +68,7 @@ pub struct StateWords {
     pub pcpu: Option<u32>,
     /// `nat-keepalive`; iproute2 has no word for it.
     pub nat_keepalive: Option<KeepaliveInterval>,
-    /// Where the last word is: what is wrong with the whole is wrong there.
+    /// Position of the last word, for errors about the whole.
     pub end: Position,
 }
 
@@ -309,7 +309,7 @@ fn parse_extra_flags(cursor: &mut Cursor<'_, '_>) -> Result<SaExtraFlags, Fault>
     flags::parse(cursor, &STATE_EXTRA_FLAGS)
 }
 
-/// Behind `sel`: of any family, whatever that of the state.
+/// Behind `sel`: of any family, also another than the state's.
 fn parse_selector(cursor: &mut Cursor<'_, '_>) -> Result<SelectorFilter, Fault> {
     if !selector::begins(cursor) {
         return Err(selector::expected(cursor));
