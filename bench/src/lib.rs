@@ -10,6 +10,7 @@ pub mod cases;
 mod clock;
 mod direction;
 mod filter;
+mod gateway_child;
 pub mod pair;
 mod report;
 mod ring;
@@ -291,7 +292,11 @@ mod tests {
     fn filter_value_that_selects_nothing_is_refused_before_measuring() {
         for (name, only, why) in [
             ("esp", "sas=1,sas=1024", "none has sas=1024 (sas is one of 1, 64, 256, 4096)"),
-            ("esp", "sas=64,sas=1,bytes=256", "sas=64 selects no case: with bytes=256, sas is 1"),
+            (
+                "offload",
+                "bytes=64,test=forward,test=lock-manager",
+                "test=lock-manager selects no case: with bytes=64, test is forward",
+            ),
             ("crypto", "bytes=64,bytes=65", "none has bytes=65 (bytes is one of 64, 256,"),
             ("lookup", "policies=1,policies=7", "none has policies=7 (policies is one of 1, 10,"),
             ("states", "states=1,states=7", "none has states=7 (states is one of 1, 10, 100,"),

@@ -1,28 +1,24 @@
 //! Two namespaces with a wire between them and a gateway in each, `uxfrm run` of this executable.
 //! They end when dropped.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::Context;
 use tempfile::TempDir;
-use uxfrm_daemon::upgrade::gateway_of;
 use uxfrm_io::Namespace;
 use uxfrm_io::rtnetlink::{Prefix, Rtnetlink};
 
 use super::plan::{FouTunnel, TunnelSide};
+use crate::gateway_child::GatewayChild;
 
 /// CPU time of processes.
 pub(super) type CpuTime = Duration;
 
 const WIRE: &str = "wire0";
-/// The line that a gateway logs once it forwards.
-const READY: &str = "uxfrm: ready";
 
 /// Both gateways.
 #[derive(Debug)]
@@ -41,8 +37,9 @@ pub(super) struct Endpoints<'a> {
 
 #[derive(Debug)]
 struct TunnelGateway {
+    /// Dropped first.
+    child: GatewayChild,
     namespace: Namespace,
-    child: Child,
 }
 
 impl GatewayPair {
@@ -66,9 +63,7 @@ impl GatewayPair {
 
     /// CPU time of both so far.
     pub(super) fn cpu_time(&self) -> anyhow::Result<CpuTime> {
-        let used =
-            |child: &Child| of_process(gateway_of(child.id()).context("a gateway has no process")?);
-        Ok(used(&self.left.child)? + used(&self.right.child)?)
+        Ok(self.left.child.cpu_time()? + self.right.child.cpu_time()?)
     }
 }
 
@@ -81,39 +76,9 @@ impl TunnelGateway {
     ) -> anyhow::Result<Self> {
         namespace.enter(|| configure_wire(side, tunnels))??;
         let config = write(side, tunnels, files)?;
-        let mut command = Command::new(env::current_exe()?);
-        command.args(["run", "--until-stdin-ends"]).arg(config);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let child = namespace.enter(|| command.spawn())?.context("cannot start a gateway")?;
-        let mut gateway = Self { namespace, child };
-        gateway.wait_until_ready()?;
-        gateway.namespace.enter(|| configure_tunnels(side, tunnels))??;
-        Ok(gateway)
-    }
-
-    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
-        let stderr = self.child.stderr.take().ok_or_else(|| anyhow!("a gateway has no stderr"))?;
-        let (mut reader, mut said) = (BufReader::new(stderr), String::new());
-        loop {
-            let before = said.len();
-            if reader.read_line(&mut said)? == 0 {
-                bail!("a gateway ended at its start:\n{said}");
-            }
-            if said[before..].trim() == READY {
-                break;
-            }
-        }
-        // Drains stderr, so that a gateway that logs does not block.
-        thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-        Ok(())
-    }
-}
-
-impl Drop for TunnelGateway {
-    fn drop(&mut self) {
-        // It ends with its standard input. An error could not be reported here.
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
+        let child = namespace.enter(|| GatewayChild::start(&config))??;
+        namespace.enter(|| configure_tunnels(side, tunnels))??;
+        Ok(Self { child, namespace })
     }
 }
 
@@ -160,16 +125,4 @@ fn write(side: TunnelSide, tunnels: &[FouTunnel], files: &Path) -> anyhow::Resul
     let text = "host.guard = 'off'\ncontrol.enabled = false\ntunnel.batch = ['tunnels.batch']\nxfrm.sequences = 'sequences'\n";
     fs::write(&config, text)?;
     Ok(config)
-}
-
-/// CPU time of all threads of a process: the first number of `/proc/PID/task/TID/schedstat`, in
-/// nanoseconds.
-fn of_process(pid: u32) -> anyhow::Result<CpuTime> {
-    let mut nanoseconds = 0;
-    for task in fs::read_dir(format!("/proc/{pid}/task")).context("a gateway has ended")? {
-        let text = fs::read_to_string(task?.path().join("schedstat"))?;
-        let first = text.split_ascii_whitespace().next();
-        nanoseconds += first.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
-    }
-    Ok(Duration::from_nanos(nanoseconds))
 }

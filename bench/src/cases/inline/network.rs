@@ -1,15 +1,12 @@
 //! A sender, a gateway and a receiver, in a namespace each; all end when dropped.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use std::{env, fs, thread};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::Context;
 use tempfile::TempDir;
-use uxfrm_daemon::upgrade::gateway_of;
 use uxfrm_io::rtnetlink::{Prefix, Route, Rtnetlink, Via};
 use uxfrm_io::{FramePort, Frames, Namespace, PacketSocket, PacketSocketOptions};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
@@ -21,6 +18,7 @@ use zerocopy::IntoBytes;
 use super::InlinePath;
 use super::sealer::EspSealer;
 use crate::direction::TestDirection;
+use crate::gateway_child::GatewayChild;
 
 /// Packets of one call: a batch of the gateway.
 const BURST: usize = 64;
@@ -44,11 +42,12 @@ xfrm policy add src 10.2.0.0/24 dst 10.1.0.0/24 dir fwd tmpl src 10.9.0.2 dst 10
 /// The namespaces of one path.
 #[derive(Debug)]
 pub(super) struct InlineNetwork {
+    /// Dropped first.
+    child: GatewayChild,
     protected: PeerEnd,
     wire: PeerEnd,
     sealer: EspSealer,
     frames: Frames,
-    child: Child,
     _gateway: Namespace,
     _files: TempDir,
 }
@@ -76,7 +75,7 @@ impl InlineNetwork {
         let child = gateway.enter(|| start(path, files.path()))??;
         let sealer = EspSealer::new(SPI_IN, &MATERIAL)?;
         let (frames, _files) = (Frames::new(), files);
-        Ok(Self { protected, wire, sealer, frames, child, _gateway: gateway, _files })
+        Ok(Self { child, protected, wire, sealer, frames, _gateway: gateway, _files })
     }
 
     /// Sends a burst of packets of `bytes` bytes; returns how many the link took.
@@ -119,17 +118,9 @@ impl InlineNetwork {
         packets.context("the kernel counts no packets")
     }
 
-    /// CPU time of all threads of the gateway: the first number of `schedstat`, in nanoseconds.
+    /// CPU time of the gateway so far.
     pub(super) fn cpu_time(&self) -> anyhow::Result<Duration> {
-        let mut nanoseconds = 0;
-        let process = gateway_of(self.child.id()).context("the gateway has no process")?;
-        let tasks = format!("/proc/{process}/task");
-        for task in fs::read_dir(tasks).context("the gateway has ended")? {
-            let text = fs::read_to_string(task?.path().join("schedstat"))?;
-            let first = text.split_ascii_whitespace().next();
-            nanoseconds += first.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
-        }
-        Ok(Duration::from_nanos(nanoseconds))
+        self.child.cpu_time()
     }
 }
 
@@ -141,14 +132,6 @@ impl PeerEnd {
         let sender = namespace.enter(|| PacketSocket::open(&options))??;
         let header = EthernetHeader { destination, source, ether_type: EtherType::IPV4 };
         Ok(Self { namespace, sender, header })
-    }
-}
-
-impl Drop for InlineNetwork {
-    fn drop(&mut self) {
-        // It ends with its standard input. An error could not be reported here.
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
     }
 }
 
@@ -171,7 +154,7 @@ fn route_gateway(path: InlinePath) -> anyhow::Result<()> {
     Ok(uxfrm_io::netns::set_sysctl("net/ipv4/ip_forward", forwarding)?)
 }
 
-fn start(path: InlinePath, files: &std::path::Path) -> anyhow::Result<Child> {
+fn start(path: InlinePath, files: &std::path::Path) -> anyhow::Result<GatewayChild> {
     let inline = match path {
         InlinePath::Host => "",
         InlinePath::Inline => "inline = { protected = 'lan0', wire = 'wire0' }\n",
@@ -186,20 +169,7 @@ fn start(path: InlinePath, files: &std::path::Path) -> anyhow::Result<Child> {
     let config = files.join("config.toml");
     let rest = "host.guard = 'off'\ncontrol.enabled = false\nxfrm.batch = ['tunnel.batch']\nxfrm.sequences = 'sequences'\n";
     fs::write(&config, format!("{inline}{rest}"))?;
-    let mut command = Command::new(env::current_exe()?);
-    command.args(["run", "--until-stdin-ends"]).arg(config);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().context("cannot start a gateway")?;
-    let stderr = child.stderr.take().ok_or_else(|| anyhow!("a gateway has no stderr"))?;
-    let (mut reader, mut said) = (BufReader::new(stderr), String::new());
-    while !said.ends_with("uxfrm: ready\n") {
-        if reader.read_line(&mut said)? == 0 {
-            bail!("a gateway ended at its start:\n{said}");
-        }
-    }
-    // Drains stderr, so that a gateway that logs does not block.
-    thread::spawn(move || reader.read_to_end(&mut Vec::new()));
-    Ok(child)
+    GatewayChild::start(&config)
 }
 
 fn prefix(address: &str, length: u8) -> anyhow::Result<Prefix> {
