@@ -21,7 +21,7 @@ use uxfrm_crypto::Backend;
 
 pub use ages::StateCursor;
 pub use change::Change;
-pub use changes::{Changes, PolicyChange};
+pub use changes::{Changes, PolicyChange, UpdatedSa};
 pub use error::Error;
 pub use offload::LinkDown;
 pub use senses::Senses;

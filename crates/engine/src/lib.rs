@@ -37,7 +37,7 @@ mod worker;
 pub use acquire::{Acquires, KeyManagers, Wanted};
 pub use database::{
     Change, Changes, Database, Error, LinkDown, PolicyChange, PolicyKey, PolicyName, Senses,
-    StateCursor,
+    StateCursor, UpdatedSa,
 };
 pub use devices::{DeviceCounts, DeviceEvent, DeviceRefusal, Devices};
 pub use drop_reason::{DropReason, XfrmCounter};
@@ -60,7 +60,7 @@ pub use sa::config::{
     SaMove, SaProtocol, SaTransform, UdpEncap, UdpEncapKind,
 };
 pub use sa::{
-    Counters, Sa,
+    Counters, EndedAt, Sa, UsageCounters,
     aevent::{Aevents, Cause, Thresholds},
     iv::IvPrefix,
     keepalive::{Keepalive, KeepaliveInterval},

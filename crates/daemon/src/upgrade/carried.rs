@@ -5,6 +5,7 @@ use std::{num::NonZeroU32, sync::Arc};
 use serde::{Deserialize, Serialize};
 use uxfrm_engine::{
     Counters, Database, Error, Failures, History, IvPrefix, Lifecycle, Moment, Sa, Thresholds,
+    UsageCounters,
 };
 
 use crate::sequences::Reserved;
@@ -103,7 +104,12 @@ impl Carried {
             sent: Some(self.sent),
             received: Some(self.received),
             window: numbers(self.received, &self.window),
-            usage: Some((self.bytes, self.packets, self.added(), self.first_used.map(Moment))),
+            usage: Some(UsageCounters {
+                bytes: self.bytes,
+                packets: self.packets,
+                added: self.added(),
+                first_used: self.first_used.map(Moment),
+            }),
             packets_threshold: Some(self.thresholds[0]),
             time_threshold: Some(self.thresholds[1]),
         };

@@ -1,6 +1,6 @@
 //! What the owner of the databases changed by itself, as listeners are told of a client's requests.
 
-use uxfrm_engine::{Changes, Mark, PolicyChange, PolicyEntry, Sa, SaId};
+use uxfrm_engine::{Changes, Mark, PolicyChange, PolicyEntry, Sa, SaId, UpdatedSa};
 
 use super::{
     Server,
@@ -23,7 +23,9 @@ impl Server {
         let Changes { added, removed, updated, policies, defaults: _ } = changes;
         removed.iter().for_each(|sa| self.tell_of_gone_state(sa, out));
         added.iter().for_each(|sa| self.tell_of_state(MessageType::NewSa, sa, out));
-        updated.iter().for_each(|(_, new)| self.tell_of_state(MessageType::UpdSa, new, out));
+        for UpdatedSa { after, .. } in updated {
+            self.tell_of_state(MessageType::UpdSa, after, out);
+        }
         for change in policies {
             match change {
                 PolicyChange::Added(entry) => self.tell_of_policy(entry, out),
