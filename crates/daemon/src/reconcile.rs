@@ -26,7 +26,7 @@ use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use uxfrm_engine::{
     Change, Changes, Database, Defaults, Direction, DropCounts, Error, Moment, PolicyChange, Sa,
-    SaId, SaProtocol, Sad, Spd, Spi,
+    SaId, SaProtocol, Sad, Spd, Spi, UpdatedSa,
 };
 use uxfrm_io::{
     path_errors::{PathErrors, TooBig},
@@ -408,8 +408,8 @@ impl Reconciler {
         let updated = std::mem::take(&mut changes.updated);
         // As they were before they were updated.
         let as_before = |sa: &Arc<Sa>| {
-            let first = updated.iter().find(|(old, _)| old.is_same(sa));
-            Arc::clone(first.map_or(sa, |(old, _)| old))
+            let first = updated.iter().find(|updated| updated.before.is_same(sa));
+            Arc::clone(first.map_or(sa, |updated| &updated.before))
         };
         let returns = gone.iter().filter(|sa| !has(&came, sa)).map(as_before);
         let returns: Vec<_> = returns.collect();
@@ -417,9 +417,9 @@ impl Reconciler {
         let mut undone = self.undo(changes, database);
         returns.iter().for_each(|sa| self.store.recall(sa));
         database.apply(now(), |change| {
-            for (old, _) in updated.iter().rev() {
+            for UpdatedSa { before, .. } in updated.iter().rev() {
                 // One that went as well comes back as it was then.
-                let _gone = change.restore_words(old);
+                let _gone = change.restore_words(before);
             }
             for sa in returns.iter().rev() {
                 match change.restore_sa(sa) {

@@ -32,7 +32,7 @@ use crate::{
 };
 
 pub use change::Change;
-pub use change_set::{Changes, PolicyChange};
+pub use change_set::{Changes, PolicyChange, UpdatedSa};
 pub use devices::LinkDown;
 pub use metadata_support::Senses;
 pub use order::StateCursor;

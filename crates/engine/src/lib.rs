@@ -48,7 +48,7 @@ mod datapath;
 mod database;
 mod worker;
 
-pub use database::{Change, Changes, Database, LinkDown, PolicyChange, Senses, StateCursor};
+pub use database::{Change, Changes, Database, LinkDown, PolicyChange, Senses, StateCursor, UpdatedSa};
 pub use datapath::context::{Output, Traffic};
 pub use datapath::outbound::WaitingPacket;
 pub use device::contract::{DeviceMark, DeviceStatus, Handed, Handover, Received, Task};
@@ -84,7 +84,7 @@ pub use sa::sequence::{Sequence, SequenceBlock};
 pub use sa::shared_config::SaWords;
 pub use sa::usage::DeviceCounts;
 pub use sa::usage::{Charge, Failures, Lifecycle, Usage};
-pub use sa::{Counters, Sa};
+pub use sa::{Counters, EndedAt, Sa, UsageCounters};
 pub use sad::{OutboundQuery, Sad};
 pub use selector::{PortMask, Selector};
 pub use settings::{Host, NarrowPaths, least_path};

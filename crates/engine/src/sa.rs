@@ -125,12 +125,34 @@ pub struct Counters {
     pub received: Option<u64>,
     /// Numbers in the window that were received.
     pub window: Vec<u64>,
-    /// Bytes, packets, when it was added and when it was used first.
-    pub usage: Option<(u64, u64, Moment, Option<Moment>)>,
+    /// What it has carried, and since when.
+    pub usage: Option<UsageCounters>,
     /// From how many packets on others are told.
     pub packets_threshold: Option<u32>,
     /// After how many tenths of a second others are told.
     pub time_threshold: Option<u32>,
+}
+
+/// What a state has carried, and since when (`struct xfrm_lifetime_cur`).
+#[derive(Clone, Copy, Debug)]
+pub struct UsageCounters {
+    /// Bytes.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// When it was added.
+    pub added: Moment,
+    /// When it was used first.
+    pub first_used: Option<Moment>,
+}
+
+/// Where a state's numbers ended, in whose place another went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedAt {
+    /// The last number that it sent.
+    pub sent: u64,
+    /// The last number that was reserved for it.
+    pub reserved: u64,
 }
 
 impl Sa {
@@ -248,8 +270,8 @@ impl Sa {
 
     /// Where its numbers ended and up to where they were reserved, if another went on in its place.
     #[must_use]
-    pub fn ended_at(&self) -> Option<(u64, u64)> {
-        self.heir().map(|heir| (heir.sent, heir.reserved))
+    pub fn ended_at(&self) -> Option<EndedAt> {
+        self.heir().map(|&Heir { sent, reserved, .. }| EndedAt { sent, reserved })
     }
 
     /// What it says, but for what [`Sa`] itself tells.
@@ -605,9 +627,9 @@ impl Sa {
         if let Some(received) = counters.received {
             replay.learn(received, counters.window);
         }
-        if let Some((bytes, packets, since, first_used)) = counters.usage {
-            usage.set(bytes, packets, first_used);
-            added.store(since.0, Ordering::Relaxed);
+        if let Some(carried) = counters.usage {
+            usage.set(carried.bytes, carried.packets, carried.first_used);
+            added.store(carried.added.0, Ordering::Relaxed);
         }
         let mut thresholds = aevents.thresholds();
         thresholds.packets = counters.packets_threshold.unwrap_or(thresholds.packets);

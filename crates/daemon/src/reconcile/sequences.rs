@@ -43,7 +43,7 @@ use std::{
 };
 
 use uxfrm_engine::{
-    Direction, FIRST_RESERVED, IvPrefix, Keeper, Mark, Moment, ReplayStore, Sa, SaId, Sad,
+    Direction, EndedAt, FIRST_RESERVED, IvPrefix, Keeper, Mark, Moment, ReplayStore, Sa, SaId, Sad,
 };
 use uxfrm_io::{poll::Waker, random};
 
@@ -363,7 +363,7 @@ impl SequenceStore {
         let ended = ended.find(|settled| settled.sa.is_same(sa));
         let reserved = match (sa.ended_at(), ended) {
             // Others went on in its place, from where it ended.
-            (Some((_, reserved)), ended) => {
+            (Some(EndedAt { reserved, .. }), ended) => {
                 Some((reserved, ended.map_or_else(|| self.sent.begun(state), |ended| ended.begun)))
             }
             (None, Some(EndedSa { last, reserved, begun, .. })) => {

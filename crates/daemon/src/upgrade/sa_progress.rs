@@ -6,6 +6,7 @@ use std::{num::NonZeroU32, sync::Arc};
 use serde::{Deserialize, Serialize};
 use uxfrm_engine::{
     Counters, Database, Error, Failures, History, IvPrefix, Lifecycle, Moment, Sa, Thresholds,
+    UsageCounters,
 };
 
 use crate::reconcile::sequences::Reserved;
@@ -104,7 +105,12 @@ impl SaProgress {
             sent: Some(self.sent),
             received: Some(self.received),
             window: numbers(self.received, &self.window),
-            usage: Some((self.bytes, self.packets, self.added(), self.first_used.map(Moment))),
+            usage: Some(UsageCounters {
+                bytes: self.bytes,
+                packets: self.packets,
+                added: self.added(),
+                first_used: self.first_used.map(Moment),
+            }),
             packets_threshold: Some(self.thresholds[0]),
             time_threshold: Some(self.thresholds[1]),
         };

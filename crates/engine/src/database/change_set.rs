@@ -11,12 +11,21 @@ pub struct Changes {
     pub added: Vec<Arc<Sa>>,
     /// States that went. Batches that are under way may still use them.
     pub removed: Vec<Arc<Sa>>,
-    /// States that were updated, before and after.
-    pub updated: Vec<(Arc<Sa>, Arc<Sa>)>,
+    /// States that were updated.
+    pub updated: Vec<UpdatedSa>,
     /// Policies that came and went, in order.
     pub policies: Vec<PolicyChange>,
     /// Whether what happens to packets that match no policy is another.
     pub defaults: bool,
+}
+
+/// A state was updated.
+#[derive(Clone, Debug)]
+pub struct UpdatedSa {
+    /// As it was before.
+    pub before: Arc<Sa>,
+    /// As it is now.
+    pub after: Arc<Sa>,
 }
 
 /// A policy came or went; one that takes another's place is both, the old one first.
@@ -80,7 +89,7 @@ impl Attendance {
 
     pub(super) fn update_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
         if let Self::Owner(changes) = self {
-            changes.updated.push((Arc::clone(old), Arc::clone(new)));
+            changes.updated.push(UpdatedSa { before: Arc::clone(old), after: Arc::clone(new) });
         }
     }
 

@@ -1,6 +1,6 @@
 //! Replay protection and counters of a state: `verify_replay` and the checks by direction.
 
-use uxfrm_engine::{Counters, Direction, Error, ReplayConfig, SaFlags};
+use uxfrm_engine::{Counters, Direction, Error, ReplayConfig, SaFlags, UsageCounters};
 use zerocopy::FromBytes as _;
 
 use super::common;
@@ -123,10 +123,7 @@ pub(crate) fn config(
 pub(crate) fn counters(attributes: &Attributes<'_>, form: Form, calendar: Calendar) -> Counters {
     let usage = attributes.read::<RawUsage>(AttributeType::LtimeVal);
     let mut counters = Counters {
-        usage: usage.map(|raw| {
-            let first_used = (raw.used != 0).then(|| calendar.moment(raw.used));
-            (raw.bytes, raw.packets, calendar.moment(raw.added), first_used)
-        }),
+        usage: usage.map(|raw| self::usage(raw, calendar)),
         packets_threshold: attributes.read(AttributeType::ReplayThresh),
         time_threshold: attributes.read(AttributeType::EtimerThresh),
         ..Counters::default()
@@ -136,6 +133,16 @@ pub(crate) fn counters(attributes: &Attributes<'_>, form: Form, calendar: Calend
         Form::Long => set_long(&mut counters, attributes),
     }
     counters
+}
+
+/// What a state has carried, as a message says it.
+pub(crate) fn usage(raw: RawUsage, calendar: Calendar) -> UsageCounters {
+    UsageCounters {
+        bytes: raw.bytes,
+        packets: raw.packets,
+        added: calendar.moment(raw.added),
+        first_used: (raw.used != 0).then(|| calendar.moment(raw.used)),
+    }
 }
 
 fn set_short(counters: &mut Counters, attributes: &Attributes<'_>) {

@@ -1,6 +1,6 @@
 //! Notifications of changes that the owner of the databases made itself.
 
-use uxfrm_engine::{Changes, Mark, PolicyChange, PolicyEntry, Sa, SaId};
+use uxfrm_engine::{Changes, Mark, PolicyChange, PolicyEntry, Sa, SaId, UpdatedSa};
 
 use super::{
     Server,
@@ -24,7 +24,9 @@ impl Server {
         let Changes { added, removed, updated, policies, defaults: _ } = changes;
         removed.iter().for_each(|sa| self.notify_sa_deleted(sa, out));
         added.iter().for_each(|sa| self.notify_sa_added(MessageType::NewSa, sa, out));
-        updated.iter().for_each(|(_, new)| self.notify_sa_added(MessageType::UpdSa, new, out));
+        for UpdatedSa { after, .. } in updated {
+            self.notify_sa_added(MessageType::UpdSa, after, out);
+        }
         for change in policies {
             match change {
                 PolicyChange::Added(entry) => self.notify_policy_added(entry, out),

@@ -14,7 +14,7 @@ use crate::{
     AttributeType, Attributes, Datagram, MessageType, Refusal,
     decode::{policy as decode_policy, replay, state as decode_state},
     encode::{policy as encode_policy, state as encode_state},
-    layout::{RawDefaults, RawPolicy, RawSa, RawUsage},
+    layout::{RawDefaults, RawPolicy, RawSa},
     refusal::number,
 };
 
@@ -106,7 +106,7 @@ impl Server {
         let config = decode_state::config(&raw, &attributes)?;
         let form = replay::Form::of(config.flags, config.replay.window);
         let counters = Counters {
-            usage: Some(self.usage(raw.usage)),
+            usage: Some(replay::usage(raw.usage, self.calendar)),
             ..replay::counters(&attributes, form, self.calendar)
         };
         let (id, mark) = (config.id, config.mark);
@@ -123,12 +123,6 @@ impl Server {
         let last_used = last_used.map(|seconds| self.calendar.moment(seconds));
         database.set_history(&sa, History { failures, last_used, lifecycle: Lifecycle::Valid });
         Ok(Restored::State(sa))
-    }
-
-    /// Bytes, packets, times of addition and first use.
-    fn usage(&self, raw: RawUsage) -> (u64, u64, Moment, Option<Moment>) {
-        let used = (raw.used != 0).then(|| self.calendar.moment(raw.used));
-        (raw.bytes, raw.packets, self.calendar.moment(raw.added), used)
     }
 
     fn restore_policy(&self, message: Message<'_>, database: &mut Database) -> Result<(), Refusal> {
