@@ -78,7 +78,7 @@ impl Nics {
 
     /// Which interface has the state that receives ESP with these names.
     #[must_use]
-    pub fn holder(&self, destination: IpAddr, spi: Spi) -> Option<DeviceId> {
+    pub fn device_of(&self, destination: IpAddr, spi: Spi) -> Option<DeviceId> {
         lock(&self.0).receiving.get(&(destination, spi)).map(|(device, _)| *device)
     }
 

@@ -10,7 +10,7 @@
 //!
 //! **What leaves by the wire has been through the policies `out`, whoever sent it**; so has all that came by the protected port. What leaves
 //! by the protected port came from there, or has been through the policies `fwd` and, where they want it, through states. Both
-//! hold by construction: only what [`Worker::outbound`] put out is [leaving](waiting::Stage::Leaving) (`inline/departure.rs`).
+//! hold by construction: only what [`Worker::outbound`] put out is [leaving](next_hop_queue::Stage::Leaving) (`inline/departure.rs`).
 //!
 //! 1 wait until a port is readable → 2 take in news of ways, and let packets go that waited for them → 3 one batch from the host → 4 one from the
 //! protected port → 5 one from the wire, and from sockets of the host → 6 what waits for states → 7 once a second let the
@@ -19,12 +19,12 @@
 //! What is not for the gateway to forward ([`router`](self::router)) the host's stack has already: it is dropped here. All else the host's stack
 //! must be kept from by whoever runs the lane.
 
-mod admission;
-mod departure;
-mod nested;
+mod forwarding;
+mod icmp_error;
+mod ingress;
+mod nested_gso;
+mod next_hop_queue;
 mod router;
-mod trouble;
-mod waiting;
 
 use std::{
     io,
@@ -43,11 +43,11 @@ use uxfrm_io::{
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
 
-use self::waiting::Waiting;
+use self::next_hop_queue::NextHopQueue;
 use crate::{
     Bay, Error, Events,
-    bay::{Berth, Full, Lost, heed},
-    ways::{Guide, Ways},
+    device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
+    next_hops::{Guide, NextHops},
 };
 
 /// How long a lane waits at the most.
@@ -60,7 +60,7 @@ const SETTLE: Duration = Duration::from_millis(10);
 const RETRY: Duration = Duration::from_micros(50);
 
 /// How long what is no longer needed may stay.
-const FORGET: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Tokens of the poller; sockets follow.
 const HOST: u8 = 0;
@@ -95,26 +95,26 @@ pub struct InlineLane {
     pool: Pool,
     batch: Batch,
     /// Room for what is kept of a batch.
-    kept: Batch,
+    spare: Batch,
     /// Plain packets for the wire, to go through the policies `out`.
-    again: Batch,
+    requeued: Batch,
     /// ICMP errors for senders behind the wire, which leave protected or not at all.
-    answers: Batch,
+    icmp_errors: Batch,
     out: Output,
     to_host: Batch,
     frames: [Frames; 2],
-    ways: Ways,
-    waiting: Waiting,
+    next_hops: NextHops,
+    next_hop_queue: NextHopQueue,
     budget: ErrorBudget,
     events: Events,
-    devices: Option<Berth>,
+    devices: Option<PortSlot>,
     /// Which ways devices have no room: ports that would bring more are not asked.
-    full: Full,
+    backpressure: Backpressure,
     received: Vec<Received>,
     sealed: Vec<PacketBuf>,
     /// Buffers that wait for states, for others to see.
     held: Arc<AtomicUsize>,
-    forgot: Moment,
+    last_periodic: Moment,
     now: Moment,
     ident: u32,
     /// Whether a port keeps what its device had no room for.
@@ -155,22 +155,22 @@ impl InlineLane {
             worker,
             pool: Pool::new(),
             batch: Batch::new(),
-            kept: Batch::new(),
-            again: Batch::new(),
-            answers: Batch::new(),
+            spare: Batch::new(),
+            requeued: Batch::new(),
+            icmp_errors: Batch::new(),
             out: Output::default(),
             to_host: Batch::new(),
             frames: [Frames::new(), Frames::new()],
-            ways: Ways::new(guide, macs),
-            waiting: Waiting::new(),
+            next_hops: NextHops::new(guide, macs),
+            next_hop_queue: NextHopQueue::new(),
             budget: ErrorBudget::new(),
             events,
             devices: None,
-            full: Full::default(),
+            backpressure: Backpressure::default(),
             received: Vec::new(),
             sealed: Vec::new(),
             held: Arc::default(),
-            forgot: Moment(0),
+            last_periodic: Moment(0),
             now: Moment(0),
             ident,
             keeps: false,
@@ -180,7 +180,7 @@ impl InlineLane {
     /// The same lane with the devices of a bay beside its engine; those that come later as well. They have to send by the [lane](crate::Exit::Lane).
     #[must_use]
     pub fn behind(mut self, bay: &Bay) -> Self {
-        self.devices = Some(bay.enter(self.poller.waker()));
+        self.devices = Some(bay.add_worker(self.poller.waker()));
         self
     }
 
@@ -224,28 +224,28 @@ impl InlineLane {
     /// # Errors
     /// When polling fails or a port is gone.
     pub fn turn(&mut self) -> Result<(), Error> {
-        self.heed()?;
+        self.apply_backpressure()?;
         // 1 wait
-        let patience = match (self.polled, self.keeps, self.worker.owes()) {
+        let timeout = match (self.polled, self.keeps, self.worker.owes()) {
             (false, ..) => Duration::ZERO,
             (true, true, _) => RETRY,
             (true, false, true) => SETTLE,
             (true, false, false) => IDLE,
         };
-        let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
+        let ready = self.poller.wait(Some(timeout)).map_err(Error::Poll)?;
         if ready.is_empty() {
             self.worker.settle();
         }
         self.now = Moment(clock::boot_nanoseconds());
         if let Some(devices) = &mut self.devices {
-            devices.look(&mut self.pool);
+            devices.refresh_devices(&mut self.pool);
         }
         // 2 news of ways
-        if self.ways.hear(self.now) || self.waiting.is_due(self.now) {
-            self.resume();
+        if self.next_hops.apply_updates(self.now) || self.next_hop_queue.is_due(self.now) {
+            self.retry_queued();
         }
         // 3 from the host
-        let Full { outward, inward } = self.full;
+        let Backpressure { outward, inward } = self.backpressure;
         if self.is_ready(ready, HOST) && !outward {
             self.ports.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
             self.outbound();
@@ -254,40 +254,40 @@ impl InlineLane {
         if self.is_ready(ready, PROTECTED) && !outward {
             let port = &mut self.ports.protected.0;
             port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
-            self.admit();
+            self.filter_protected();
             self.outbound();
         }
         // 5 from the wire
         if self.is_ready(ready, WIRE) && !inward {
             let port = &mut self.ports.wire.0;
             port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
-            self.admit_from_wire();
+            self.filter_wire();
             self.inbound();
         }
         self.receive_from_sockets(ready);
         self.receive_from_devices();
         // 6 what waits for states
-        self.attend_to_waiting();
+        self.retry_waiting();
         // 7 forget
-        self.forget();
+        self.run_periodic();
         // 8 send
         self.transmit();
         Ok(())
     }
 
     /// Gives devices what waits for room; as long as there is none, the ports that bring more are not waited for.
-    fn heed(&mut self) -> Result<(), Error> {
+    fn apply_backpressure(&mut self) -> Result<(), Error> {
         let Some(devices) = &mut self.devices else { return Ok(()) };
-        let (full, lost) = devices.retry(&mut self.pool);
+        let (backpressure, lost) = devices.retry(&mut self.pool);
         self.count_lost(lost);
-        let before = std::mem::replace(&mut self.full, full);
+        let before = std::mem::replace(&mut self.backpressure, backpressure);
         let InlinePorts { host, protected, wire, .. } = &self.ports;
-        if before.outward != full.outward {
-            heed(&self.poller, HOST, host.descriptor(), full.outward)?;
-            heed(&self.poller, PROTECTED, protected.0.descriptor(), full.outward)?;
+        if before.outward != backpressure.outward {
+            set_polled(&self.poller, HOST, host.descriptor(), backpressure.outward)?;
+            set_polled(&self.poller, PROTECTED, protected.0.descriptor(), backpressure.outward)?;
         }
-        if before.inward != full.inward {
-            heed(&self.poller, WIRE, wire.0.descriptor(), full.inward)?;
+        if before.inward != backpressure.inward {
+            set_polled(&self.poller, WIRE, wire.0.descriptor(), backpressure.inward)?;
         }
         Ok(())
     }
@@ -299,36 +299,36 @@ impl InlineLane {
     /// Sends the batch through the policies `out`, and on; so long as that leads to more for the wire.
     fn outbound(&mut self) {
         loop {
-            self.protect(Self::leave);
-            if !self.again.is_empty() {
-                std::mem::swap(&mut self.batch, &mut self.again);
-            } else if !self.answers.is_empty() {
-                std::mem::swap(&mut self.batch, &mut self.answers);
-                self.protect(Self::leave_protected);
+            self.protect(Self::send_out);
+            if !self.requeued.is_empty() {
+                std::mem::swap(&mut self.batch, &mut self.requeued);
+            } else if !self.icmp_errors.is_empty() {
+                std::mem::swap(&mut self.batch, &mut self.icmp_errors);
+                self.protect(Self::send_if_protected);
             } else {
                 return;
             }
         }
     }
 
-    /// Sends the batch through the policies `out`, and what they let go to `leave`.
-    fn protect(&mut self, leave: fn(&mut Self, PacketBuf)) {
+    /// Sends the batch through the policies `out`, and what they let go to `send`.
+    fn protect(&mut self, send: fn(&mut Self, PacketBuf)) {
         self.worker.outbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
         let mut wire = std::mem::take(&mut self.out.wire);
         for packet in wire.drain() {
-            leave(self, packet);
+            send(self, packet);
         }
         self.out.wire = wire;
         // What the engine says to senders, one of which may be behind the wire.
         let mut answers = std::mem::take(&mut self.out.host);
         for answer in answers.drain() {
-            self.answer(answer);
+            self.send_icmp_error(answer);
         }
         self.out.host = answers;
         if !self.out.handed.is_empty() {
             let lost = match &mut self.devices {
                 Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
-                None => Lost::all(&mut self.out.handed, &mut self.pool),
+                None => LostPackets::without_device(&mut self.out.handed, &mut self.pool),
             };
             self.count_lost(lost);
         }
@@ -338,50 +338,50 @@ impl InlineLane {
     /// Opens the batch, checks it, and sends on what may pass; what devices have states for is theirs to open.
     fn inbound(&mut self) {
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
-            let lost = devices.arrive_among_others(&mut self.batch, &mut self.pool);
+            let lost = devices.dispatch_offloaded(&mut self.batch, &mut self.pool);
             self.count_lost(lost);
         }
         self.worker.inbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
-        self.pass();
+        self.forward_all();
     }
 
     /// 5a What devices sealed leaves, 5b what they opened is checked.
     fn receive_from_devices(&mut self) {
         let Some(devices) = &self.devices else { return };
         let mut sealed = std::mem::take(&mut self.sealed);
-        devices.sealed(&mut sealed, &mut self.pool);
+        devices.receive_sealed(&mut sealed, &mut self.pool);
         if devices.receive(&mut self.received, &mut self.pool) {
             let Self { worker, received, now, pool, out, .. } = self;
             worker.inbound_from_device(received, *now, pool, out);
-            self.pass();
+            self.forward_all();
         }
         for packet in sealed.drain(..) {
-            self.leave(packet);
+            self.send_out(packet);
         }
         self.sealed = sealed;
     }
 
-    fn count_lost(&self, Lost { full, nowhere }: Lost) {
+    fn count_lost(&self, LostPackets { no_room, no_device }: LostPackets) {
         let drops = self.worker.drops();
-        drops.add(DropReason::PortFull, full);
-        drops.add(DropReason::PortRefused, nowhere);
+        drops.add(DropReason::PortFull, no_room);
+        drops.add(DropReason::PortRefused, no_device);
     }
 
     /// Sends on what the engine let pass.
-    fn pass(&mut self) {
+    fn forward_all(&mut self) {
         let mut plain = std::mem::take(&mut self.out.host);
         for packet in plain.drain() {
             self.forward(packet);
         }
         self.out.host = plain;
         self.events.send(&mut self.out.events);
-        self.go_on();
+        self.flush_requeued();
     }
 
     /// Sends what has come up for the wire meanwhile.
-    fn go_on(&mut self) {
-        if !self.again.is_empty() || !self.answers.is_empty() {
-            std::mem::swap(&mut self.batch, &mut self.again);
+    fn flush_requeued(&mut self) {
+        if !self.requeued.is_empty() || !self.icmp_errors.is_empty() {
+            std::mem::swap(&mut self.batch, &mut self.requeued);
             self.outbound();
         }
     }
@@ -401,7 +401,7 @@ impl InlineLane {
     }
 
     /// Lets go what waited for states, if there is news; see [`Lane`](crate::Lane), which does the same.
-    fn attend_to_waiting(&mut self) {
+    fn retry_waiting(&mut self) {
         let before = self.worker.waiting();
         if before == 0 {
             return;
@@ -412,12 +412,12 @@ impl InlineLane {
         self.held.store(self.worker.waiting(), Ordering::Relaxed);
     }
 
-    fn forget(&mut self) {
+    fn run_periodic(&mut self) {
         let now = self.now;
-        if now.since(self.forgot) < FORGET {
+        if now.since(self.last_periodic) < PERIOD {
             return;
         }
-        self.forgot = now;
+        self.last_periodic = now;
         let InlinePorts { host, protected, wire, sockets, .. } = &mut self.ports;
         let queues = protected.0.lost() + wire.0.lost();
         let lost = queues + sockets.iter_mut().map(|socket| socket.overflowed()).sum::<u64>();
@@ -448,7 +448,7 @@ impl InlineLane {
             drops.add(DropReason::PortTooBig, refused.too_big);
             drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
         }
-        self.ways.send();
+        self.next_hops.wake_resolver();
     }
 }
 

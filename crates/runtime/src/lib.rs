@@ -14,26 +14,26 @@
 //! Back-pressure is dropping, early and by name: a lane never waits for a port.
 #![forbid(unsafe_code)]
 
-mod bay;
+mod af_xdp;
+mod codel;
+mod device_ports;
 mod events;
-mod express;
 mod inline;
-mod lane;
-mod running;
-mod standing_queue;
+mod next_hops;
 mod tunnels;
-mod ways;
 mod wire;
+mod worker_loop;
+mod worker_thread;
 
-pub use bay::{Bay, Carries, DeviceLane, Exchange, Exit};
+pub use af_xdp::Express;
+pub use device_ports::{Bay, Carries, DeviceLane, Exchange, Exit};
 pub use events::Events;
-pub use express::Express;
 pub use inline::{InlineLane, InlinePorts};
-pub use lane::{Error, Lane};
-pub use running::{Halted, Running, Turns};
+pub use next_hops::{Answer, Guide, News, NextHop, Question, Side};
 pub use tunnels::{
     Change, Incoming, Interface, Narrow, Portrait, PortrayedInterface, Route, SocketCounts,
     Sockets, Source, TunnelControl, TunnelCounts, TunnelLane, egress,
 };
-pub use ways::{Answer, Guide, News, NextHop, Question, Side};
 pub use wire::{Datagrams, Wire};
+pub use worker_loop::{Error, Lane};
+pub use worker_thread::{Halted, Running, Turns};

@@ -9,7 +9,7 @@ use uxfrm_engine::{Family, Moment};
 use uxfrm_io::{Port, Transmitted};
 use uxfrm_packet::{Batch, PacketBuf, Pool, congestion::Told};
 
-use crate::{Express, standing_queue::StandingQueue};
+use crate::{Express, codel::Codel};
 
 /// A UDP socket for ESP-in-UDP.
 #[derive(Debug)]
@@ -25,22 +25,22 @@ pub struct Datagrams {
 /// All ports towards the network, each with the packets that wait for it.
 #[derive(Debug)]
 pub struct Wire {
-    exits: Vec<Exit>,
+    ports: Vec<WirePort>,
     /// Behind the exits where they are counted.
-    express: Option<Box<Express>>,
+    af_xdp: Option<Box<Express>>,
 }
 
 #[derive(Debug)]
-struct Exit {
-    takes: Takes,
+struct WirePort {
+    form: PacketForm,
     port: Box<dyn Port>,
     waiting: Batch,
     /// What waits in the kernel to be received, where it is watched.
-    queue: Option<StandingQueue>,
+    queue: Option<Codel>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum PacketForm {
     Packets(Family),
     Datagrams(Family, u16),
 }
@@ -49,36 +49,37 @@ impl Wire {
     /// A wire of a port for whole IPv4 packets, one for whole IPv6 packets, and sockets for datagrams.
     #[must_use]
     pub fn new(ip4: Box<dyn Port>, ip6: Box<dyn Port>, sockets: Vec<Datagrams>) -> Self {
-        let packets = [(Takes::Packets(Family::V4), ip4), (Takes::Packets(Family::V6), ip6)];
+        let packets =
+            [(PacketForm::Packets(Family::V4), ip4), (PacketForm::Packets(Family::V6), ip6)];
         let datagrams = sockets
             .into_iter()
-            .map(|socket| (Takes::Datagrams(socket.family, socket.udp_port), socket.port));
-        let exits = packets
+            .map(|socket| (PacketForm::Datagrams(socket.family, socket.udp_port), socket.port));
+        let ports = packets
             .into_iter()
             .chain(datagrams)
-            .map(|(takes, port)| Exit { takes, port, waiting: Batch::new(), queue: None })
+            .map(|(form, port)| WirePort { form, port, waiting: Batch::new(), queue: None })
             .collect();
-        Self { exits, express: None }
+        Self { ports, af_xdp: None }
     }
 
-    /// The same wire, whose ESP goes by `express` where that can.
+    /// The same wire, whose ESP goes by `af_xdp` where that can.
     #[must_use]
-    pub fn with_express(mut self, express: Express) -> Self {
-        self.express = Some(Box::new(express));
+    pub fn with_express(mut self, af_xdp: Express) -> Self {
+        self.af_xdp = Some(Box::new(af_xdp));
         self
     }
 
     /// How many ports there are.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
-        self.exits.len() + usize::from(self.express.is_some())
+        self.ports.len() + usize::from(self.af_xdp.is_some())
     }
 
     /// What to poll of the port at `index`, below [`len`](Self::len).
     pub(crate) fn descriptor(&self, index: usize) -> Option<BorrowedFd<'_>> {
-        match self.exits.get(index) {
-            Some(exit) => exit.port.descriptor(),
-            None => self.express.as_ref()?.descriptor(),
+        match self.ports.get(index) {
+            Some(port) => port.port.descriptor(),
+            None => self.af_xdp.as_ref()?.descriptor(),
         }
     }
 
@@ -92,70 +93,70 @@ impl Wire {
         pool: &mut Pool,
         into: &mut Batch,
     ) -> io::Result<usize> {
-        match (self.exits.get_mut(index), &mut self.express) {
-            (Some(exit), _) => exit.port.receive(pool, into),
-            (None, Some(express)) => express.receive(pool, into),
+        match (self.ports.get_mut(index), &mut self.af_xdp) {
+            (Some(port), _) => port.port.receive(pool, into),
+            (None, Some(af_xdp)) => af_xdp.receive(pool, into),
             (None, None) => Ok(0),
         }
     }
 
     /// Takes in news of ways, and sends what a device had no room for.
-    pub(crate) fn attend(&mut self, now: fn() -> Moment, pool: &mut Pool) -> Transmitted {
-        let Some(express) = &mut self.express else { return Transmitted::default() };
-        express.hear(now());
-        express.transmit(pool)
+    pub(crate) fn poll_af_xdp(&mut self, now: fn() -> Moment, pool: &mut Pool) -> Transmitted {
+        let Some(af_xdp) = &mut self.af_xdp else { return Transmitted::default() };
+        af_xdp.apply_updates(now());
+        af_xdp.transmit(pool)
     }
 
     /// See [`uxfrm_io::FramePort::lay_down`].
     pub(crate) fn lay_down(&mut self) {
-        self.express.iter_mut().for_each(|express| express.lay_down());
+        self.af_xdp.iter_mut().for_each(|af_xdp| af_xdp.lay_down());
     }
 
     /// See [`uxfrm_io::FramePort::take_up`].
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.express.as_mut().map_or(Ok(()), |express| express.take_up())
+        self.af_xdp.as_mut().map_or(Ok(()), |af_xdp| af_xdp.take_up())
     }
 
     /// Packets that found no room in the queues of any port, since the last time.
     pub(crate) fn lost(&mut self) -> u64 {
-        let sockets: u64 = self.exits.iter_mut().map(|exit| exit.port.overflowed()).sum();
-        sockets + self.express.as_mut().map_or(0, |express| express.lost())
+        let sockets: u64 = self.ports.iter_mut().map(|port| port.port.overflowed()).sum();
+        sockets + self.af_xdp.as_mut().map_or(0, |af_xdp| af_xdp.lost())
     }
 
-    /// Whether a device had no room for all, so that [`attend`](Self::attend) is to be called soon.
+    /// Whether a device had no room for all, so that [`poll_af_xdp`](Self::poll_af_xdp) is to be called soon.
     pub(crate) fn keeps(&mut self) -> bool {
-        self.express.as_mut().is_some_and(|express| express.keeps())
+        self.af_xdp.as_mut().is_some_and(|af_xdp| af_xdp.keeps())
     }
 
-    /// Has senders of TCP [told](Self::relieve) from now on once packets wait in a port's queue for `target`.
+    /// Has senders of TCP [told](Self::signal_congestion) from now on once packets wait in a port's queue for `target`.
     pub(crate) fn watch(&mut self, target: Duration) {
-        for exit in &mut self.exits {
-            exit.queue = Some(StandingQueue::new(target));
+        for port in &mut self.ports {
+            port.queue = Some(Codel::new(target));
         }
-        if let Some(express) = &mut self.express {
-            express.watch(target);
+        if let Some(af_xdp) = &mut self.af_xdp {
+            af_xdp.watch(target);
         }
     }
 
     /// Has a sender send less where packets stand in the queue of the port at `index`; `batch` is what came of those that were received just now.
-    pub(crate) fn relieve(
+    pub(crate) fn signal_congestion(
         &mut self,
         index: usize,
         now: Moment,
         batch: &mut Batch,
         pool: &mut Pool,
     ) -> Option<Told> {
-        match self.exits.get_mut(index) {
-            Some(Exit { port, queue, .. }) => {
-                queue.as_mut()?.relieve(port.waited(), now, batch, pool)
+        match self.ports.get_mut(index) {
+            Some(WirePort { port, queue, .. }) => {
+                queue.as_mut()?.signal_congestion(port.waited(), now, batch, pool)
             }
-            None => self.express.as_mut()?.relieve(now, batch, pool),
+            None => self.af_xdp.as_mut()?.signal_congestion(now, batch, pool),
         }
     }
 
     /// Whether whole IP packets come from the port at `index`.
-    pub(crate) fn takes_packets(&self, index: usize) -> bool {
-        self.exits.get(index).is_none_or(|exit| matches!(exit.takes, Takes::Packets(_)))
+    pub(crate) fn is_raw(&self, index: usize) -> bool {
+        self.ports.get(index).is_none_or(|port| matches!(port.form, PacketForm::Packets(_)))
     }
 
     /// Sends every packet of `batch` by the port that takes it, in order for each port; what became of them.
@@ -164,21 +165,21 @@ impl Wire {
     pub fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
         let mut total = Transmitted::default();
         for packet in batch.drain() {
-            let Some(packet) = express(&mut self.express, packet) else { continue };
-            let wanted = Takes::of(&packet);
-            match self.exits.iter_mut().find(|exit| exit.takes == wanted) {
-                Some(exit) => exit.waiting.push(packet),
+            let Some(packet) = try_af_xdp(&mut self.af_xdp, packet) else { continue };
+            let wanted = PacketForm::of(&packet);
+            match self.ports.iter_mut().find(|port| port.form == wanted) {
+                Some(port) => port.waiting.push(packet),
                 None => {
                     total.unsupported(&packet);
                     pool.give(packet);
                 }
             }
         }
-        for exit in self.exits.iter_mut().filter(|exit| !exit.waiting.is_empty()) {
-            total += exit.port.transmit(&mut exit.waiting, pool);
+        for port in self.ports.iter_mut().filter(|port| !port.waiting.is_empty()) {
+            total += port.port.transmit(&mut port.waiting, pool);
         }
-        if let Some(express) = &mut self.express {
-            total += express.transmit(pool);
+        if let Some(af_xdp) = &mut self.af_xdp {
+            total += af_xdp.transmit(pool);
         }
         total
     }
@@ -186,14 +187,14 @@ impl Wire {
 
 /// A packet that does not go by express.
 #[inline]
-fn express(express: &mut Option<Box<Express>>, packet: PacketBuf) -> Option<PacketBuf> {
-    match express {
-        Some(express) if packet.udp.is_none() => express.take(packet).err(),
+fn try_af_xdp(af_xdp: &mut Option<Box<Express>>, packet: PacketBuf) -> Option<PacketBuf> {
+    match af_xdp {
+        Some(af_xdp) if packet.udp.is_none() => af_xdp.take(packet).err(),
         Some(_) | None => Some(packet),
     }
 }
 
-impl Takes {
+impl PacketForm {
     fn of(packet: &PacketBuf) -> Self {
         match packet.udp {
             Some(path) => Self::Datagrams(family_of(path.remote), path.local.port()),

@@ -10,11 +10,11 @@ use uxfrm_packet::{
 
 /// Whose a packet is that came by one of the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(super) enum PacketClass {
     /// To be forwarded: the host's stack is kept from it.
-    Passing,
+    Forward,
     /// ESP to this gateway: the host's stack is kept from it.
-    Protected,
+    Esp,
     /// The host's: it has it already.
     Host,
     /// Nobody's: from where no packet can come.
@@ -23,36 +23,39 @@ pub(super) enum Claim {
 
 /// Whose a packet is. By the protected port ESP to the gateway, as all to it, is the host's.
 #[inline]
-pub(super) fn claim(ip: &IpPacket, own: &HostAddresses) -> Claim {
+pub(super) fn classify(ip: &IpPacket, own: &HostAddresses) -> PacketClass {
     if is_link_local(ip.destination) || is_link_local(ip.source) || own.holds(ip.destination) {
-        Claim::Host
+        PacketClass::Host
     } else if is_martian(ip, own) {
-        Claim::Martian
+        PacketClass::Martian
     } else {
-        Claim::Passing
+        PacketClass::Forward
     }
 }
 
 /// The same by the wire's port, where protected packets arrive. `ports` are those of ESP in UDP.
 #[inline]
-pub(super) fn claim_on_wire(
+pub(super) fn classify_on_wire(
     ip: &IpPacket,
     bytes: &[u8],
     own: &HostAddresses,
     ports: &[u16],
-) -> Claim {
-    match claim(ip, own) {
-        Claim::Host if is_link_local(ip.destination) => Claim::Host,
-        Claim::Host if is_unicast(ip.destination) && is_protected(ip, bytes, ports) => {
-            Claim::Protected
+) -> PacketClass {
+    match classify(ip, own) {
+        PacketClass::Host if is_link_local(ip.destination) => PacketClass::Host,
+        PacketClass::Host if is_unicast(ip.destination) && is_esp(ip, bytes, ports) => {
+            PacketClass::Esp
         }
-        claim @ (Claim::Host | Claim::Passing | Claim::Protected | Claim::Martian) => claim,
+        class @ (PacketClass::Host
+        | PacketClass::Forward
+        | PacketClass::Esp
+        | PacketClass::Martian) => class,
     }
 }
 
 /// ESP, or ESP in UDP in one piece without IPv6 extension headers. Fragments of ESP in UDP are put together by the host, as
 /// later ones have no ports; they come by its socket then.
-fn is_protected(ip: &IpPacket, bytes: &[u8], ports: &[u16]) -> bool {
+fn is_esp(ip: &IpPacket, bytes: &[u8], ports: &[u16]) -> bool {
     match ip.protocol {
         Protocol::ESP => true,
         Protocol::UDP => {
@@ -94,7 +97,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 
 /// Takes a hop from a packet that has more than one left (RFC 1812 §5.3.1, RFC 8200 §3).
 #[inline]
-pub(super) fn take_hop(packet: &mut PacketBuf) {
+pub(super) fn decrement_ttl(packet: &mut PacketBuf) {
     let bytes = packet.bytes_mut();
     match bytes.first().map(|first| first >> 4) {
         Some(4) if bytes.len() >= 12 => {
@@ -111,7 +114,7 @@ pub(super) fn take_hop(packet: &mut PacketBuf) {
 
 /// ESP in UDP that a device joined, as the train of UDP payloads that a socket would have given.
 /// What is something else comes back.
-pub(super) fn train(mut packet: PacketBuf, ip: &IpPacket) -> Result<PacketBuf, PacketBuf> {
+pub(super) fn into_gso_burst(mut packet: PacketBuf, ip: &IpPacket) -> Result<PacketBuf, PacketBuf> {
     let Segments::Udp { size } = packet.segments else { return Err(packet) };
     let Ok(datagram) = Udp::parse(ip.upper(packet.bytes())) else { return Err(packet) };
     let (source, destination) = (datagram.header.source.get(), datagram.header.destination.get());

@@ -12,7 +12,7 @@ use uxfrm_packet::{
 use uxfrm_testkit::{Gateway, Pair, Wrapping, packets};
 use zerocopy::IntoBytes as _;
 
-use super::router::take_hop;
+use super::router::decrement_ttl;
 use super::*;
 use crate::{Answer, News, NextHop, Question, Side};
 
@@ -58,12 +58,12 @@ impl Site {
     /// A turn; then the questions of it are answered, and another one.
     fn turn(&mut self) {
         self.lane.turn().unwrap();
-        self.answer();
+        self.send_icmp_error();
         self.lane.turn().unwrap();
     }
 
     /// 10.1.0.0/16 and fd00:1::/32 are behind the left protected port, all else behind the wire; so on the right.
-    fn answer(&self) {
+    fn send_icmp_error(&self) {
         let own = &self.lane.worker().settings().addresses;
         let left = own.holds("192.0.2.1".parse().unwrap());
         for question in self.questions.try_iter() {
@@ -521,7 +521,7 @@ fn the_hosts_own_packets_leave_protected() {
 fn a_hop_less_keeps_the_checksum_right() {
     for hops in 2..=255 {
         let mut packet = with_hops(datagram(), hops);
-        take_hop(&mut packet);
+        decrement_ttl(&mut packet);
         assert_eq!(packet.bytes()[8], hops - 1);
         assert!(Ipv4::parse(packet.bytes()).unwrap().checksum_is_right(), "{hops}");
     }

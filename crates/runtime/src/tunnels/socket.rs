@@ -51,7 +51,7 @@ pub struct SocketCounts {
 
 /// A socket and what it is waited for by.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct ReceiveSocket {
     pub(super) incoming: Incoming,
     pub(super) token: Option<u8>,
 }

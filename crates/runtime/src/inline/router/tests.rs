@@ -96,8 +96,8 @@ fn own() -> Vec<IpAddr> {
 fn beside(
     program: &Program,
     mac: MacAddr,
-    claim: impl Fn(&IpPacket, &[u8]) -> Claim,
-    mut judge: impl FnMut(Verdict, Claim, &IpPacket),
+    class_of: impl Fn(&IpPacket, &[u8]) -> PacketClass,
+    mut judge: impl FnMut(Verdict, PacketClass, &IpPacket),
 ) {
     let mut rng = Rng::new(1);
     for _ in 0..FRAMES {
@@ -105,7 +105,7 @@ fn beside(
         let header = EthernetHeader { destination: mac, source: MacAddr([2; 6]), ether_type };
         let verdict = program.verdict(&[header.as_bytes(), &bytes].concat()).unwrap();
         if let Ok(ip) = IpPacket::parse(&bytes) {
-            judge(verdict, claim(&ip, &bytes), &ip);
+            judge(verdict, class_of(&ip, &bytes), &ip);
         }
     }
 }
@@ -114,20 +114,20 @@ fn beside(
 fn what_is_taken_of_the_wire_is_never_the_hosts() {
     with_program(Takes::Esp { ports: PORTS.to_vec() }, |program, mac| {
         let own: HostAddresses = own().into_iter().collect();
-        let claim = |ip: &IpPacket, bytes: &[u8]| claim_on_wire(ip, bytes, &own, &PORTS);
+        let class_of = |ip: &IpPacket, bytes: &[u8]| classify_on_wire(ip, bytes, &own, &PORTS);
         let (mut taken, mut left) = (0, 0);
-        beside(program, mac, claim, |verdict, claim, ip| match (verdict, claim) {
-            (Verdict::Socket, claim) => {
+        beside(program, mac, class_of, |verdict, class, ip| match (verdict, class) {
+            (Verdict::Socket, class) => {
                 taken += 1;
-                assert_ne!(claim, Claim::Host, "{ip:?}");
+                assert_ne!(class, PacketClass::Host, "{ip:?}");
             }
-            (Verdict::Kernel, Claim::Protected) => {
+            (Verdict::Kernel, PacketClass::Esp) => {
                 left += 1;
                 // The longer way: options, fragments, limited broadcast, extension headers.
                 let is_unusual = ip.is_fragment() || ip.has_options;
                 assert!(is_unusual || ip.destination == IpAddr::from([255; 4]), "{ip:?}");
             }
-            (Verdict::Kernel, Claim::Passing | Claim::Host | Claim::Martian) => {}
+            (Verdict::Kernel, PacketClass::Forward | PacketClass::Host | PacketClass::Martian) => {}
         });
         assert!(taken > FRAMES / 10 && left > FRAMES / 1000, "{taken} taken, {left} left");
     });
@@ -142,16 +142,16 @@ fn what_is_taken_of_the_protected_side_is_all_that_passes() {
         beside(
             program,
             mac,
-            |ip, _| claim(ip, &own),
-            |verdict, claim, ip| match verdict {
+            |ip, _| classify(ip, &own),
+            |verdict, class, ip| match verdict {
                 Verdict::Socket => {
                     counts[0] += 1;
-                    assert_ne!(claim, Claim::Host, "{ip:?}");
+                    assert_ne!(class, PacketClass::Host, "{ip:?}");
                 }
                 Verdict::Kernel => {
                     counts[1] += 1;
                     // Of class E, and of a header without an address.
-                    assert!(claim != Claim::Passing || is_reserved(ip.destination), "{ip:?}");
+                    assert!(class != PacketClass::Forward || is_reserved(ip.destination), "{ip:?}");
                 }
             },
         );

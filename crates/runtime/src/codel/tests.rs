@@ -15,16 +15,12 @@ fn microseconds(count: u64) -> Moment {
 }
 
 /// When signs are given, in microseconds, while a packet leaves every 100 that waited as `waited` says.
-fn signs(
-    queue: &mut StandingQueue,
-    times: Range<u64>,
-    waited: impl Fn(u64) -> Duration,
-) -> Vec<u64> {
+fn signs(queue: &mut Codel, times: Range<u64>, waited: impl Fn(u64) -> Duration) -> Vec<u64> {
     let mut given = Vec::new();
     for time in times.step_by(100) {
         let now = microseconds(time);
         if queue.is_due(waited(time), now) {
-            queue.told(now);
+            queue.signalled(now);
             given.push(time);
         }
     }
@@ -33,7 +29,7 @@ fn signs(
 
 #[test]
 fn a_burst_is_let_through() {
-    let mut queue = StandingQueue::new(TARGET);
+    let mut queue = Codel::new(TARGET);
     // Each 1.9 ms one packet has waited for no longer than it may.
     let waited = |time| if time % 1900 == 0 { SHORT } else { Duration::from_millis(50) };
     assert_eq!(signs(&mut queue, 0..1_000_000, waited), []);
@@ -41,7 +37,7 @@ fn a_burst_is_let_through() {
 
 #[test]
 fn signs_come_ever_more_often_while_packets_stand() {
-    let mut queue = StandingQueue::new(TARGET);
+    let mut queue = Codel::new(TARGET);
     let given = signs(&mut queue, 0..12_000, |_| LONG);
     // 2 ms after packets stood, then after 2 / √1, 2 / √2, 2 / √3 … more, at the next hundred.
     assert_eq!(given, [2000, 4000, 5500, 6600, 7600, 8500, 9300, 10_100, 10_800, 11_500]);
@@ -49,11 +45,11 @@ fn signs_come_ever_more_often_while_packets_stand() {
 
 #[test]
 fn a_queue_that_stands_again_soon_is_told_as_often_as_before() {
-    let mut queue = StandingQueue::new(TARGET);
+    let mut queue = Codel::new(TARGET);
     assert!(signs(&mut queue, 0..30_000, |_| LONG).len() > 30);
     assert_eq!(signs(&mut queue, 30_000..31_000, |_| SHORT), []);
     let again = signs(&mut queue, 31_000..41_000, |_| LONG).len();
-    let fresh = signs(&mut StandingQueue::new(TARGET), 31_000..41_000, |_| LONG).len();
+    let fresh = signs(&mut Codel::new(TARGET), 31_000..41_000, |_| LONG).len();
     assert!(again > 2 * fresh, "{again} {fresh}");
     // Long afterwards it is another one.
     assert_eq!(signs(&mut queue, 41_000..90_000, |_| SHORT), []);
@@ -62,10 +58,10 @@ fn a_queue_that_stands_again_soon_is_told_as_often_as_before() {
 
 #[test]
 fn a_sign_is_due_until_it_is_given() {
-    let mut queue = StandingQueue::new(TARGET);
+    let mut queue = Codel::new(TARGET);
     assert!(!queue.is_due(LONG, microseconds(0)));
     assert!(queue.is_due(LONG, microseconds(2000)) && queue.is_due(LONG, microseconds(2001)));
-    queue.told(microseconds(2002));
+    queue.signalled(microseconds(2002));
     assert!(!queue.is_due(LONG, microseconds(2003)));
 }
 
@@ -87,13 +83,13 @@ fn the_largest_of_tcp_is_told_and_the_others_stay() {
     let mut pool = Pool::new();
     let packets = [packet(TCP, 0, 10), packet(TCP, 0, 30), packet(UDP, 0, 90), packet(TCP, 0, 20)];
     let mut batch: Batch = packets.into_iter().collect();
-    assert_eq!(tell_a_sender(&mut batch, &mut pool), Some(Told::ByLoss));
+    assert_eq!(signal_one_sender(&mut batch, &mut pool), Some(Told::ByLoss));
     let left: Vec<_> = batch.as_slice().iter().map(|packet| packet.len()).collect();
     assert_eq!(left, [50, 130, 60]);
     let mut marked: Batch = [packet(TCP, 2, 10), packet(TCP, 0, 9)].into_iter().collect();
-    assert_eq!(tell_a_sender(&mut marked, &mut pool), Some(Told::ByMark));
+    assert_eq!(signal_one_sender(&mut marked, &mut pool), Some(Told::ByMark));
     assert_eq!(marked.as_slice()[0].bytes()[1], 3);
     let mut others: Batch = [packet(UDP, 0, 10), packet(TCP, 0, 0)].into_iter().collect();
-    assert_eq!(tell_a_sender(&mut others, &mut pool), None);
+    assert_eq!(signal_one_sender(&mut others, &mut pool), None);
     assert_eq!(others.len(), 2);
 }

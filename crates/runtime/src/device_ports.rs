@@ -5,15 +5,15 @@
 //!   network ──▶ lane ── as it came ──▶ device's thread ── queue N ──▶ lane N
 //! ```
 //!
-//! A [`Bay`] is what lanes and devices' threads know of each other: lanes take a [`Berth`] each before the first device comes, devices come and go while
+//! A [`Bay`] is what lanes and devices' threads know of each other: lanes take a [`PortSlot`] each before the first device comes, devices come and go while
 //! lanes run. Whoever receives a buffer pays with an empty one of its own pool, so no pool runs dry, and one lock is taken per batch.
 //!
 //! A ring that is full pushes back: what it has no room for waits with who brings it, in order, and that one asks its port for nothing more until there
 //! is room. So a burst waits where it waits without a device, in the kernel's queues.
 
-mod datagram;
-mod device_lane;
-mod exchange;
+mod buffer_ring;
+mod device_loop;
+mod udp_headers;
 
 use std::{
     os::fd::BorrowedFd,
@@ -32,8 +32,8 @@ use uxfrm_offload::{ModelNic, Nics};
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Pool, Protocol, esp::Esp};
 
 use crate::Error;
-pub use device_lane::{DeviceLane, Exit};
-pub use exchange::{Carries, Exchange};
+pub use buffer_ring::{Carries, Exchange};
+pub use device_loop::{DeviceLane, Exit};
 
 /// Buffers that wait for one device of one lane, in each direction.
 const ROOM: usize = 1024;
@@ -52,18 +52,18 @@ pub struct Bay {
 struct Shared {
     /// Grows with each change of docks.
     generation: AtomicU64,
-    all: Mutex<All>,
+    registry: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
-struct All {
-    lanes: Vec<Waker>,
-    docks: Vec<Arc<Dock>>,
+struct Registry {
+    workers: Vec<Waker>,
+    ports: Vec<Arc<DevicePort>>,
 }
 
 /// A device's place.
 #[derive(Debug)]
-struct Dock {
+struct DevicePort {
     /// The interfaces that it is.
     devices: Vec<DeviceId>,
     nic: Arc<Mutex<ModelNic>>,
@@ -76,7 +76,7 @@ struct Dock {
 
 #[derive(Debug)]
 struct Rings {
-    lane: Waker,
+    worker: Waker,
     /// To the device, for the wire.
     handed: Exchange<Handed>,
     /// To the device, from the network.
@@ -91,27 +91,27 @@ struct Rings {
 
 /// Lanes' side of a [`Bay`]: one lane's.
 #[derive(Debug)]
-pub(crate) struct Berth {
-    bay: Bay,
-    lane: usize,
+pub(crate) struct PortSlot {
+    shared_ports: Bay,
+    worker: usize,
     generation: u64,
-    places: Vec<Place>,
+    attached: Vec<AttachedPort>,
     incoming: Vec<PacketBuf>,
     /// What waited for devices that are gone, and nobody was told of.
-    lost: Lost,
+    lost: LostPackets,
 }
 
 /// A device as a lane meets it, and what waits for room in its rings.
 #[derive(Debug)]
-struct Place {
-    dock: Arc<Dock>,
+struct AttachedPort {
+    port: Arc<DevicePort>,
     outgoing: Vec<Handed>,
     incoming: Vec<PacketBuf>,
 }
 
 /// Which ways some device has no room, so that no more is to be brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Full {
+pub(crate) struct Backpressure {
     /// To the wire.
     pub(crate) outward: bool,
     /// From the network.
@@ -127,40 +127,46 @@ impl Bay {
 
     /// Takes a device out: lanes hand it nothing any more. What it has not sent is lost, as on any device that is pulled.
     pub fn remove(&self, device: DeviceId) {
-        let mut all = lock(&self.shared.all);
-        all.docks.retain(|dock| !dock.devices.contains(&device));
+        let mut registry = lock(&self.shared.registry);
+        registry.ports.retain(|port| !port.devices.contains(&device));
         self.shared.generation.fetch_add(1, Ordering::Release);
         // One may wait for its room.
-        all.lanes.iter().for_each(Waker::wake);
+        registry.workers.iter().for_each(Waker::wake);
     }
 
-    pub(crate) fn enter(&self, waker: Waker) -> Berth {
-        let mut all = lock(&self.shared.all);
-        all.lanes.push(waker);
-        Berth {
-            bay: self.clone(),
-            lane: all.lanes.len() - 1,
+    pub(crate) fn add_worker(&self, waker: Waker) -> PortSlot {
+        let mut registry = lock(&self.shared.registry);
+        registry.workers.push(waker);
+        PortSlot {
+            shared_ports: self.clone(),
+            worker: registry.workers.len() - 1,
             generation: u64::MAX,
-            places: Vec::new(),
+            attached: Vec::new(),
             incoming: Vec::new(),
-            lost: Lost::default(),
+            lost: LostPackets::default(),
         }
     }
 
-    fn dock(&self, nic: Arc<Mutex<ModelNic>>, devices: Vec<DeviceId>, waker: Waker) -> Arc<Dock> {
-        let mut all = lock(&self.shared.all);
-        let rings = all.lanes.iter().map(|lane| Rings::new(lane.clone())).collect();
-        let dock = Arc::new(Dock { devices, nic, waker, rings, blocked: AtomicBool::default() });
-        all.docks.push(Arc::clone(&dock));
+    fn add_device(
+        &self,
+        nic: Arc<Mutex<ModelNic>>,
+        devices: Vec<DeviceId>,
+        waker: Waker,
+    ) -> Arc<DevicePort> {
+        let mut registry = lock(&self.shared.registry);
+        let rings = registry.workers.iter().map(|worker| Rings::new(worker.clone())).collect();
+        let port =
+            Arc::new(DevicePort { devices, nic, waker, rings, blocked: AtomicBool::default() });
+        registry.ports.push(Arc::clone(&port));
         self.shared.generation.fetch_add(1, Ordering::Release);
-        dock
+        port
     }
 }
 
 impl Rings {
-    fn new(lane: Waker) -> Self {
+    fn new(worker: Waker) -> Self {
         Self {
-            lane,
+            worker,
             handed: Exchange::new(ROOM),
             arrived: Exchange::new(ROOM),
             received: Exchange::new(ROOM),
@@ -170,118 +176,121 @@ impl Rings {
     }
 }
 
-impl Berth {
+impl PortSlot {
     /// Takes note of devices that came or went.
-    pub(crate) fn look(&mut self, pool: &mut Pool) {
-        let generation = self.bay.shared.generation.load(Ordering::Acquire);
+    pub(crate) fn refresh_devices(&mut self, pool: &mut Pool) {
+        let generation = self.shared_ports.shared.generation.load(Ordering::Acquire);
         if generation == self.generation {
             return;
         }
         self.generation = generation;
-        let mut before = std::mem::take(&mut self.places);
-        let all = lock(&self.bay.shared.all);
-        for dock in all.docks.iter().filter(|dock| self.lane < dock.rings.len()) {
-            let known = before.iter().position(|place| Arc::ptr_eq(&place.dock, dock));
-            self.places.push(match known {
+        let mut before = std::mem::take(&mut self.attached);
+        let registry = lock(&self.shared_ports.shared.registry);
+        for port in registry.ports.iter().filter(|port| self.worker < port.rings.len()) {
+            let known = before.iter().position(|device| Arc::ptr_eq(&device.port, port));
+            self.attached.push(match known {
                 Some(known) => before.swap_remove(known),
-                None => Place::of(Arc::clone(dock)),
+                None => AttachedPort::of(Arc::clone(port)),
             });
         }
         for gone in &mut before {
-            self.lost.nowhere +=
+            self.lost.no_device +=
                 discard(&mut gone.outgoing, pool) + discard(&mut gone.incoming, pool);
         }
     }
 
     /// Whether there is no device.
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.attached.is_empty()
     }
 
     /// Whether anything waits for room, or for this lane.
-    pub(crate) fn has_some(&self) -> bool {
-        self.places.iter().any(|place| {
-            let rings = place.dock.rings.get(self.lane);
+    pub(crate) fn has_pending(&self) -> bool {
+        self.attached.iter().any(|device| {
+            let rings = device.port.rings.get(self.worker);
             let is_there = |rings: &Rings| !rings.received.is_empty() || !rings.sealed.is_empty();
-            !place.outgoing.is_empty() || !place.incoming.is_empty() || rings.is_some_and(is_there)
+            !device.outgoing.is_empty()
+                || !device.incoming.is_empty()
+                || rings.is_some_and(is_there)
         })
     }
 
     /// Gives devices what waits for room, and says which ways there is none.
-    pub(crate) fn retry(&mut self, pool: &mut Pool) -> (Full, Lost) {
-        let (mut full, mut lost) = (Full::default(), std::mem::take(&mut self.lost));
-        for place in &mut self.places {
-            if !place.outgoing.is_empty() {
-                lost.full += place.send(self.lane, pool);
-                full.outward |= !place.outgoing.is_empty();
+    pub(crate) fn retry(&mut self, pool: &mut Pool) -> (Backpressure, LostPackets) {
+        let (mut backpressure, mut lost) =
+            (Backpressure::default(), std::mem::take(&mut self.lost));
+        for device in &mut self.attached {
+            if !device.outgoing.is_empty() {
+                lost.no_room += device.push_outgoing(self.worker, pool);
+                backpressure.outward |= !device.outgoing.is_empty();
             }
-            if !place.incoming.is_empty() {
-                lost.full += place.bring(self.lane, pool);
-                full.inward |= !place.incoming.is_empty();
+            if !device.incoming.is_empty() {
+                lost.no_room += device.push_incoming(self.worker, pool);
+                backpressure.inward |= !device.incoming.is_empty();
             }
         }
-        (full, lost)
+        (backpressure, lost)
     }
 
     /// Gives each device what is for it, and keeps what there is no room for. What is lost is for no device any more, or more than may wait.
-    pub(crate) fn hand_over(&mut self, handed: &mut Vec<Handed>, pool: &mut Pool) -> Lost {
-        let mut lost = Lost::default();
-        for place in &mut self.places {
-            let is_its = |handed: &Handed| place.dock.devices.contains(&handed.handover.device);
+    pub(crate) fn hand_over(&mut self, handed: &mut Vec<Handed>, pool: &mut Pool) -> LostPackets {
+        let mut lost = LostPackets::default();
+        for device in &mut self.attached {
+            let is_its = |handed: &Handed| device.port.devices.contains(&handed.handover.device);
             if handed.iter().all(is_its) {
-                place.outgoing.append(handed);
+                device.outgoing.append(handed);
             } else {
-                place.outgoing.extend(handed.extract_if(.., |one| is_its(one)));
+                device.outgoing.extend(handed.extract_if(.., |one| is_its(one)));
             }
-            lost.full += place.send(self.lane, pool);
+            lost.no_room += device.push_outgoing(self.worker, pool);
         }
-        lost.nowhere = Lost::all(handed, pool).nowhere;
+        lost.no_device = LostPackets::without_device(handed, pool).no_device;
         lost
     }
 
     /// Gives devices what came from the network: all of it, where there is one, as all that comes passes it; with several each packet to the one that has
     /// its state, and what none has to the first.
-    pub(crate) fn arrive(&mut self, batch: &mut Batch, pool: &mut Pool) -> Lost {
-        let mut lost = Lost::default();
-        let [first, others @ ..] = &mut self.places[..] else { return lost };
+    pub(crate) fn dispatch_all(&mut self, batch: &mut Batch, pool: &mut Pool) -> LostPackets {
+        let mut lost = LostPackets::default();
+        let [first, others @ ..] = &mut self.attached[..] else { return lost };
         self.incoming.extend(batch.drain());
-        for place in others {
-            let nics = &self.bay.nics;
-            let dock = &place.dock;
+        for device in others {
+            let nics = &self.shared_ports.nics;
+            let port = &device.port;
             let is_its = |packet: &mut PacketBuf| {
-                holder(nics, packet).is_some_and(|id| dock.devices.contains(&id))
+                device_of(nics, packet).is_some_and(|id| port.devices.contains(&id))
             };
-            place.incoming.extend(self.incoming.extract_if(.., is_its));
-            lost.full += place.bring(self.lane, pool);
+            device.incoming.extend(self.incoming.extract_if(.., is_its));
+            lost.no_room += device.push_incoming(self.worker, pool);
         }
         first.incoming.append(&mut self.incoming);
-        lost.full += first.bring(self.lane, pool);
+        lost.no_room += first.push_incoming(self.worker, pool);
         lost
     }
 
     /// Gives devices what is theirs of packets of any kind, and leaves the others: whole ones, and datagrams' payloads. A train with something of a device is
     /// taken apart, as datagrams of several states may be in it.
-    pub(crate) fn arrive_among_others(&mut self, batch: &mut Batch, pool: &mut Pool) -> Lost {
-        let mut lost = Lost::default();
-        let nics = &self.bay.nics;
-        if !batch.as_slice().iter().any(|packet| holder(nics, packet).is_some()) {
+    pub(crate) fn dispatch_offloaded(&mut self, batch: &mut Batch, pool: &mut Pool) -> LostPackets {
+        let mut lost = LostPackets::default();
+        let nics = &self.shared_ports.nics;
+        if !batch.as_slice().iter().any(|packet| device_of(nics, packet).is_some()) {
             return lost;
         }
         let mut others = Vec::with_capacity(batch.len());
         for packet in batch.drain() {
-            if packet.udp.is_some() && holder(nics, &packet).is_some() {
-                lost.nowhere += datagram::wrap(packet, pool, &mut others);
+            if packet.udp.is_some() && device_of(nics, &packet).is_some() {
+                lost.no_device += udp_headers::add_headers(packet, pool, &mut others);
             } else {
                 others.push(packet);
             }
         }
-        for place in &mut self.places {
-            let dock = &place.dock;
+        for device in &mut self.attached {
+            let port = &device.port;
             let is_its = |packet: &mut PacketBuf| {
-                holder(nics, packet).is_some_and(|id| dock.devices.contains(&id))
+                device_of(nics, packet).is_some_and(|id| port.devices.contains(&id))
             };
-            place.incoming.extend(others.extract_if(.., is_its));
-            lost.full += place.bring(self.lane, pool);
+            device.incoming.extend(others.extract_if(.., is_its));
+            lost.no_room += device.push_incoming(self.worker, pool);
         }
         batch.append(&mut others);
         lost
@@ -289,60 +298,60 @@ impl Berth {
 
     /// Takes what devices have for the engine; false when nothing.
     pub(crate) fn receive(&self, into: &mut Vec<Received>, pool: &mut Pool) -> bool {
-        for dock in self.docks() {
-            dock.rings[self.lane].received.take(into, pool);
-            dock.has_room();
+        for port in self.ports() {
+            port.rings[self.worker].received.take(into, pool);
+            port.wake_if_blocked();
         }
         !into.is_empty()
     }
 
     /// Takes what devices have for the lane's own wire.
-    pub(crate) fn sealed(&self, into: &mut Vec<PacketBuf>, pool: &mut Pool) {
-        for dock in self.docks() {
-            dock.rings[self.lane].sealed.take(into, pool);
-            dock.has_room();
+    pub(crate) fn receive_sealed(&self, into: &mut Vec<PacketBuf>, pool: &mut Pool) {
+        for port in self.ports() {
+            port.rings[self.worker].sealed.take(into, pool);
+            port.wake_if_blocked();
         }
     }
 
-    /// Those that have rings for this lane, as [`Berth::look`] sees to.
-    fn docks(&self) -> impl Iterator<Item = &Arc<Dock>> {
-        self.places.iter().map(|place| &place.dock)
+    /// Those that have rings for this lane, as [`PortSlot::refresh_devices`] sees to.
+    fn ports(&self) -> impl Iterator<Item = &Arc<DevicePort>> {
+        self.attached.iter().map(|device| &device.port)
     }
 }
 
 /// Packets that reached no device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lost {
+pub(crate) struct LostPackets {
     /// For want of room.
-    pub(crate) full: u64,
+    pub(crate) no_room: u64,
     /// The device is not there any more.
-    pub(crate) nowhere: u64,
+    pub(crate) no_device: u64,
 }
 
-impl Lost {
+impl LostPackets {
     /// What no device takes.
-    pub(crate) fn all(handed: &mut Vec<Handed>, pool: &mut Pool) -> Self {
-        Self { full: 0, nowhere: discard(handed, pool) }
+    pub(crate) fn without_device(handed: &mut Vec<Handed>, pool: &mut Pool) -> Self {
+        Self { no_room: 0, no_device: discard(handed, pool) }
     }
 }
 
-impl Place {
-    const fn of(dock: Arc<Dock>) -> Self {
-        Self { dock, outgoing: Vec::new(), incoming: Vec::new() }
+impl AttachedPort {
+    const fn of(port: Arc<DevicePort>) -> Self {
+        Self { port, outgoing: Vec::new(), incoming: Vec::new() }
     }
 
     /// Out, as far as there is room. How many packets are lost, as more wait than may.
-    fn send(&mut self, lane: usize, pool: &mut Pool) -> u64 {
-        let Self { dock, outgoing, .. } = self;
-        let Some(rings) = dock.rings.get(lane) else { return 0 };
-        rings.put(&rings.handed, outgoing, pool, &dock.waker)
+    fn push_outgoing(&mut self, worker: usize, pool: &mut Pool) -> u64 {
+        let Self { port, outgoing, .. } = self;
+        let Some(rings) = port.rings.get(worker) else { return 0 };
+        rings.put(&rings.handed, outgoing, pool, &port.waker)
     }
 
     /// In, in the same way.
-    fn bring(&mut self, lane: usize, pool: &mut Pool) -> u64 {
-        let Self { dock, incoming, .. } = self;
-        let Some(rings) = dock.rings.get(lane) else { return 0 };
-        rings.put(&rings.arrived, incoming, pool, &dock.waker)
+    fn push_incoming(&mut self, worker: usize, pool: &mut Pool) -> u64 {
+        let Self { port, incoming, .. } = self;
+        let Some(rings) = port.rings.get(worker) else { return 0 };
+        rings.put(&rings.arrived, incoming, pool, &port.waker)
     }
 }
 
@@ -369,16 +378,16 @@ impl Rings {
     }
 
     /// The device has taken out something.
-    fn has_room(&self) {
+    fn wake_if_blocked(&self) {
         if self.waits.swap(false, Ordering::AcqRel) {
-            self.lane.wake();
+            self.worker.wake();
         }
     }
 }
 
-impl Dock {
+impl DevicePort {
     /// A lane has taken out something.
-    fn has_room(&self) {
+    fn wake_if_blocked(&self) {
         if self.blocked.swap(false, Ordering::AcqRel) {
             self.waker.wake();
         }
@@ -396,7 +405,7 @@ fn discard<T: Carries>(items: &mut Vec<T>, pool: &mut Pool) -> u64 {
 ///
 /// # Errors
 /// When it can't be polled.
-pub(crate) fn heed(
+pub(crate) fn set_polled(
     poller: &Poller,
     token: u8,
     descriptor: Option<BorrowedFd<'_>>,
@@ -408,9 +417,9 @@ pub(crate) fn heed(
 }
 
 /// Which device has the state of an ESP packet; of a train the first one that any device has.
-fn holder(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
+fn device_of(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     if packet.udp.is_some() {
-        return datagram::holder(nics, packet);
+        return udp_headers::device_of(nics, packet);
     }
     let bytes = packet.bytes();
     let ip = IpPacket::parse(bytes).ok()?;
@@ -422,7 +431,7 @@ fn holder(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
         Protocol(_) => return None,
     };
     let esp = Esp::parse(esp).ok()?;
-    nics.holder(ip.destination, uxfrm_engine::Spi(esp.header.spi.get()))
+    nics.device_of(ip.destination, uxfrm_engine::Spi(esp.header.spi.get()))
 }
 
 /// What is shared is whole at every point where a holder could panic.

@@ -18,18 +18,18 @@ use uxfrm_packet::{
 };
 
 use crate::{
-    standing_queue::StandingQueue,
-    ways::{Guide, Way, Ways},
+    codel::Codel,
+    next_hops::{Guide, HopLookup, NextHops},
 };
 
 /// A device that takes and gives ESP as frames.
 #[derive(Debug)]
 pub struct Express {
     port: Box<dyn FramePort>,
-    ways: Ways,
+    next_hops: NextHops,
     leaving: Frames,
     /// What waits to be received, where it is watched.
-    queue: Option<StandingQueue>,
+    queue: Option<Codel>,
     now: Moment,
 }
 
@@ -38,49 +38,53 @@ impl Express {
     #[must_use]
     pub fn new(port: Box<dyn FramePort>, address: MacAddr, guide: Guide) -> Self {
         // There is but one port, so both sides are its.
-        let ways = Ways::new(guide, [address; 2]);
-        Self { port, ways, leaving: Frames::new(), queue: None, now: Moment(0) }
+        let next_hops = NextHops::new(guide, [address; 2]);
+        Self { port, next_hops, leaving: Frames::new(), queue: None, now: Moment(0) }
     }
 
-    /// Has senders of TCP [told](Self::relieve) from now on once packets wait for `target`.
+    /// Has senders of TCP [told](Self::signal_congestion) from now on once packets wait for `target`.
     pub(crate) fn watch(&mut self, target: Duration) {
-        self.queue = Some(StandingQueue::new(target));
+        self.queue = Some(Codel::new(target));
     }
 
     /// Has a sender send less where packets stand; `batch` is what came of those that were received just now.
-    pub(crate) fn relieve(
+    pub(crate) fn signal_congestion(
         &mut self,
         now: Moment,
         batch: &mut Batch,
         pool: &mut Pool,
     ) -> Option<Told> {
-        self.queue.as_mut()?.relieve(self.port.waited(), now, batch, pool)
+        self.queue.as_mut()?.signal_congestion(self.port.waited(), now, batch, pool)
     }
 
     /// Takes in news of ways; it is `now` until the next call.
-    pub(crate) fn hear(&mut self, now: Moment) {
+    pub(crate) fn apply_updates(&mut self, now: Moment) {
         self.now = now;
-        self.ways.hear(now);
+        self.next_hops.apply_updates(now);
     }
 
     /// Takes a packet along, or gives it back: it is for the kernel.
     #[inline]
     pub(crate) fn take(&mut self, packet: PacketBuf) -> Result<(), PacketBuf> {
         let Some((ip, longest)) = sealed(&packet) else { return Err(packet) };
-        match self.ways.to(ip.destination, self.now) {
-            Way::By { header, mtu, .. }
+        match self.next_hops.lookup(ip.destination, self.now) {
+            HopLookup::Send { header, mtu, .. }
                 if longest <= usize::from(mtu) && longest <= self.port.mtu() =>
             {
                 self.leaving.push(header, packet);
                 Ok(())
             }
-            Way::By { .. } | Way::Asked | Way::Local | Way::Nowhere | Way::Gone => Err(packet),
+            HopLookup::Send { .. }
+            | HopLookup::Pending
+            | HopLookup::Local
+            | HopLookup::NoRoute
+            | HopLookup::Unreachable => Err(packet),
         }
     }
 
     /// Sends what was taken along, and what the device had no room for before.
     pub(crate) fn transmit(&mut self, pool: &mut Pool) -> Transmitted {
-        self.ways.send();
+        self.next_hops.wake_resolver();
         if self.leaving.is_empty() && !self.port.keeps() {
             return Transmitted::default();
         }
@@ -152,7 +156,7 @@ mod tests {
     }
 
     struct Bench {
-        express: Express,
+        af_xdp: Express,
         far: Memory,
         asked: mpsc::Receiver<Question>,
         told: mpsc::Sender<News>,
@@ -165,8 +169,8 @@ mod tests {
             let (questions, asked) = mpsc::sync_channel(8);
             let (told, news) = mpsc::channel();
             let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
-            let express = Express::new(Box::new(Framed::new(near)), MacAddr([2; 6]), guide);
-            Self { express, far, asked, told, pool: Pool::new() }
+            let af_xdp = Express::new(Box::new(Framed::new(near)), MacAddr([2; 6]), guide);
+            Self { af_xdp, far, asked, told, pool: Pool::new() }
         }
 
         fn knows(&mut self, address: &str) {
@@ -176,12 +180,12 @@ mod tests {
             self.told.send(News::Way(address, answer)).unwrap();
             let standing = Standing::Known(MacAddr([4; 6]));
             self.told.send(News::Neighbour(hop, standing)).unwrap();
-            self.express.hear(Moment(1));
+            self.af_xdp.apply_updates(Moment(1));
         }
 
         /// How many frames leave, all of them to the neighbour.
         fn leave(&mut self) -> usize {
-            let _sent = self.express.transmit(&mut self.pool);
+            let _sent = self.af_xdp.transmit(&mut self.pool);
             let mut frames = Batch::new();
             self.far.receive(&mut self.pool, &mut frames).unwrap();
             for frame in frames.as_slice() {
@@ -195,14 +199,14 @@ mod tests {
     #[test]
     fn the_kernel_has_what_has_no_known_way() {
         let mut bench = Bench::new();
-        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_err());
-        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_err());
+        assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
+        assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
         let way = Question::Way("192.0.2.2".parse().unwrap());
         assert_eq!(bench.asked.try_iter().collect::<Vec<_>>(), [way], "once is enough");
         assert_eq!(bench.leave(), 0);
         bench.knows("192.0.2.2");
-        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_ok());
-        assert!(bench.express.take(esp("192.0.2.3:2", 40)).is_err(), "of another nothing is known");
+        assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_ok());
+        assert!(bench.af_xdp.take(esp("192.0.2.3:2", 40)).is_err(), "of another nothing is known");
         assert_eq!(bench.leave(), 1);
     }
 
@@ -215,9 +219,9 @@ mod tests {
             } else {
                 format!("{address}:2")
             };
-            assert!(bench.express.take(esp(&to, 40)).is_err());
+            assert!(bench.af_xdp.take(esp(&to, 40)).is_err());
             bench.knows(address);
-            assert!(bench.express.take(esp(&to, 40)).is_ok());
+            assert!(bench.af_xdp.take(esp(&to, 40)).is_ok());
         }
         assert_eq!(bench.leave(), 2);
         let changed = |change: fn(&mut PacketBuf)| {
@@ -236,7 +240,7 @@ mod tests {
             (PacketBuf::from_slice(b"no packet"), false),
         ] {
             let shown = format!("{packet:?}");
-            assert_eq!(bench.express.take(packet).is_ok(), is_taken, "{shown}");
+            assert_eq!(bench.af_xdp.take(packet).is_ok(), is_taken, "{shown}");
         }
         assert_eq!(bench.leave(), 1);
     }
@@ -245,15 +249,15 @@ mod tests {
     #[test]
     fn trains_are_taken_by_the_length_of_their_packets() {
         let mut bench = Bench::new();
-        assert!(bench.express.take(esp("192.0.2.2:2", 40)).is_err());
+        assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
         bench.knows("192.0.2.2");
         let train = |stride| {
             let mut packet = esp("192.0.2.2:2", 2972);
             packet.segments = Segments::Train { stride };
             packet
         };
-        assert!(bench.express.take(train(1500)).is_ok());
-        assert!(bench.express.take(train(1501)).is_err());
+        assert!(bench.af_xdp.take(train(1500)).is_ok());
+        assert!(bench.af_xdp.take(train(1501)).is_err());
     }
 
     #[test]
@@ -262,10 +266,10 @@ mod tests {
         for (address, to, ether_type) in
             [("192.0.2.2", "192.0.2.2:2", [8, 0]), ("2001:db8::2", "[2001:db8::2]:2", [0x86, 0xdd])]
         {
-            assert!(bench.express.take(esp(to, 40)).is_err());
+            assert!(bench.af_xdp.take(esp(to, 40)).is_err());
             bench.knows(address);
-            assert!(bench.express.take(esp(to, 40)).is_ok());
-            let _sent = bench.express.transmit(&mut bench.pool);
+            assert!(bench.af_xdp.take(esp(to, 40)).is_ok());
+            let _sent = bench.af_xdp.transmit(&mut bench.pool);
             let mut frames = Batch::new();
             bench.far.receive(&mut bench.pool, &mut frames).unwrap();
             let frame = frames.as_slice()[0].bytes();

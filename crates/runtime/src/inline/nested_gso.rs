@@ -10,11 +10,11 @@ use uxfrm_packet::{
 };
 
 /// Headers around a packet at the most, as IP and GRE count one each.
-const MOST: usize = 8;
+const MAX_HEADERS: usize = 8;
 
 /// A header around the inner packet, and where it begins.
 #[derive(Clone, Copy, Debug)]
-enum Around {
+enum EncapHeader {
     V4(usize),
     V6(usize),
     /// With a checksum.
@@ -44,10 +44,10 @@ fn protocol(packet: &PacketBuf) -> Option<Protocol> {
 }
 
 /// The packets of a tunnel that were joined to one; what is something else comes back.
-pub(super) fn cut(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBuf>, PacketBuf> {
+pub(super) fn segment(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBuf>, PacketBuf> {
     let Checksum::Partial { start, offset } = packet.checksum else { return Err(packet) };
-    let layers =
-        protocol(&packet).and_then(|protocol| layers(packet.bytes(), protocol, usize::from(start)));
+    let layers = protocol(&packet)
+        .and_then(|protocol| encap_headers(packet.bytes(), protocol, usize::from(start)));
     let Some((around, inner_at)) = layers else {
         return Err(packet);
     };
@@ -61,7 +61,7 @@ pub(super) fn cut(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBu
         let room = piece.append(inner_at + plan.len(k))?;
         room[..inner_at].copy_from_slice(&outer);
         plan.write(k, packet.bytes(), &mut room[inner_at..])?;
-        around.iter().rev().try_for_each(|header| finish(*header, k, room))?;
+        around.iter().rev().try_for_each(|header| fix_header(*header, k, room))?;
         Some(piece)
     });
     let pieces: Vec<_> = pieces.collect();
@@ -76,28 +76,34 @@ pub(super) fn cut(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBu
 }
 
 /// The headers up to the packet whose upper layer of this protocol begins at `upper`, the outermost first, and where that packet begins.
-fn layers(bytes: &[u8], protocol: Protocol, upper: usize) -> Option<(Vec<Around>, usize)> {
+fn encap_headers(
+    bytes: &[u8],
+    protocol: Protocol,
+    upper: usize,
+) -> Option<(Vec<EncapHeader>, usize)> {
     let (mut around, mut at) = (Vec::new(), 0);
-    while around.len() < MOST {
+    while around.len() < MAX_HEADERS {
         let ip = IpPacket::parse(bytes.get(at..)?).ok()?;
         let next = at + ip.header_len;
         if next == upper {
             return Some((around, at));
         }
         around.push(match ip.version {
-            Version::V4 => Around::V4(at),
-            Version::V6 => Around::V6(at),
+            Version::V4 => EncapHeader::V4(at),
+            Version::V6 => EncapHeader::V6(at),
         });
         at = match ip.protocol {
             Protocol::IPIP | Protocol::IPV6 => next,
             Protocol::GRE => {
                 let gre = Gre::parse(bytes.get(next..)?).ok()?;
-                around.extend(gre.fields.checksum.map(|_| Around::Gre(next)));
+                around.extend(gre.fields.checksum.map(|_| EncapHeader::Gre(next)));
                 next + gre.fields.header_len()
             }
             Protocol::UDP => {
                 let header = udp(&ip, bytes.get(next..)?)?;
-                around.push(header.map_or(Around::Udp(next), |sum| Around::SummedUdp(next, sum)));
+                around.push(
+                    header.map_or(EncapHeader::Udp(next), |sum| EncapHeader::SummedUdp(next, sum)),
+                );
                 let inner = (next + udp::HEADER_LEN..upper).rev();
                 inner.into_iter().find(|at| is_inner(bytes, *at, (protocol, upper)))?
             }
@@ -125,9 +131,9 @@ fn is_inner(bytes: &[u8], at: usize, (protocol, upper): (Protocol, usize)) -> bo
 }
 
 /// Makes a header that was copied right for the `k`th packet: its length, number and checksum. What is within it is right already.
-fn finish(header: Around, k: usize, packet: &mut [u8]) -> Option<()> {
+fn fix_header(header: EncapHeader, k: usize, packet: &mut [u8]) -> Option<()> {
     match header {
-        Around::V4(at) => {
+        EncapHeader::V4(at) => {
             let header = packet.get_mut(at..)?;
             let len = u16::try_from(header.len()).ok()?;
             header.get_mut(2..4)?.copy_from_slice(&len.to_be_bytes());
@@ -136,23 +142,23 @@ fn finish(header: Around, k: usize, packet: &mut [u8]) -> Option<()> {
             header.get_mut(4..6)?.copy_from_slice(&number.to_be_bytes());
             ipv4::fill_checksum(header).ok()
         }
-        Around::V6(at) => {
+        EncapHeader::V6(at) => {
             let header = packet.get_mut(at..)?;
             let len = u16::try_from(header.len().checked_sub(40)?).ok()?;
             header.get_mut(4..6)?.copy_from_slice(&len.to_be_bytes());
             Some(())
         }
-        Around::Gre(at) => {
+        EncapHeader::Gre(at) => {
             let gre = packet.get_mut(at..)?;
             gre.get_mut(4..6)?.fill(0);
             let sum = Sum::of(gre).checksum();
             gre.get_mut(4..6)?.copy_from_slice(&sum.to_be_bytes());
             Some(())
         }
-        Around::Udp(at) => finish_udp(packet.get_mut(at..)?).map(drop),
-        Around::SummedUdp(at, addresses) => {
+        EncapHeader::Udp(at) => fix_udp_length(packet.get_mut(at..)?).map(drop),
+        EncapHeader::SummedUdp(at, addresses) => {
             let datagram = packet.get_mut(at..)?;
-            let len = finish_udp(datagram)?;
+            let len = fix_udp_length(datagram)?;
             datagram.get_mut(6..8)?.fill(0);
             let sum = addresses.plus_u16(len).plus_bytes(datagram).nonzero_checksum();
             datagram.get_mut(6..8)?.copy_from_slice(&sum.to_be_bytes());
@@ -162,7 +168,7 @@ fn finish(header: Around, k: usize, packet: &mut [u8]) -> Option<()> {
 }
 
 /// The length that it gives the datagram.
-fn finish_udp(datagram: &mut [u8]) -> Option<u16> {
+fn fix_udp_length(datagram: &mut [u8]) -> Option<u16> {
     let len = u16::try_from(datagram.len()).ok()?;
     datagram.get_mut(4..6)?.copy_from_slice(&len.to_be_bytes());
     Some(len)
@@ -247,7 +253,7 @@ mod tests {
                     let (packet, whole) = in_udp(is_v4, has_sum, segments, between);
                     let ip = IpPacket::parse(packet.bytes()).unwrap();
                     assert!(is_nested(&packet, &ip));
-                    let pieces = cut(packet, &mut Pool::new()).unwrap();
+                    let pieces = segment(packet, &mut Pool::new()).unwrap();
                     assert_eq!(pieces.len(), 3);
                     let joined = pieces.iter().flat_map(|piece| {
                         let ip = IpPacket::parse(piece.bytes()).unwrap();
@@ -333,7 +339,7 @@ mod tests {
             let (packet, whole) = nested(protocols);
             let ip = IpPacket::parse(packet.bytes()).unwrap();
             assert!(is_nested(&packet, &ip));
-            let pieces = cut(packet, &mut Pool::new()).unwrap();
+            let pieces = segment(packet, &mut Pool::new()).unwrap();
             assert_eq!(pieces.len(), 3, "{protocols:?}");
             let joined: Vec<_> = pieces.iter().flat_map(|piece| payload(piece.bytes())).collect();
             assert_eq!(joined, whole, "{protocols:?}");
@@ -343,9 +349,9 @@ mod tests {
     #[test]
     fn what_is_something_else_comes_back() {
         let (packet, _) = nested(&[Protocol::SCTP]);
-        assert!(cut(packet, &mut Pool::new()).is_err());
+        assert!(segment(packet, &mut Pool::new()).is_err());
         let (mut packet, _) = nested(&[Protocol::IPIP]);
         packet.checksum = Checksum::Partial { start: 7, offset: 16 };
-        assert!(cut(packet, &mut Pool::new()).is_err());
+        assert!(segment(packet, &mut Pool::new()).is_err());
     }
 }

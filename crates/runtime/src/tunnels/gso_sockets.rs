@@ -9,7 +9,7 @@ use uxfrm_io::{Udp, UdpOptions};
 use uxfrm_tunnel::config::UdpChecksum;
 
 /// Sockets that are open at once.
-const MOST: usize = 64;
+const MAX_OPEN: usize = 64;
 
 /// A socket that sent nothing for one such time, up to two of them, is closed: its port may be wanted by a service.
 const IDLE: Duration = Duration::from_secs(10);
@@ -19,15 +19,15 @@ const BUFFER: usize = 1 << 20;
 
 /// The sockets that are open.
 #[derive(Debug, Default)]
-pub(super) struct TrainSockets {
-    open: Vec<Sender>,
+pub(super) struct GsoSockets {
+    open: Vec<GsoSocket>,
     uses: u64,
     /// When idle ones were closed last, and how often all had been used by then.
-    looked: (Moment, u64),
+    last_sweep: (Moment, u64),
 }
 
 #[derive(Debug)]
-struct Sender {
+struct GsoSocket {
     local: SocketAddr,
     checksum: UdpChecksum,
     ttl: u8,
@@ -35,7 +35,7 @@ struct Sender {
     socket: Udp,
 }
 
-impl TrainSockets {
+impl GsoSockets {
     /// The socket that is bound to `local` and sends with `ttl` and with or without checksum; `None` where the port is somebody else's.
     pub(super) fn bound_to(
         &mut self,
@@ -44,33 +44,34 @@ impl TrainSockets {
         ttl: u8,
     ) -> Option<&mut Udp> {
         self.uses += 1;
-        let is_it = |sender: &Sender| (sender.local, sender.checksum) == (local, checksum);
+        let is_it =
+            |gso_socket: &GsoSocket| (gso_socket.local, gso_socket.checksum) == (local, checksum);
         let at = match self.open.iter().position(is_it) {
             Some(at) => at,
             None => self.open(local, checksum)?,
         };
-        let sender = &mut self.open[at];
-        sender.used = self.uses;
-        if sender.ttl != ttl {
-            sender.socket.set_ttl(ttl).ok()?;
-            sender.ttl = ttl;
+        let gso_socket = &mut self.open[at];
+        gso_socket.used = self.uses;
+        if gso_socket.ttl != ttl {
+            gso_socket.socket.set_ttl(ttl).ok()?;
+            gso_socket.ttl = ttl;
         }
-        Some(&mut sender.socket)
+        Some(&mut gso_socket.socket)
     }
 
     /// Closes those that were not used since it last did so, if that is long ago.
     pub(super) fn close_idle(&mut self, now: Moment) {
-        let (looked, uses) = self.looked;
-        if self.open.is_empty() || now.since(looked) < IDLE {
+        let (last_sweep, uses) = self.last_sweep;
+        if self.open.is_empty() || now.since(last_sweep) < IDLE {
             return;
         }
-        self.open.retain(|sender| sender.used > uses);
-        self.looked = (now, self.uses);
+        self.open.retain(|gso_socket| gso_socket.used > uses);
+        self.last_sweep = (now, self.uses);
     }
 
     fn open(&mut self, local: SocketAddr, checksum: UdpChecksum) -> Option<usize> {
-        if self.open.len() >= MOST {
-            let oldest = self.open.iter().enumerate().min_by_key(|(_, sender)| sender.used);
+        if self.open.len() >= MAX_OPEN {
+            let oldest = self.open.iter().enumerate().min_by_key(|(_, gso_socket)| gso_socket.used);
             let at = oldest.map(|(at, _)| at)?;
             self.open.swap_remove(at);
         }
@@ -80,7 +81,7 @@ impl TrainSockets {
             socket.send_without_checksum().ok()?;
         }
         // No TTL is 0, so it is set before the first use.
-        self.open.push(Sender { local, checksum, ttl: 0, used: self.uses, socket });
+        self.open.push(GsoSocket { local, checksum, ttl: 0, used: self.uses, socket });
         Some(self.open.len() - 1)
     }
 }
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_flow_keeps_its_socket_and_no_more_than_some_are_open() {
-        let mut sockets = TrainSockets::default();
+        let mut sockets = GsoSockets::default();
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (with, without) = (UdpChecksum::Computed, UdpChecksum::Zero);
         let first = sockets.bound_to(local(0), with, 64).map(|socket| socket.local());
@@ -102,14 +103,17 @@ mod tests {
         for last in 1..=70 {
             sockets.bound_to(SocketAddr::from(([127, 0, 1, last], 0)), with, 64).unwrap();
         }
-        assert_eq!(sockets.open.len(), MOST);
-        assert!(sockets.open.iter().all(|sender| sender.local != local(0)), "the oldest went");
+        assert_eq!(sockets.open.len(), MAX_OPEN);
+        assert!(
+            sockets.open.iter().all(|gso_socket| gso_socket.local != local(0)),
+            "the oldest went"
+        );
     }
 
     #[test]
     fn a_socket_that_is_idle_gives_its_port_back() {
-        let (mut sockets, with) = (TrainSockets::default(), UdpChecksum::Computed);
-        let bind = |sockets: &mut TrainSockets, last| {
+        let (mut sockets, with) = (GsoSockets::default(), UdpChecksum::Computed);
+        let bind = |sockets: &mut GsoSockets, last| {
             let local = SocketAddr::from(([127, 0, 2, last], 0));
             sockets.bound_to(local, with, 64).map(|socket| socket.local()).unwrap()
         };

@@ -17,14 +17,14 @@ use uxfrm_packet::{Batch, PacketBuf, Pool};
 const INTERVAL: Duration = Duration::from_millis(2);
 
 /// So many bytes, of two packets, are no queue: a packet that waited beside one other waited for a processor (RFC 8289 §5, `dodequeue`).
-const NO_QUEUE: usize = 2 * 1500;
+const MIN_QUEUE_BYTES: usize = 2 * 1500;
 
 /// Within so many intervals from the last sign a queue that stands again is the same one.
-const MEMORY: u32 = 16;
+const SAME_EPISODE: u32 = 16;
 
 /// One queue, watched.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StandingQueue {
+pub(crate) struct Codel {
     /// How long a packet may wait.
     target: Duration,
     phase: Phase,
@@ -35,81 +35,81 @@ pub(crate) struct StandingQueue {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// A packet waited no longer than it may.
-    Moves,
+    Below,
     /// All have waited for longer, and may until then.
-    Fills { until: Moment },
+    Above { until: Moment },
     /// Signs are given: the next one then, and so many before it.
-    Stands { next: Moment, signs: u32, since: u32 },
+    Signalling { next: Moment, signs: u32, since: u32 },
 }
 
-impl StandingQueue {
+impl Codel {
     /// A queue in which a packet may wait for `target`.
     pub(crate) fn new(target: Duration) -> Self {
-        Self { target, phase: Phase::Moves, last: (Moment(0), 0) }
+        Self { target, phase: Phase::Below, last: (Moment(0), 0) }
     }
 
-    /// Has a [sender](tell_a_sender) in the batch that left the queue just now send less if packets stand in it: the batch's first has `waited` for so long.
+    /// Has a [sender](signal_one_sender) in the batch that left the queue just now send less if packets stand in it: the batch's first has `waited` for so long.
     /// How it was told.
-    pub(crate) fn relieve(
+    pub(crate) fn signal_congestion(
         &mut self,
         waited: Duration,
         now: Moment,
         batch: &mut Batch,
         pool: &mut Pool,
     ) -> Option<Told> {
-        let stood: usize = batch.as_mut_slice().iter().map(PacketBuf::len).sum();
-        let waited = if stood > NO_QUEUE { waited } else { Duration::ZERO };
+        let bytes: usize = batch.as_mut_slice().iter().map(PacketBuf::len).sum();
+        let waited = if bytes > MIN_QUEUE_BYTES { waited } else { Duration::ZERO };
         if !self.is_due(waited, now) {
             return None;
         }
-        let told = tell_a_sender(batch, pool)?;
-        self.told(now);
+        let told = signal_one_sender(batch, pool)?;
+        self.signalled(now);
         Some(told)
     }
 
-    /// Whether a sender is to be told, now that a packet leaves that has `waited` for so long. It is due until [`told`](Self::told).
+    /// Whether a sender is to be told, now that a packet leaves that has `waited` for so long. It is due until [`signalled`](Self::signalled).
     fn is_due(&mut self, waited: Duration, now: Moment) -> bool {
         if waited < self.target {
-            self.moves();
+            self.leave_signalling();
             return false;
         }
         match self.phase {
-            Phase::Moves => {
-                self.phase = Phase::Fills { until: now.plus(INTERVAL) };
+            Phase::Below => {
+                self.phase = Phase::Above { until: now.plus(INTERVAL) };
                 false
             }
-            Phase::Fills { until } => now >= until,
-            Phase::Stands { next, .. } => now >= next,
+            Phase::Above { until } => now >= until,
+            Phase::Signalling { next, .. } => now >= next,
         }
     }
 
     /// A sender was told.
-    fn told(&mut self, now: Moment) {
+    fn signalled(&mut self, now: Moment) {
         self.phase = match self.phase {
-            Phase::Stands { next, signs, since } => {
+            Phase::Signalling { next, signs, since } => {
                 let signs = signs.saturating_add(1);
-                Phase::Stands { next: next.plus(pause(signs)), signs, since }
+                Phase::Signalling { next: next.plus(interval_after(signs)), signs, since }
             }
-            Phase::Moves | Phase::Fills { .. } => {
+            Phase::Below | Phase::Above { .. } => {
                 let (then, signs) = self.last;
-                let is_same = now.since(then) < INTERVAL * MEMORY;
+                let is_same = now.since(then) < INTERVAL * SAME_EPISODE;
                 let signs = if is_same { signs.max(1) } else { 1 };
-                Phase::Stands { next: now.plus(pause(signs)), signs, since: signs }
+                Phase::Signalling { next: now.plus(interval_after(signs)), signs, since: signs }
             }
         };
     }
 
-    fn moves(&mut self) {
-        if let Phase::Stands { next, signs, since } = self.phase {
+    fn leave_signalling(&mut self) {
+        if let Phase::Signalling { next, signs, since } = self.phase {
             self.last = (next, signs - since);
         }
-        self.phase = Phase::Moves;
+        self.phase = Phase::Below;
     }
 }
 
 /// Has a sender of TCP send less: that of the largest packet of the batch, which is most likely the one that fills the queue. How it was told; `None`
 /// where there is no TCP.
-fn tell_a_sender(batch: &mut Batch, pool: &mut Pool) -> Option<Told> {
+fn signal_one_sender(batch: &mut Batch, pool: &mut Pool) -> Option<Told> {
     let packets = batch.as_mut_slice().iter_mut().enumerate();
     let heard = packets.filter(|(_, packet)| congestion::is_heard(packet));
     let (index, packet) = heard.max_by_key(|(_, packet)| packet.len())?;
@@ -121,7 +121,7 @@ fn tell_a_sender(batch: &mut Batch, pool: &mut Pool) -> Option<Told> {
 }
 
 /// From the sign of this number to the next.
-fn pause(sign: u32) -> Duration {
+fn interval_after(sign: u32) -> Duration {
     INTERVAL.div_f64(f64::from(sign).sqrt())
 }
 

@@ -17,11 +17,11 @@ use uxfrm_tunnel::{
 };
 
 /// `net.ipv4.route.min_pmtu`.
-const LEAST_V4: usize = 552;
+const MIN_PMTU_V4: usize = 552;
 /// RFC 8200 §5.
-const LEAST_V6: usize = 1280;
+const MIN_PMTU_V6: usize = 1280;
 /// `net.ipv4.route.mtu_expires`: ten minutes in nanoseconds.
-pub(super) const NARROW_FOR: u64 = 600_000_000_000;
+pub(super) const PMTU_LIFETIME: u64 = 600_000_000_000;
 
 /// The interface of a tunnel.
 #[derive(Debug)]
@@ -74,35 +74,35 @@ impl TunnelCounts {
 
 /// An interface and what waits for it.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct TunnelPort {
     pub(super) interface: Interface,
     pub(super) token: Option<u8>,
     pub(super) coalescer: Coalescer,
-    pub(super) arriving: Batch,
+    pub(super) to_tun: Batch,
     /// What the path took at the start.
-    whole_path: usize,
+    initial_pmtu: usize,
     /// How long an ICMP error's word of the path's MTU holds.
-    narrow_until: Option<Moment>,
+    pmtu_expires: Option<Moment>,
 }
 
-impl Side {
+impl TunnelPort {
     pub(super) fn new(interface: Interface, token: Option<u8>) -> Self {
-        let whole_path = interface.route.egress.path_mtu;
-        let (coalescer, arriving) = (Coalescer::new(), Batch::new());
-        Self { interface, token, coalescer, arriving, whole_path, narrow_until: None }
+        let initial_pmtu = interface.route.egress.path_mtu;
+        let (coalescer, to_tun) = (Coalescer::new(), Batch::new());
+        Self { interface, token, coalescer, to_tun, initial_pmtu, pmtu_expires: None }
     }
 
     /// What the path took at the start, and takes for a while, if that is less.
     pub(super) fn portray(&self) -> (Route, Option<Narrow>) {
         let mut route = self.interface.route.clone();
-        let path_mtu = std::mem::replace(&mut route.egress.path_mtu, self.whole_path);
-        (route, self.narrow_until.map(|until| Narrow { path_mtu, until }))
+        let path_mtu = std::mem::replace(&mut route.egress.path_mtu, self.initial_pmtu);
+        (route, self.pmtu_expires.map(|until| Narrow { path_mtu, until }))
     }
 
     /// Goes on with what another process learned.
-    pub(super) fn remember(&mut self, Narrow { path_mtu, until }: Narrow) {
-        self.interface.route.egress.path_mtu = path_mtu.min(self.whole_path);
-        self.narrow_until = Some(until);
+    pub(super) fn restore_pmtu(&mut self, Narrow { path_mtu, until }: Narrow) {
+        self.interface.route.egress.path_mtu = path_mtu.min(self.initial_pmtu);
+        self.pmtu_expires = Some(until);
     }
 
     pub(super) fn name(&self) -> &str {
@@ -110,20 +110,20 @@ impl Side {
     }
 
     /// Carries packets of another tunnel of its name from now on.
-    pub(super) fn alter(&mut self, route: Route) {
-        self.whole_path = route.egress.path_mtu;
-        self.narrow_until = None;
+    pub(super) fn replace_route(&mut self, route: Route) {
+        self.initial_pmtu = route.egress.path_mtu;
+        self.pmtu_expires = None;
         self.interface.route = route;
     }
 
     /// Notes that the TUN is not there any more.
-    pub(super) fn lose(&self) {
+    pub(super) fn mark_gone(&self) {
         self.interface.counts.gone.store(true, Ordering::Relaxed);
     }
 
     /// Notes that a packet is several that a device joined (GRO), where it is too long for one. A raw socket does not tell how long they were: they
     /// are as long as the TUN takes, should the host have to take them apart.
-    pub(super) fn note_joined(&self, packet: &mut PacketBuf) {
+    pub(super) fn mark_gro(&self, packet: &mut PacketBuf) {
         let Checksum::Partial { start, .. } = packet.checksum else { return };
         let mtu = self.interface.route.egress.device_mtu;
         let is_tcp = |ip: IpPacket| ip.protocol == Protocol::TCP;
@@ -139,33 +139,33 @@ impl Side {
     }
 
     /// The path's MTU becomes smaller for a while, but not below what every path takes.
-    pub(super) fn narrow(&mut self, told: u32, now: Moment) {
+    pub(super) fn lower_pmtu(&mut self, told: u32, now: Moment) {
         let least = match self.interface.route.tunnel.config().kind.outer() {
-            Version::V4 => LEAST_V4,
-            Version::V6 => LEAST_V6,
+            Version::V4 => MIN_PMTU_V4,
+            Version::V6 => MIN_PMTU_V6,
         };
         let told = usize::try_from(told).unwrap_or(usize::MAX).max(least);
         let path_mtu = &mut self.interface.route.egress.path_mtu;
         if told < *path_mtu {
             *path_mtu = told;
-            self.narrow_until = Some(Moment(now.0 + NARROW_FOR));
+            self.pmtu_expires = Some(Moment(now.0 + PMTU_LIFETIME));
         }
     }
 
     /// The kernel refused what the tunnel sent: the path, or the device at its beginning, takes less by now.
-    pub(super) fn meet(&mut self, narrow: Option<NarrowPath>, now: Moment) {
+    pub(super) fn learn_pmtu(&mut self, narrow: Option<NarrowPath>, now: Moment) {
         let Some(NarrowPath { to, mtu }) = narrow else { return };
         let remote = self.interface.route.tunnel.config().remote;
         if remote == to || remote.is_unspecified() {
-            self.narrow(mtu, now);
+            self.lower_pmtu(mtu, now);
         }
     }
 
     /// Tries the whole path again when its time has come.
-    pub(super) fn widen(&mut self, now: Moment) {
-        if self.narrow_until.is_some_and(|until| now >= until) {
-            self.narrow_until = None;
-            self.interface.route.egress.path_mtu = self.whole_path;
+    pub(super) fn expire_pmtu(&mut self, now: Moment) {
+        if self.pmtu_expires.is_some_and(|until| now >= until) {
+            self.pmtu_expires = None;
+            self.interface.route.egress.path_mtu = self.initial_pmtu;
         }
     }
 }

@@ -5,52 +5,52 @@ use std::{collections::VecDeque, net::IpAddr};
 use uxfrm_engine::Moment;
 use uxfrm_packet::PacketBuf;
 
-use crate::ways::{Way, Ways};
+use crate::next_hops::{HopLookup, NextHops};
 
 /// Buffers that wait at the most.
-const MOST: usize = 512;
+const MAX_PACKETS: usize = 512;
 /// Of one destination: more than a neighbour's queue in Linux had for long (`unres_qlen`), fewer than a scan of a network would need.
-const MOST_EACH: usize = 64;
+const MAX_PER_DESTINATION: usize = 64;
 /// Somewhat longer than the kernel asks for a neighbour: three times a second.
-const PATIENCE: u64 = 4_000_000_000;
+const MAX_WAIT: u64 = 4_000_000_000;
 
 /// How often those who wait look whether it is time to ask once more, when there are no news: a question may not have been heard, as while a link was down.
-const LOOK: u64 = 100_000_000;
+const RETRY_INTERVAL: u64 = 100_000_000;
 
 /// How far a packet has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ForwardStage {
     /// It may go to the protected side, or to the wire by the policies `out`.
     Checked,
     /// An ICMP error of ours.
-    Answer,
+    IcmpError,
     /// The policies `out` let it go.
-    Leaving,
+    Outbound,
 }
 
 /// It waited too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Late;
+pub(super) struct TimedOut;
 
 /// All packets that wait, the oldest first.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    held: VecDeque<Held>,
+pub(super) struct NextHopQueue {
+    entries: VecDeque<Entry>,
     /// When they last looked.
-    looked: Moment,
+    last_retry: Moment,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Entry {
     packet: PacketBuf,
     destination: IpAddr,
-    stage: Stage,
+    stage: ForwardStage,
     since: Moment,
 }
 
-impl Waiting {
+impl NextHopQueue {
     pub(super) fn new() -> Self {
-        Self { held: VecDeque::new(), looked: Moment(0) }
+        Self { entries: VecDeque::new(), last_retry: Moment(0) }
     }
 
     /// Adds a packet, or gives it back where there is no room.
@@ -58,38 +58,40 @@ impl Waiting {
         &mut self,
         packet: PacketBuf,
         destination: IpAddr,
-        stage: Stage,
+        stage: ForwardStage,
         since: Moment,
     ) -> Result<(), PacketBuf> {
-        let for_it = |held: &&Held| held.destination == destination;
-        if self.held.len() >= MOST || self.held.iter().filter(for_it).count() >= MOST_EACH {
+        let for_it = |entry: &&Entry| entry.destination == destination;
+        if self.entries.len() >= MAX_PACKETS
+            || self.entries.iter().filter(for_it).count() >= MAX_PER_DESTINATION
+        {
             return Err(packet);
         }
-        self.held.push_back(Held { packet, destination, stage, since });
+        self.entries.push_back(Entry { packet, destination, stage, since });
         Ok(())
     }
 
     /// Whether some may have waited too long, or have to ask again.
     pub(super) fn is_due(&self, now: Moment) -> bool {
-        !self.held.is_empty() && now.0.saturating_sub(self.looked.0) >= LOOK
+        !self.entries.is_empty() && now.0.saturating_sub(self.last_retry.0) >= RETRY_INTERVAL
     }
 
     /// Takes out those whose way is known by now, in order, and those that waited too long. The others ask again if it is time.
     pub(super) fn take(
         &mut self,
         now: Moment,
-        ways: &mut Ways,
-    ) -> Vec<(PacketBuf, Result<Stage, Late>)> {
+        next_hops: &mut NextHops,
+    ) -> Vec<(PacketBuf, Result<ForwardStage, TimedOut>)> {
         let mut taken = Vec::new();
-        self.looked = now;
-        for _ in 0..self.held.len() {
-            let Some(held) = self.held.pop_front() else { break };
-            if ways.to(held.destination, now) != Way::Asked {
-                taken.push((held.packet, Ok(held.stage)));
-            } else if now.0.saturating_sub(held.since.0) > PATIENCE {
-                taken.push((held.packet, Err(Late)));
+        self.last_retry = now;
+        for _ in 0..self.entries.len() {
+            let Some(entry) = self.entries.pop_front() else { break };
+            if next_hops.lookup(entry.destination, now) != HopLookup::Pending {
+                taken.push((entry.packet, Ok(entry.stage)));
+            } else if now.0.saturating_sub(entry.since.0) > MAX_WAIT {
+                taken.push((entry.packet, Err(TimedOut)));
             } else {
-                self.held.push_back(held);
+                self.entries.push_back(entry);
             }
         }
         taken
@@ -112,22 +114,22 @@ mod tests {
         let (questions, asked) = mpsc::sync_channel(8);
         let (_told, news) = mpsc::channel();
         let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
-        let mut ways = Ways::new(guide, [MacAddr([2; 6]); 2]);
-        let mut waiting = Waiting::new();
+        let mut next_hops = NextHops::new(guide, [MacAddr([2; 6]); 2]);
+        let mut waiting = NextHopQueue::new();
         let (start, destination) = (Moment::from_secs(100), IpAddr::from([192, 0, 2, 2]));
-        assert_eq!(ways.to(destination, start), Way::Asked);
+        assert_eq!(next_hops.lookup(destination, start), HopLookup::Pending);
         let packet = PacketBuf::from_slice(b"packet");
-        assert!(waiting.push(packet, destination, Stage::Checked, start).is_ok());
+        assert!(waiting.push(packet, destination, ForwardStage::Checked, start).is_ok());
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), [Question::Way(destination)]);
         let (mut times, mut taken) = (Vec::new(), Vec::new());
         for milliseconds in 1..4200 {
             let now = Moment(start.0 + milliseconds * 1_000_000);
             if waiting.is_due(now) {
-                taken.extend(waiting.take(now, &mut ways).into_iter().map(|(_, stage)| stage));
+                taken.extend(waiting.take(now, &mut next_hops).into_iter().map(|(_, stage)| stage));
                 times.extend(asked.try_iter().map(|_question| milliseconds));
             }
         }
         assert_eq!(times, [1001, 2101, 3201]);
-        assert_eq!(taken, [Err(Late)]);
+        assert_eq!(taken, [Err(TimedOut)]);
     }
 }

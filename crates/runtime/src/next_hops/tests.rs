@@ -16,7 +16,7 @@ fn hop() -> NextHop {
 
 /// A lane's knowledge of one destination, which is its own next hop.
 struct Bench {
-    ways: Ways,
+    next_hops: NextHops,
     asked: Receiver<Question>,
     told: Sender<News>,
     now: Moment,
@@ -28,26 +28,29 @@ impl Bench {
         let (questions, asked) = mpsc::sync_channel(64);
         let (told, news) = mpsc::channel();
         let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
-        let ways = Ways::new(guide, [MacAddr([2; 6]); 2]);
-        let mut bench = Self { ways, asked, told, now: Moment::from_secs(100) };
-        assert_eq!(bench.send(), Way::Asked);
+        let next_hops = NextHops::new(guide, [MacAddr([2; 6]); 2]);
+        let mut bench = Self { next_hops, asked, told, now: Moment::from_secs(100) };
+        assert_eq!(bench.send(), HopLookup::Pending);
         assert_eq!(bench.questions(), [Question::Way(hop().address)]);
-        bench.hear(News::Way(hop().address, Answer::By { hop: hop(), mtu: 1500, source: None }));
+        bench.apply_updates(News::Way(
+            hop().address,
+            Answer::By { hop: hop(), mtu: 1500, source: None },
+        ));
         bench.hear_of(Standing::Sought);
         bench
     }
 
-    fn hear(&mut self, news: News) {
+    fn apply_updates(&mut self, news: News) {
         self.told.send(news).unwrap();
-        assert!(self.ways.hear(self.now));
+        assert!(self.next_hops.apply_updates(self.now));
     }
 
     fn hear_of(&mut self, standing: Standing) {
-        self.hear(News::Neighbour(hop(), standing));
+        self.apply_updates(News::Neighbour(hop(), standing));
     }
 
-    fn send(&mut self) -> Way {
-        self.ways.to(hop().address, self.now)
+    fn send(&mut self) -> HopLookup {
+        self.next_hops.lookup(hop().address, self.now)
     }
 
     fn pass(&mut self, nanoseconds: u64) {
@@ -59,7 +62,7 @@ impl Bench {
     }
 
     fn is_sent_to_neighbour(&mut self) -> bool {
-        matches!(self.send(), Way::By { header, .. } if header.destination == MAC)
+        matches!(self.send(), HopLookup::Send { header, .. } if header.destination == MAC)
     }
 }
 
@@ -73,8 +76,8 @@ fn one_that_answered_is_asked_for_at_once() {
             bench.hear_of(Standing::Known(MAC));
             assert!(bench.is_sent_to_neighbour());
             told.iter().for_each(|standing| bench.hear_of(*standing));
-            assert_eq!(bench.send(), Way::Asked, "{told:?}");
-            assert_eq!(bench.send(), Way::Asked, "{told:?}");
+            assert_eq!(bench.send(), HopLookup::Pending, "{told:?}");
+            assert_eq!(bench.send(), HopLookup::Pending, "{told:?}");
             assert_eq!(bench.questions(), [Question::Use(hop())], "{told:?}: once is enough");
             bench.hear_of(Standing::Sought);
             bench.pass(MILLISECOND);
@@ -87,12 +90,12 @@ fn one_that_does_not_answer_is_told_of_and_left_in_peace_for_a_second() {
     let mut bench = Bench::new();
     bench.pass(3 * SECOND);
     bench.hear_of(Standing::Gone);
-    assert_eq!(bench.send(), Way::Gone);
+    assert_eq!(bench.send(), HopLookup::Unreachable);
     bench.pass(SECOND);
-    assert_eq!(bench.send(), Way::Gone);
+    assert_eq!(bench.send(), HopLookup::Unreachable);
     assert_eq!(bench.questions(), []);
     bench.pass(1);
-    assert_eq!(bench.send(), Way::Asked);
+    assert_eq!(bench.send(), HopLookup::Pending);
     assert_eq!(bench.questions(), [Question::Use(hop())]);
 }
 
@@ -104,7 +107,7 @@ fn one_that_is_forgotten_before_it_answers_is_asked_for_ever_less_often() {
     let start = bench.now;
     while bench.now.since(start).as_secs() < 5 {
         bench.hear_of(Standing::Forgotten);
-        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.send(), HopLookup::Pending);
         for _question in bench.questions() {
             asked.push(u64::try_from(bench.now.since(start).as_millis()).unwrap());
             bench.hear_of(Standing::Sought);
@@ -114,7 +117,7 @@ fn one_that_is_forgotten_before_it_answers_is_asked_for_ever_less_often() {
     assert_eq!(asked, [10, 30, 70, 150, 310, 630, 1270, 2270, 3270, 4270]);
     bench.hear_of(Standing::Known(MAC));
     bench.hear_of(Standing::Forgotten);
-    assert_eq!(bench.send(), Way::Asked);
+    assert_eq!(bench.send(), HopLookup::Pending);
     assert_eq!(bench.questions(), [Question::Use(hop())], "it has answered meanwhile");
 }
 
@@ -125,13 +128,13 @@ fn one_that_links_kept_from_answering_is_asked_for_once_they_have_changed() {
         let mut bench = Bench::new();
         bench.pass(3 * SECOND);
         for news in told {
-            bench.hear(news);
+            bench.apply_updates(news);
         }
-        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.send(), HopLookup::Pending);
         assert_eq!(bench.questions(), [Question::Way(hop().address), Question::Use(hop())]);
         bench.pass(3 * SECOND);
         bench.hear_of(Standing::Gone);
-        assert_eq!(bench.send(), Way::Gone, "{told:?}: it has had its chance");
+        assert_eq!(bench.send(), HopLookup::Unreachable, "{told:?}: it has had its chance");
         assert_eq!(bench.questions(), []);
     }
 }
@@ -140,18 +143,18 @@ fn one_that_links_kept_from_answering_is_asked_for_once_they_have_changed() {
 #[test]
 fn one_asked_for_again_while_the_kernel_seeks_it_by_the_links_of_before_has_its_chance() {
     let mut bench = Bench::new();
-    bench.hear(News::Links);
+    bench.apply_updates(News::Links);
     bench.pass(2 * SECOND);
-    assert_eq!(bench.send(), Way::Asked);
+    assert_eq!(bench.send(), HopLookup::Pending);
     let asked = bench.questions();
     assert!(asked.contains(&Question::Use(hop())), "{asked:?}: two seconds without an answer");
     bench.pass(SECOND);
     bench.hear_of(Standing::Gone);
-    assert_eq!(bench.send(), Way::Asked);
+    assert_eq!(bench.send(), HopLookup::Pending);
     assert_eq!(bench.questions(), [Question::Use(hop())]);
     bench.pass(3 * SECOND);
     bench.hear_of(Standing::Gone);
-    assert_eq!(bench.send(), Way::Gone, "it has had its chance");
+    assert_eq!(bench.send(), HopLookup::Unreachable, "it has had its chance");
 }
 
 fn gone() -> News {
@@ -165,7 +168,7 @@ fn one_that_does_not_answer_is_no_flood_of_questions_while_links_change() {
     let mut uses = 0;
     for _ in 0..10_000 {
         bench.hear_of(Standing::Gone);
-        bench.hear(News::Links);
+        bench.apply_updates(News::Links);
         let _way = bench.send();
         uses += bench.questions().iter().filter(|asked| **asked == Question::Use(hop())).count();
         bench.pass(MILLISECOND);
@@ -178,11 +181,11 @@ fn one_that_does_not_answer_is_no_flood_of_questions_while_links_change() {
 fn one_that_is_sought_is_asked_for_again_together_with_its_way() {
     for news in [News::Changed, News::Links] {
         let mut bench = Bench::new();
-        assert_eq!(bench.send(), Way::Asked);
+        assert_eq!(bench.send(), HopLookup::Pending);
         assert_eq!(bench.questions(), []);
-        bench.hear(news);
-        assert_eq!(bench.send(), Way::Asked);
-        assert_eq!(bench.send(), Way::Asked);
+        bench.apply_updates(news);
+        assert_eq!(bench.send(), HopLookup::Pending);
+        assert_eq!(bench.send(), HopLookup::Pending);
         assert_eq!(bench.questions(), [Question::Way(hop().address)]);
     }
 }

@@ -7,7 +7,7 @@
 //! 1 wait until a port is readable, and take in news of [ways](crate::News) → 2 one batch from the host through the engine to the wire → 3 one batch from each
 //! readable wire port through the engine to the host → 4 what devices have received through the engine to the host → 5 packets whose states have
 //! come to the wire → 6 once a second let the engine forget → 1. A port that still has more is
-//! readable again at once, so a busy port cannot starve the others. Where packets stand in a port's queue ([`StandingQueue`]), in 2 and 3 a sender of TCP is told to send less. With [devices](Lane::behind), what the engine hands over goes to their
+//! readable again at once, so a busy port cannot starve the others. Where packets stand in a port's queue ([`Codel`]), in 2 and 3 a sender of TCP is told to send less. With [devices](Lane::behind), what the engine hands over goes to their
 //! threads, and so does what comes by whole packets from the network, before the engine sees it.
 
 use std::{
@@ -28,8 +28,8 @@ use uxfrm_packet::{Batch, Pool, congestion::Told};
 
 use crate::{
     Bay, Events, Wire,
-    bay::{Berth, Full, Lost, heed},
-    standing_queue::StandingQueue,
+    codel::Codel,
+    device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
 };
 
 /// What ends a lane. The kernel's word is in the text: as a source it would be told twice.
@@ -62,10 +62,10 @@ const SETTLE: Duration = Duration::from_millis(10);
 const RETRY: Duration = Duration::from_micros(50);
 
 /// How long what is no longer needed may stay.
-const FORGET: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// How many times as long packets may wait at the host's port: a TUN tells whole turns of the loop only.
-const HOST_QUEUE: u32 = 3;
+const HOST_TARGET_FACTOR: u32 = 3;
 
 const HOST: u8 = 0;
 
@@ -75,20 +75,20 @@ pub struct Lane {
     poller: Poller,
     host: Box<dyn Port>,
     /// What waits in the kernel to be received from the host, where it is watched.
-    queue: Option<StandingQueue>,
+    queue: Option<Codel>,
     wire: Wire,
     worker: Worker,
     pool: Pool,
     batch: Batch,
     out: Output,
     events: Events,
-    devices: Option<Berth>,
+    devices: Option<PortSlot>,
     /// Which ways devices have no room: ports that would bring more are not waited for.
-    full: Full,
+    backpressure: Backpressure,
     received: Vec<Received>,
     /// Buffers that wait for states, for others to see.
     waiting: Arc<AtomicUsize>,
-    forgot: Moment,
+    last_periodic: Moment,
 }
 
 impl Lane {
@@ -106,9 +106,9 @@ impl Lane {
         if let Some(descriptor) = host.descriptor() {
             poller.add(descriptor, HOST).map_err(Error::Poll)?;
         }
-        for exit in 0..wire.len() {
-            if let Some(descriptor) = wire.descriptor(exit) {
-                poller.add(descriptor, token(exit)).map_err(Error::Poll)?;
+        for port in 0..wire.len() {
+            if let Some(descriptor) = wire.descriptor(port) {
+                poller.add(descriptor, token(port)).map_err(Error::Poll)?;
             }
         }
         Ok(Self {
@@ -122,17 +122,17 @@ impl Lane {
             out: Output::default(),
             events,
             devices: None,
-            full: Full::default(),
+            backpressure: Backpressure::default(),
             received: Vec::new(),
             waiting: Arc::default(),
-            forgot: Moment(0),
+            last_periodic: Moment(0),
         })
     }
 
     /// The same lane with the devices of a bay between its engine and its wire; those that come later as well.
     #[must_use]
     pub fn behind(mut self, bay: &Bay) -> Self {
-        self.devices = Some(bay.enter(self.poller.waker()));
+        self.devices = Some(bay.add_worker(self.poller.waker()));
         self
     }
 
@@ -140,7 +140,7 @@ impl Lane {
     /// long, and that for a while: by an ECN mark, or by the loss of one segment where they do not know ECN.
     #[must_use]
     pub fn with_queue_delay(mut self, target: Duration) -> Self {
-        self.queue = Some(StandingQueue::new(target * HOST_QUEUE));
+        self.queue = Some(Codel::new(target * HOST_TARGET_FACTOR));
         self.wire.watch(target);
         self
     }
@@ -170,75 +170,81 @@ impl Lane {
     /// # Errors
     /// When polling fails or the host's port is gone. A broken wire port ends nothing: the others go on.
     pub fn turn(&mut self) -> Result<(), Error> {
-        self.heed()?;
+        self.apply_backpressure()?;
         // 1 wait
-        let patience = match (self.wire.keeps(), self.worker.owes()) {
+        let timeout = match (self.wire.keeps(), self.worker.owes()) {
             (true, _) => RETRY,
             (false, true) => SETTLE,
             (false, false) => IDLE,
         };
-        let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
+        let ready = self.poller.wait(Some(timeout)).map_err(Error::Poll)?;
         if ready.is_empty() {
             self.worker.settle();
         }
         if let Some(devices) = &mut self.devices {
-            devices.look(&mut self.pool);
+            devices.refresh_devices(&mut self.pool);
         }
-        let sent = self.wire.attend(now, &mut self.pool);
+        let sent = self.wire.poll_af_xdp(now, &mut self.pool);
         self.count(&sent.refused);
         // 2 host to wire
         if ready.has(HOST) {
             self.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
-            self.relieve_host();
+            self.signal_host_congestion();
             self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
             self.deliver();
         }
         // 3 wire to host
-        for exit in 0..self.wire.len() {
-            if ready.has(token(exit)) && self.receive(exit) {
-                self.inbound(exit);
+        for port in 0..self.wire.len() {
+            if ready.has(token(port)) && self.receive(port) {
+                self.inbound(port);
             }
         }
         // 4 devices to host
         self.inbound_from_devices();
         // 5 what waits
-        self.attend_to_waiting();
+        self.retry_waiting();
         // 6 forget
-        self.forget();
+        self.run_periodic();
         Ok(())
     }
 
     /// Gives devices what waits for room; as long as there is none, the ports that bring more are not waited for.
-    fn heed(&mut self) -> Result<(), Error> {
+    fn apply_backpressure(&mut self) -> Result<(), Error> {
         let Some(devices) = &mut self.devices else { return Ok(()) };
-        let (full, lost) = devices.retry(&mut self.pool);
+        let (backpressure, lost) = devices.retry(&mut self.pool);
         self.count_lost(lost);
-        let before = std::mem::replace(&mut self.full, full);
-        if before.outward != full.outward {
-            heed(&self.poller, HOST, self.host.descriptor(), full.outward)?;
+        let before = std::mem::replace(&mut self.backpressure, backpressure);
+        if before.outward != backpressure.outward {
+            set_polled(&self.poller, HOST, self.host.descriptor(), backpressure.outward)?;
         }
-        if before.inward != full.inward {
-            for exit in 0..self.wire.len() {
-                heed(&self.poller, token(exit), self.wire.descriptor(exit), full.inward)?;
+        if before.inward != backpressure.inward {
+            for port in 0..self.wire.len() {
+                set_polled(
+                    &self.poller,
+                    token(port),
+                    self.wire.descriptor(port),
+                    backpressure.inward,
+                )?;
             }
         }
         Ok(())
     }
 
     /// Has a sender on the host send less where packets stand in the host port's queue.
-    fn relieve_host(&mut self) {
+    fn signal_host_congestion(&mut self) {
         let Some(queue) = &mut self.queue else { return };
-        let told = queue.relieve(self.host.waited(), now(), &mut self.batch, &mut self.pool);
-        self.count_told(told, DropReason::OutQueueStands);
+        let told =
+            queue.signal_congestion(self.host.waited(), now(), &mut self.batch, &mut self.pool);
+        self.count_signalled(told, DropReason::OutQueueStands);
     }
 
     /// A batch from a wire port, to devices or through the engine to the host. Of UDP sockets' payloads devices see what they have a state for.
-    fn inbound(&mut self, exit: usize) {
+    fn inbound(&mut self, port: usize) {
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
-            let lost = if self.wire.takes_packets(exit) {
-                devices.arrive(&mut self.batch, &mut self.pool)
+            let lost = if self.wire.is_raw(port) {
+                devices.dispatch_all(&mut self.batch, &mut self.pool)
             } else {
-                devices.arrive_among_others(&mut self.batch, &mut self.pool)
+                devices.dispatch_offloaded(&mut self.batch, &mut self.pool)
             };
             self.count_lost(lost);
             if self.batch.is_empty() {
@@ -246,13 +252,13 @@ impl Lane {
             }
         }
         self.worker.inbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
-        let told = self.wire.relieve(exit, now(), &mut self.out.host, &mut self.pool);
-        self.count_told(told, DropReason::InQueueStands);
+        let told = self.wire.signal_congestion(port, now(), &mut self.out.host, &mut self.pool);
+        self.count_signalled(told, DropReason::InQueueStands);
         self.deliver();
     }
 
     /// Counts a packet that was dropped to tell its sender.
-    fn count_told(&self, told: Option<Told>, reason: DropReason) {
+    fn count_signalled(&self, told: Option<Told>, reason: DropReason) {
         match told {
             Some(Told::ByShortening | Told::ByLoss) => self.worker.drops().add(reason, 1),
             Some(Told::ByMark) | None => {}
@@ -284,8 +290,8 @@ impl Lane {
     /// What is on its way to or from devices goes on; whether there was anything. It does not wait for ports that have no room.
     pub(crate) fn drain(&mut self) -> bool {
         let Some(devices) = &mut self.devices else { return false };
-        devices.look(&mut self.pool);
-        let had_some = devices.has_some();
+        devices.refresh_devices(&mut self.pool);
+        let had_some = devices.has_pending();
         let (_full, lost) = devices.retry(&mut self.pool);
         self.count_lost(lost);
         self.inbound_from_devices();
@@ -300,7 +306,7 @@ impl Lane {
 
     /// Lets go what waited, if there is news. Who publishes news looks at the count afterwards, and here it is the other way round: one
     /// of both sees the other's, so that nothing waits for longer than it must.
-    fn attend_to_waiting(&mut self) {
+    fn retry_waiting(&mut self) {
         let before = self.worker.waiting();
         if before == 0 {
             return;
@@ -313,12 +319,12 @@ impl Lane {
     }
 
     /// Counts what was lost on its way in, and lets go of deleted states' keys and of fragments whose others never came, also where no traffic would.
-    fn forget(&mut self) {
+    fn run_periodic(&mut self) {
         let now = now();
-        if now.since(self.forgot) < FORGET {
+        if now.since(self.last_periodic) < PERIOD {
             return;
         }
-        self.forgot = now;
+        self.last_periodic = now;
         self.worker.drops().add(DropReason::InPortFull, self.wire.lost());
         self.worker.drops().add(DropReason::OutPortFull, self.host.overflowed());
         self.worker.refresh();
@@ -327,8 +333,8 @@ impl Lane {
     }
 
     /// Fills the batch from a wire port; whether anything came.
-    fn receive(&mut self, exit: usize) -> bool {
-        match self.wire.receive(exit, &mut self.pool, &mut self.batch) {
+    fn receive(&mut self, port: usize) -> bool {
+        match self.wire.receive(port, &mut self.pool, &mut self.batch) {
             Ok(count) => count > 0,
             Err(error) => {
                 tracing::warn!(%error, "a wire port failed");
@@ -357,15 +363,15 @@ impl Lane {
     fn hand_over(&mut self) {
         let lost = match &mut self.devices {
             Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
-            None => Lost::all(&mut self.out.handed, &mut self.pool),
+            None => LostPackets::without_device(&mut self.out.handed, &mut self.pool),
         };
         self.count_lost(lost);
     }
 
-    fn count_lost(&self, Lost { full, nowhere }: Lost) {
+    fn count_lost(&self, LostPackets { no_room, no_device }: LostPackets) {
         let drops = self.worker.drops();
-        drops.add(DropReason::PortFull, full);
-        drops.add(DropReason::PortRefused, nowhere);
+        drops.add(DropReason::PortFull, no_room);
+        drops.add(DropReason::PortRefused, no_device);
     }
 
     fn count(&mut self, refused: &Refused) {
@@ -384,8 +390,8 @@ fn now() -> Moment {
 }
 
 /// The poll token of a wire port; 0 is the host's.
-fn token(exit: usize) -> u8 {
-    u8::try_from(exit + 1).unwrap_or(u8::MAX)
+fn token(port: usize) -> u8 {
+    u8::try_from(port + 1).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]

@@ -32,10 +32,10 @@ impl Site {
         let (questions, asked) = mpsc::sync_channel(8);
         let (told, news) = mpsc::channel();
         let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };
-        let express = Express::new(Box::new(Framed::new(*near_device)), OWN, guide);
+        let af_xdp = Express::new(Box::new(Framed::new(*near_device)), OWN, guide);
         let wires = Wire::new(near_wire, Box::new(Memory::pair(1).0), Vec::new());
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
-        let wires = wires.with_express(express);
+        let wires = wires.with_express(af_xdp);
         let lane = Lane::new(near_host, wires, left.worker, events).unwrap();
         Self { lane, host, wire, device, asked, told, right, pool: Pool::new() }
     }

@@ -8,77 +8,77 @@ use uxfrm_packet::{
 };
 
 use super::{
-    InlineLane, nested,
-    router::{Claim, claim, claim_on_wire, take_hop, train},
+    InlineLane, nested_gso,
+    router::{PacketClass, classify, classify_on_wire, decrement_ttl, into_gso_burst},
 };
 
 impl InlineLane {
     /// Keeps of a batch from the protected port what is to be forwarded, one hop less.
-    pub(super) fn admit(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        let mut batch = std::mem::replace(&mut self.batch, kept);
+    pub(super) fn filter_protected(&mut self) {
+        let spare = std::mem::take(&mut self.spare);
+        let mut batch = std::mem::replace(&mut self.batch, spare);
         for mut packet in batch.drain() {
-            let Some(ip) = self.checked(&packet) else {
-                self.discard(packet, DropReason::ForwardMalformed);
+            let Some(ip) = self.parse_checked(&packet) else {
+                self.drop_packet(packet, DropReason::ForwardMalformed);
                 continue;
             };
-            match claim(&ip, &self.worker.settings().addresses) {
-                Claim::Host | Claim::Protected => self.pool.give(packet),
-                Claim::Martian => self.discard(packet, DropReason::ForwardMalformed),
-                Claim::Passing if ip.ttl <= 1 => self.expire(packet, &ip),
-                Claim::Passing => {
-                    take_hop(&mut packet);
-                    if nested::is_nested(&packet, &ip) {
-                        self.cut_nested(packet, DropReason::ForwardMalformed);
+            match classify(&ip, &self.worker.settings().addresses) {
+                PacketClass::Host | PacketClass::Esp => self.pool.give(packet),
+                PacketClass::Martian => self.drop_packet(packet, DropReason::ForwardMalformed),
+                PacketClass::Forward if ip.ttl <= 1 => self.reject_expired(packet, &ip),
+                PacketClass::Forward => {
+                    decrement_ttl(&mut packet);
+                    if nested_gso::is_nested(&packet, &ip) {
+                        self.segment_nested(packet, DropReason::ForwardMalformed);
                     } else {
                         self.batch.push(packet);
                     }
                 }
             }
         }
-        self.kept = batch;
+        self.spare = batch;
     }
 
     /// Keeps of a batch from the wire what is ESP for the gateway or passes, in single packets and trains, with checksums.
-    pub(super) fn admit_from_wire(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        let mut batch = std::mem::replace(&mut self.batch, kept);
+    pub(super) fn filter_wire(&mut self) {
+        let spare = std::mem::take(&mut self.spare);
+        let mut batch = std::mem::replace(&mut self.batch, spare);
         for packet in batch.drain() {
             let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-                self.discard(packet, DropReason::InMalformed);
+                self.drop_packet(packet, DropReason::InMalformed);
                 continue;
             };
             let settings = self.worker.settings();
             let (own, ports) = (&settings.addresses, &settings.encap_ports);
-            match claim_on_wire(&ip, packet.bytes(), own, ports) {
-                Claim::Host => self.pool.give(packet),
-                Claim::Martian => self.discard(packet, DropReason::ForwardMalformed),
-                Claim::Protected | Claim::Passing if packet.segments == Segments::One => {
-                    self.admit_one(packet);
+            match classify_on_wire(&ip, packet.bytes(), own, ports) {
+                PacketClass::Host => self.pool.give(packet),
+                PacketClass::Martian => self.drop_packet(packet, DropReason::ForwardMalformed),
+                PacketClass::Esp | PacketClass::Forward if packet.segments == Segments::One => {
+                    self.push_single(packet);
                 }
-                Claim::Protected => match train(packet, &ip) {
-                    Ok(train) => self.admit_train(train),
-                    Err(packet) => self.cut(packet),
+                PacketClass::Esp => match into_gso_burst(packet, &ip) {
+                    Ok(train) => self.push_gso_burst(train),
+                    Err(packet) => self.segment(packet),
                 },
-                Claim::Passing if nested::is_nested(&packet, &ip) => {
-                    self.cut_nested(packet, DropReason::InMalformed);
+                PacketClass::Forward if nested_gso::is_nested(&packet, &ip) => {
+                    self.segment_nested(packet, DropReason::InMalformed);
                 }
-                Claim::Passing => self.cut(packet),
+                PacketClass::Forward => self.segment(packet),
             }
         }
-        self.kept = batch;
+        self.spare = batch;
     }
 
-    fn admit_one(&mut self, mut packet: PacketBuf) {
+    fn push_single(&mut self, mut packet: PacketBuf) {
         match checksum::complete(&mut packet) {
             Ok(()) => self.batch.push(packet),
-            Err(_outside) => self.discard(packet, DropReason::InMalformed),
+            Err(_outside) => self.drop_packet(packet, DropReason::InMalformed),
         }
     }
 
     /// Takes the IKE messages out of a train first: a device joins datagrams of a flow whatever they are, and the host's stack has been kept from
     /// all of these, as the first one is ESP.
-    fn admit_train(&mut self, mut train: PacketBuf) {
+    fn push_gso_burst(&mut self, mut train: PacketBuf) {
         let port = train.udp.map(|path| path.local.port());
         let daemons = self.ports.daemons.iter().find(|daemons| Some(daemons.port) == port);
         match daemons {
@@ -88,9 +88,9 @@ impl InlineLane {
     }
 
     /// Takes a super-packet apart: the policies are asked about packets.
-    fn cut(&mut self, packet: PacketBuf) {
+    fn segment(&mut self, packet: PacketBuf) {
         let Ok(plan) = SegmentPlan::new(&packet) else {
-            return self.cut_nested(packet, DropReason::InMalformed);
+            return self.segment_nested(packet, DropReason::InMalformed);
         };
         for k in 0..plan.count() {
             let mut piece = self.pool.take(SizeClass::holding(plan.len(k)));
@@ -98,22 +98,22 @@ impl InlineLane {
             if room.and_then(|room| plan.write(k, packet.bytes(), room)).is_some() {
                 self.batch.push(piece);
             } else {
-                self.discard(piece, DropReason::InMalformed);
+                self.drop_packet(piece, DropReason::InMalformed);
             }
         }
         self.pool.give(packet);
     }
 
     /// Takes a super-packet of a tunnel apart, or drops what is no such thing.
-    fn cut_nested(&mut self, packet: PacketBuf, reason: DropReason) {
-        match nested::cut(packet, &mut self.pool) {
+    fn segment_nested(&mut self, packet: PacketBuf, reason: DropReason) {
+        match nested_gso::segment(packet, &mut self.pool) {
             Ok(pieces) => pieces.into_iter().for_each(|piece| self.batch.push(piece)),
-            Err(packet) => self.discard(packet, reason),
+            Err(packet) => self.drop_packet(packet, reason),
         }
     }
 
     /// A packet's header, if a router may go by it.
-    fn checked(&self, packet: &PacketBuf) -> Option<IpPacket> {
+    fn parse_checked(&self, packet: &PacketBuf) -> Option<IpPacket> {
         let bytes = packet.bytes();
         let ip = IpPacket::parse(bytes).ok()?;
         let is_right = match ip.version {

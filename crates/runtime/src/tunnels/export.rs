@@ -37,7 +37,7 @@ pub struct PortrayedInterface {
 
 /// Identifications that a loop may use up between its portrait and its end: its successor begins behind them, in 16 bits as well
 /// as in 32, so that no two packets' fragments are taken for one packet's.
-const AHEAD: u32 = 0x8000_8000;
+const IDENT_HEADROOM: u32 = 0x8000_8000;
 
 impl TunnelLane {
     /// A loop that has yet to start goes on with another's tunnels.
@@ -50,11 +50,11 @@ impl TunnelLane {
         interfaces: Vec<(Interface, Option<Narrow>)>,
         ident: u32,
     ) -> Result<(), Error> {
-        self.ident = ident.wrapping_add(AHEAD);
+        self.ident = ident.wrapping_add(IDENT_HEADROOM);
         for (interface, narrow) in interfaces {
             self.change(Change::Open(interface))?;
-            if let Some((narrow, side)) = narrow.zip(self.interfaces.last_mut()) {
-                side.remember(narrow);
+            if let Some((narrow, tunnel_port)) = narrow.zip(self.interfaces.last_mut()) {
+                tunnel_port.restore_pmtu(narrow);
             }
         }
         (self.tunnels, self.ports) = (tunnels, ports);
@@ -63,15 +63,17 @@ impl TunnelLane {
 
     pub(super) fn portray(&self) -> io::Result<Portrait> {
         let mut portrait = Portrait { ident: self.ident, ..Portrait::default() };
-        for side in self.interfaces.iter().filter(|side| !side.interface.counts.is_gone()) {
-            if let Some(tun) = copy(side.interface.port.as_ref())? {
-                let (route, narrow) = side.portray();
+        for tunnel_port in
+            self.interfaces.iter().filter(|tunnel_port| !tunnel_port.interface.counts.is_gone())
+        {
+            if let Some(tun) = copy(tunnel_port.interface.port.as_ref())? {
+                let (route, narrow) = tunnel_port.portray();
                 portrait.interfaces.push(PortrayedInterface { tun, route, narrow });
             }
         }
-        for ear in &self.incoming {
-            let copy = copy(ear.incoming.port.as_ref())?;
-            portrait.incoming.extend(copy.map(|socket| (ear.incoming.source, socket)));
+        for receive_socket in &self.incoming {
+            let copy = copy(receive_socket.incoming.port.as_ref())?;
+            portrait.incoming.extend(copy.map(|socket| (receive_socket.incoming.source, socket)));
         }
         for (port, _) in &self.errors {
             portrait.errors.extend(copy(port.as_ref())?);

@@ -94,11 +94,11 @@ pub struct Guide {
 
 /// What a lane knows.
 #[derive(Debug)]
-pub(crate) struct Ways {
+pub(crate) struct NextHops {
     guide: Guide,
-    ways: HashMap<IpAddr, Entry>,
+    routes: HashMap<IpAddr, Entry>,
     hops: Vec<Hop>,
-    places: HashMap<NextHop, usize>,
+    hop_index: HashMap<NextHop, usize>,
     macs: [MacAddr; 2],
     /// Of the routes: what was told before it is asked for again.
     generation: u32,
@@ -108,28 +108,28 @@ pub(crate) struct Ways {
     latest: Option<(IpAddr, Entry)>,
     asked: bool,
     /// When a way was doubted.
-    doubted: Moment,
+    rechecked: Moment,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     generation: u32,
-    known: Known,
+    state: RouteState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Known {
-    Asked(Moment),
-    By { hop: usize, mtu: u16, source: Option<IpAddr> },
+enum RouteState {
+    Pending(Moment),
+    Via { hop: usize, mtu: u16, source: Option<IpAddr> },
     Local,
-    Nowhere,
+    NoRoute,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Hop {
     to: NextHop,
     header: EthernetHeader,
-    standing: HopStanding,
+    state: HopState,
     /// When it was asked for.
     asked: Moment,
     /// How often it was asked for since its address was known.
@@ -139,74 +139,74 @@ struct Hop {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HopStanding {
+enum HopState {
     Known,
-    /// Known, and to be told of at its next use.
+    /// Usable, and its next use is reported to the resolver.
     Stale,
-    Sought(Moment),
-    Gone(Moment),
-    /// Nobody seeks it: to be asked for at its next use.
-    Forgotten,
+    Resolving(Moment),
+    Failed(Moment),
+    /// Nobody resolves it: its next use requests it.
+    Unknown,
 }
 
 /// What a lane can do with a packet to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum HopLookup {
     /// Send it.
-    By { side: Side, header: EthernetHeader, mtu: u16 },
+    Send { side: Side, header: EthernetHeader, mtu: u16 },
     /// Keep it: the answer is on its way.
-    Asked,
+    Pending,
     /// It is for the host.
     Local,
-    /// No route.
-    Nowhere,
+    /// There is no route, or one by another device.
+    NoRoute,
     /// The neighbour does not answer.
-    Gone,
+    Unreachable,
 }
 
 /// Destinations that are known at the most.
-const MOST: usize = 1 << 16;
+const MAX_DESTINATIONS: usize = 1 << 16;
 
 /// How long a question is open before it is asked again, and a neighbour that does not answer is left in peace.
-const PATIENCE: u64 = 1_000_000_000;
+const RETRY_AFTER: u64 = 1_000_000_000;
 
 /// How long the second question for a neighbour comes after the first at the least, if the kernel forgets it in between. Each later one takes twice as long,
-/// up to [`PATIENCE`].
-const PAUSE: u64 = 10_000_000;
+/// up to [`RETRY_AFTER`].
+const MIN_BACKOFF: u64 = 10_000_000;
 
 /// How often a way may be doubted, whichever it is: 100 ms.
-const DOUBT: u64 = 100_000_000;
+const RECHECK_INTERVAL: u64 = 100_000_000;
 
-impl Ways {
+impl NextHops {
     /// Nothing is known yet; `macs` are the addresses of the protected port and of the wire's.
     pub(crate) fn new(guide: Guide, macs: [MacAddr; 2]) -> Self {
         Self {
             guide,
-            ways: HashMap::new(),
+            routes: HashMap::new(),
             hops: Vec::new(),
-            places: HashMap::new(),
+            hop_index: HashMap::new(),
             macs,
             generation: 0,
             links: 0,
             latest: None,
             asked: false,
-            doubted: Moment(0),
+            rechecked: Moment(0),
         }
     }
 
     /// Takes in all news; whether there were any.
-    pub(crate) fn hear(&mut self, now: Moment) -> bool {
-        let mut heard = false;
+    pub(crate) fn apply_updates(&mut self, now: Moment) -> bool {
+        let mut changed = false;
         while let Ok(news) = self.guide.news.try_recv() {
-            heard = true;
+            changed = true;
             self.latest = None;
             match news {
-                News::Way(destination, answer) => self.learn(destination, answer, now),
+                News::Way(destination, answer) => self.set_route(destination, answer, now),
                 News::Expected(destination, answer) => {
-                    self.expect(destination, now);
-                    self.learn(destination, answer, now);
+                    self.insert_pending(destination, now);
+                    self.set_route(destination, answer, now);
                 }
-                News::Neighbour(hop, standing) => self.meet(hop, standing, now),
+                News::Neighbour(hop, standing) => self.set_neighbour(hop, standing, now),
                 News::Changed => self.generation = self.generation.wrapping_add(1),
                 News::Links => {
                     self.generation = self.generation.wrapping_add(1);
@@ -214,34 +214,34 @@ impl Ways {
                 }
             }
         }
-        heard
+        changed
     }
 
     /// What to do with a packet to `destination`; asks where that is not known, or not for sure.
     #[inline]
-    pub(crate) fn to(&mut self, destination: IpAddr, now: Moment) -> Way {
+    pub(crate) fn lookup(&mut self, destination: IpAddr, now: Moment) -> HopLookup {
         if let Some((address, entry)) = self.latest
             && address == destination
-            && let Known::By { hop, mtu, .. } = entry.known
-            && let Some(Hop { standing: HopStanding::Known, header, to, .. }) = self.hops.get(hop)
+            && let RouteState::Via { hop, mtu, .. } = entry.state
+            && let Some(Hop { state: HopState::Known, header, to, .. }) = self.hops.get(hop)
         {
-            return Way::By { side: to.side, header: *header, mtu };
+            return HopLookup::Send { side: to.side, header: *header, mtu };
         }
-        self.find(destination, now)
+        self.lookup_slow(destination, now)
     }
 
     /// Asks again what a way takes, as somebody thinks that it is more.
     #[cold]
-    pub(crate) fn doubt(&mut self, destination: IpAddr, now: Moment) {
-        if now.0.saturating_sub(self.doubted.0) >= DOUBT {
-            self.doubted = now;
-            self.ask(Question::Way(destination));
+    pub(crate) fn recheck(&mut self, destination: IpAddr, now: Moment) {
+        if now.0.saturating_sub(self.rechecked.0) >= RECHECK_INTERVAL {
+            self.rechecked = now;
+            self.request(Question::Way(destination));
         }
     }
 
     /// The host's address for an answer to `sender` about a packet to `destination`: that of the protected side, as far as it is known, since
     /// policies name the networks there. What is not known is asked for.
-    pub(crate) fn source(
+    pub(crate) fn source_address(
         &mut self,
         sender: IpAddr,
         destination: IpAddr,
@@ -249,13 +249,18 @@ impl Ways {
     ) -> Option<IpAddr> {
         let mut found = None;
         for end in [sender, destination] {
-            let side = match self.find(end, now) {
-                Way::By { side, .. } => Some(side),
-                Way::Asked | Way::Local | Way::Nowhere | Way::Gone => None,
+            let side = match self.lookup_slow(end, now) {
+                HopLookup::Send { side, .. } => Some(side),
+                HopLookup::Pending
+                | HopLookup::Local
+                | HopLookup::NoRoute
+                | HopLookup::Unreachable => None,
             };
-            let source = match self.ways.get(&end).map(|entry| entry.known) {
-                Some(Known::By { source, .. }) => source,
-                Some(Known::Asked(_) | Known::Local | Known::Nowhere) | None => None,
+            let source = match self.routes.get(&end).map(|entry| entry.state) {
+                Some(RouteState::Via { source, .. }) => source,
+                Some(RouteState::Pending(_) | RouteState::Local | RouteState::NoRoute) | None => {
+                    None
+                }
             };
             if side == Some(Side::Protected) && source.is_some() {
                 return source;
@@ -267,136 +272,142 @@ impl Ways {
 
     /// Wakes who answers, if anything was asked since the last time.
     #[inline]
-    pub(crate) fn send(&mut self) {
+    pub(crate) fn wake_resolver(&mut self) {
         if std::mem::take(&mut self.asked) {
             self.guide.waker.wake();
         }
     }
 
     #[inline(never)]
-    fn find(&mut self, destination: IpAddr, now: Moment) -> Way {
-        let Some(entry) = self.ways.get_mut(&destination) else {
-            self.expect(destination, now);
-            self.ask(Question::Way(destination));
-            return Way::Asked;
+    fn lookup_slow(&mut self, destination: IpAddr, now: Moment) -> HopLookup {
+        let Some(entry) = self.routes.get_mut(&destination) else {
+            self.insert_pending(destination, now);
+            self.request(Question::Way(destination));
+            return HopLookup::Pending;
         };
         let is_old = entry.generation != self.generation;
-        let is_late = matches!(entry.known, Known::Asked(since) if now.0 - since.0 > PATIENCE);
+        let is_late =
+            matches!(entry.state, RouteState::Pending(since) if now.0 - since.0 > RETRY_AFTER);
         // What led nowhere is waited for, as nothing is lost by that.
-        if is_late || (is_old && matches!(entry.known, Known::Nowhere)) {
-            entry.known = Known::Asked(now);
+        if is_late || (is_old && matches!(entry.state, RouteState::NoRoute)) {
+            entry.state = RouteState::Pending(now);
         }
         let entry = *entry;
         if (is_old || is_late)
-            && self.ask(Question::Way(destination))
-            && let Some(asked) = self.ways.get_mut(&destination)
+            && self.request(Question::Way(destination))
+            && let Some(asked) = self.routes.get_mut(&destination)
         {
             asked.generation = self.generation;
         }
-        match entry.known {
-            Known::Asked(_) => Way::Asked,
-            Known::Local => Way::Local,
-            Known::Nowhere => Way::Nowhere,
-            Known::By { hop, mtu, .. } => {
+        match entry.state {
+            RouteState::Pending(_) => HopLookup::Pending,
+            RouteState::Local => HopLookup::Local,
+            RouteState::NoRoute => HopLookup::NoRoute,
+            RouteState::Via { hop, mtu, .. } => {
                 self.latest = Some((destination, entry));
-                self.by(hop, mtu, now)
+                self.via(hop, mtu, now)
             }
         }
     }
 
-    fn by(&mut self, place: usize, mtu: u16, now: Moment) -> Way {
+    fn via(&mut self, index: usize, mtu: u16, now: Moment) -> HopLookup {
         // Places are of this table, which is only emptied together with the ways.
-        let Some(hop) = self.hops.get_mut(place) else { return Way::Nowhere };
+        let Some(hop) = self.hops.get_mut(index) else { return HopLookup::NoRoute };
         let to = hop.to;
-        let ready = Way::By { side: to.side, header: hop.header, mtu };
-        match hop.standing {
-            HopStanding::Known => ready,
-            HopStanding::Stale => {
-                hop.standing = HopStanding::Known;
-                self.ask(Question::Use(to));
+        let ready = HopLookup::Send { side: to.side, header: hop.header, mtu };
+        match hop.state {
+            HopState::Known => ready,
+            HopState::Stale => {
+                hop.state = HopState::Known;
+                self.request(Question::Use(to));
                 ready
             }
-            HopStanding::Sought(since) if now.0 - since.0 <= PATIENCE => Way::Asked,
-            HopStanding::Gone(since)
-                if now.0 - since.0 <= PATIENCE && hop.is_silent(self.links) =>
+            HopState::Resolving(since) if now.0 - since.0 <= RETRY_AFTER => HopLookup::Pending,
+            HopState::Failed(since)
+                if now.0 - since.0 <= RETRY_AFTER && hop.is_unreachable(self.links) =>
             {
-                Way::Gone
+                HopLookup::Unreachable
             }
-            HopStanding::Gone(_) | HopStanding::Forgotten if now.0 - hop.asked.0 < hop.pause() => {
-                Way::Asked
+            HopState::Failed(_) | HopState::Unknown if now.0 - hop.asked.0 < hop.backoff() => {
+                HopLookup::Pending
             }
-            HopStanding::Sought(_) | HopStanding::Gone(_) | HopStanding::Forgotten => {
-                hop.seek(now, self.links);
-                self.ask(Question::Use(to));
-                Way::Asked
+            HopState::Resolving(_) | HopState::Failed(_) | HopState::Unknown => {
+                hop.start_resolving(now, self.links);
+                self.request(Question::Use(to));
+                HopLookup::Pending
             }
         }
     }
 
     /// An answer about it is to come.
-    fn expect(&mut self, destination: IpAddr, now: Moment) {
-        self.make_room();
-        let entry = Entry { generation: self.generation, known: Known::Asked(now) };
-        self.ways.insert(destination, entry);
+    fn insert_pending(&mut self, destination: IpAddr, now: Moment) {
+        self.evict_all_if_full();
+        let entry = Entry { generation: self.generation, state: RouteState::Pending(now) };
+        self.routes.insert(destination, entry);
     }
 
-    fn learn(&mut self, destination: IpAddr, answer: Answer, now: Moment) {
-        let known = match answer {
-            Answer::Local => Known::Local,
-            Answer::Nowhere => Known::Nowhere,
-            Answer::By { hop, mtu, source } => Known::By { hop: self.place(hop, now), mtu, source },
+    fn set_route(&mut self, destination: IpAddr, answer: Answer, now: Moment) {
+        let state = match answer {
+            Answer::Local => RouteState::Local,
+            Answer::Nowhere => RouteState::NoRoute,
+            Answer::By { hop, mtu, source } => {
+                RouteState::Via { hop: self.index_of(hop, now), mtu, source }
+            }
         };
         // Nobody waits for what was forgotten meanwhile.
-        if let Some(entry) = self.ways.get_mut(&destination) {
-            entry.known = known;
+        if let Some(entry) = self.routes.get_mut(&destination) {
+            entry.state = state;
         }
     }
 
-    fn meet(&mut self, hop: NextHop, standing: Standing, now: Moment) {
-        let Some(place) = self.places.get(&hop) else { return };
-        let hop = &mut self.hops[*place];
-        let (mac, standing) = match standing {
-            Standing::Known(mac) => (Some(mac), HopStanding::Known),
-            Standing::Stale(mac) => (Some(mac), HopStanding::Stale),
-            Standing::Sought => (None, HopStanding::Sought(now)),
-            Standing::Gone => (None, HopStanding::Gone(now)),
-            Standing::Forgotten => (None, HopStanding::Forgotten),
+    fn set_neighbour(&mut self, hop: NextHop, standing: Standing, now: Moment) {
+        let Some(index) = self.hop_index.get(&hop) else { return };
+        let hop = &mut self.hops[*index];
+        let (mac, state) = match standing {
+            Standing::Known(mac) => (Some(mac), HopState::Known),
+            Standing::Stale(mac) => (Some(mac), HopState::Stale),
+            Standing::Sought => (None, HopState::Resolving(now)),
+            Standing::Gone => (None, HopState::Failed(now)),
+            Standing::Forgotten => (None, HopState::Unknown),
         };
         if let Some(mac) = mac {
             hop.header.destination = mac;
             hop.unanswered = 0;
         }
-        hop.standing = standing;
+        hop.state = state;
     }
 
     /// The place of a next hop, a new one if need be: not known yet, and asked for together with the way.
-    fn place(&mut self, to: NextHop, now: Moment) -> usize {
-        let Self { hops, places, macs, links, .. } = self;
-        *places.entry(to).or_insert_with(|| {
+    fn index_of(&mut self, to: NextHop, now: Moment) -> usize {
+        let Self { hops, hop_index, macs, links, .. } = self;
+        *hop_index.entry(to).or_insert_with(|| {
             let version = if to.address.is_ipv4() { Version::V4 } else { Version::V6 };
             let source = match to.side {
                 Side::Protected => macs[0],
                 Side::Wire => macs[1],
             };
-            let header =
-                EthernetHeader { destination: MacAddr([0; 6]), source, ether_type: of(version) };
-            let standing = HopStanding::Sought(now);
-            hops.push(Hop { to, header, standing, asked: now, unanswered: 1, links: *links });
+            let header = EthernetHeader {
+                destination: MacAddr([0; 6]),
+                source,
+                ether_type: ether_type(version),
+            };
+            let state = HopState::Resolving(now);
+            hops.push(Hop { to, header, state, asked: now, unanswered: 1, links: *links });
             hops.len() - 1
         })
     }
 
-    fn make_room(&mut self) {
-        if self.ways.len() >= MOST {
-            self.ways.clear();
+    fn evict_all_if_full(&mut self) {
+        if self.routes.len() >= MAX_DESTINATIONS {
+            self.routes.clear();
             self.hops.clear();
-            self.places.clear();
+            self.hop_index.clear();
             self.latest = None;
         }
     }
 
     /// Whether there was room for the question: without, it is lost, and to be asked again, at the latest when its patience is over.
-    fn ask(&mut self, question: Question) -> bool {
+    fn request(&mut self, question: Question) -> bool {
         self.asked = true;
         self.guide.questions.try_send(question).is_ok()
     }
@@ -404,30 +415,30 @@ impl Ways {
 
 impl Hop {
     /// It is asked for now. The kernel begins anew only where it does not seek it already.
-    const fn seek(&mut self, now: Moment, links: u32) {
-        if !matches!(self.standing, HopStanding::Sought(_)) {
+    const fn start_resolving(&mut self, now: Moment, links: u32) {
+        if !matches!(self.state, HopState::Resolving(_)) {
             self.links = links;
         }
-        self.standing = HopStanding::Sought(now);
+        self.state = HopState::Resolving(now);
         self.asked = now;
         self.unanswered = self.unanswered.saturating_add(1);
     }
 
     /// Whether it was asked for by the links of now, and did not answer. One that was there until now may be elsewhere, where nobody has sought it yet.
-    const fn is_silent(&self, links: u32) -> bool {
+    const fn is_unreachable(&self, links: u32) -> bool {
         self.unanswered > 0 && self.links == links
     }
 
     /// How long after the latest question for it the next one may come.
-    fn pause(&self) -> u64 {
+    fn backoff(&self) -> u64 {
         match self.unanswered {
             0 => 0,
-            count => (PAUSE << (count - 1).min(16)).min(PATIENCE),
+            count => (MIN_BACKOFF << (count - 1).min(16)).min(RETRY_AFTER),
         }
     }
 }
 
-const fn of(version: Version) -> EtherType {
+const fn ether_type(version: Version) -> EtherType {
     match version {
         Version::V4 => EtherType::IPV4,
         Version::V6 => EtherType::IPV6,

@@ -149,13 +149,13 @@ pub struct Running {
 
 /// A lane whose thread has ended, and why if not because it was told to.
 struct Ended {
-    lane: Box<dyn Turns>,
+    event_loop: Box<dyn Turns>,
     outcome: Result<(), Error>,
 }
 
 /// A lane that was halted or has yet to start, with all that it has. Dropping it ends the lane.
 pub struct Halted {
-    lane: Box<dyn Turns>,
+    event_loop: Box<dyn Turns>,
     name: String,
     cpu: Option<usize>,
 }
@@ -163,25 +163,25 @@ pub struct Halted {
 impl Halted {
     /// One that has yet to start.
     #[must_use]
-    pub fn new(lane: impl Turns, name: String) -> Self {
-        Self { lane: Box::new(lane), name, cpu: None }
+    pub fn new(event_loop: impl Turns, name: String) -> Self {
+        Self { event_loop: Box::new(event_loop), name, cpu: None }
     }
 
     /// One turn with what is on its way to or from a device, and with nothing of ports; on the calling thread. Whether there was
     /// anything.
     pub fn drain(&mut self) -> bool {
-        self.lane.drain()
+        self.event_loop.drain()
     }
 
     /// Leaves to another process what that needs to go on in its place: nothing of it is to be drained any more.
     pub fn lay_down(&mut self) {
-        self.lane.lay_down();
+        self.event_loop.lay_down();
     }
 
     /// Copies of the packets that wait there for states.
     #[must_use]
     pub fn portray_waiting(&self) -> Vec<WaitingPacket> {
-        self.lane.portray_waiting()
+        self.event_loop.portray_waiting()
     }
 
     /// Starts it again.
@@ -189,7 +189,7 @@ impl Halted {
     /// # Errors
     /// When the thread can't be started.
     pub fn resume(self) -> io::Result<Running> {
-        Running::start_boxed(self.lane, self.name, self.cpu)
+        Running::start_boxed(self.event_loop, self.name, self.cpu)
     }
 }
 
@@ -200,22 +200,26 @@ impl std::fmt::Debug for Halted {
 }
 
 impl Running {
-    /// Starts `lane` on a thread of its own, on `cpu` only if one is given. A CPU that can't be had is said and done without.
+    /// Starts `event_loop` on a thread of its own, on `cpu` only if one is given. A CPU that can't be had is said and done without.
     ///
     /// # Errors
     /// When the thread can't be started.
-    pub fn start(lane: impl Turns, name: String, cpu: Option<usize>) -> io::Result<Self> {
-        Self::start_boxed(Box::new(lane), name, cpu)
+    pub fn start(event_loop: impl Turns, name: String, cpu: Option<usize>) -> io::Result<Self> {
+        Self::start_boxed(Box::new(event_loop), name, cpu)
     }
 
     /// The same, whatever kind of lane it is.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub fn start_boxed(lane: Box<dyn Turns>, name: String, cpu: Option<usize>) -> io::Result<Self> {
+    pub fn start_boxed(
+        event_loop: Box<dyn Turns>,
+        name: String,
+        cpu: Option<usize>,
+    ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let waker = lane.waker();
-        let waiting = lane.waiting();
+        let waker = event_loop.waker();
+        let waiting = event_loop.waiting();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
             if let Some(Err(error)) = cpu.map(affinity::pin) {
@@ -225,7 +229,7 @@ impl Running {
             if let Some(left) = confined.faults() {
                 tracing::debug!("a worker keeps more than it needs: {left}");
             }
-            run(lane, &stopped)
+            run(event_loop, &stopped)
         })?;
         Ok(Self { stop, waker, waiting, name, cpu, thread: Some(thread) })
     }
@@ -263,10 +267,10 @@ impl Running {
     /// # Panics
     /// When the lane did.
     pub fn halt(mut self) -> Result<Option<Halted>, Error> {
-        let Some(Ended { mut lane, outcome }) = self.finish() else { return Ok(None) };
+        let Some(Ended { mut event_loop, outcome }) = self.finish() else { return Ok(None) };
         outcome?;
-        lane.settle();
-        Ok(Some(Halted { lane, name: std::mem::take(&mut self.name), cpu: self.cpu }))
+        event_loop.settle();
+        Ok(Some(Halted { event_loop, name: std::mem::take(&mut self.name), cpu: self.cpu }))
     }
 
     fn finish(&mut self) -> Option<Ended> {
@@ -283,11 +287,11 @@ impl Drop for Running {
     }
 }
 
-fn run(mut lane: Box<dyn Turns>, stop: &AtomicBool) -> Ended {
+fn run(mut event_loop: Box<dyn Turns>, stop: &AtomicBool) -> Ended {
     while !stop.load(Ordering::Relaxed) {
-        if let Err(error) = lane.turn() {
-            return Ended { lane, outcome: Err(error) };
+        if let Err(error) = event_loop.turn() {
+            return Ended { event_loop, outcome: Err(error) };
         }
     }
-    Ended { lane, outcome: Ok(()) }
+    Ended { event_loop, outcome: Ok(()) }
 }

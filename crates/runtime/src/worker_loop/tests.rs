@@ -1,6 +1,6 @@
 //! A lane with a device between its engine and its wire; the other gateway has none and cannot tell.
 
-mod express;
+mod af_xdp;
 mod queues;
 
 use std::{
@@ -215,7 +215,7 @@ fn a_burst_waits_for_room_in_a_device_and_nothing_is_lost() {
 }
 
 fn is_full(lane: &Lane) -> bool {
-    lane.full != Full::default()
+    lane.backpressure != Backpressure::default()
 }
 
 fn count(packet: &PacketBuf) -> usize {

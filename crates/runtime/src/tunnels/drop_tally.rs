@@ -5,12 +5,12 @@ use uxfrm_tunnel::{DropReason, counters::Drops};
 
 /// Counts a drop among all and where it belongs.
 #[derive(Clone, Copy)]
-pub(super) struct Tally<'a> {
+pub(super) struct DropTally<'a> {
     pub(super) all: &'a Drops,
     pub(super) own: &'a Drops,
 }
 
-impl Tally<'_> {
+impl DropTally<'_> {
     pub(super) fn count(self, reason: DropReason) {
         self.add(reason, 1);
     }

@@ -11,91 +11,101 @@ use uxfrm_packet::{
 
 use super::{
     InlineLane,
-    router::{is_link_local, take_hop},
-    trouble::Trouble,
-    waiting::Stage,
+    icmp_error::IcmpError,
+    next_hop_queue::ForwardStage,
+    router::{decrement_ttl, is_link_local},
 };
-use crate::{Side, ways::Way};
+use crate::{Side, next_hops::HopLookup};
 
 impl InlineLane {
     /// A packet that the policies `in` or `fwd` let pass.
     pub(super) fn forward(&mut self, mut packet: PacketBuf) {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
+            return self.drop_packet(packet, DropReason::ForwardMalformed);
         };
         if self.worker.settings().addresses.holds(ip.destination) {
             return self.to_host.push(packet);
         }
         if is_link_local(ip.destination) || is_link_local(ip.source) {
-            return self.discard(packet, DropReason::ForwardNoRoute);
+            return self.drop_packet(packet, DropReason::ForwardNoRoute);
         }
         if ip.ttl <= 1 {
-            return self.expire(packet, &ip);
+            return self.reject_expired(packet, &ip);
         }
-        take_hop(&mut packet);
-        self.send_on(packet, Stage::Checked);
+        decrement_ttl(&mut packet);
+        self.route_packet(packet, ForwardStage::Checked);
     }
 
     /// A packet that the policies `out` let go, protected or not.
-    pub(super) fn leave(&mut self, packet: PacketBuf) {
-        self.send_on(packet, Stage::Leaving);
+    pub(super) fn send_out(&mut self, packet: PacketBuf) {
+        self.route_packet(packet, ForwardStage::Outbound);
     }
 
     /// An ICMP error of ours.
-    pub(super) fn answer(&mut self, packet: PacketBuf) {
-        self.send_on(packet, Stage::Answer);
+    pub(super) fn send_icmp_error(&mut self, packet: PacketBuf) {
+        self.route_packet(packet, ForwardStage::IcmpError);
     }
 
     /// An ICMP error that the policies `out` let go: only if they made something else of it.
-    pub(super) fn leave_protected(&mut self, packet: PacketBuf) {
+    pub(super) fn send_if_protected(&mut self, packet: PacketBuf) {
         let is_plain = IpPacket::parse(packet.bytes())
             .is_ok_and(|ip| matches!(ip.protocol, Protocol::ICMP | Protocol::ICMPV6));
         if is_plain {
-            return self.discard(packet, DropReason::ForwardUnprotected);
+            return self.drop_packet(packet, DropReason::ForwardUnprotected);
         }
-        self.leave(packet);
+        self.send_out(packet);
     }
 
-    /// Sends a packet to where it goes. By the wire only what is [leaving](Stage::Leaving): all else for there goes through the policies
+    /// Sends a packet to where it goes. By the wire only what is [leaving](ForwardStage::Outbound): all else for there goes through the policies
     /// `out` first.
-    fn send_on(&mut self, packet: PacketBuf, stage: Stage) {
+    fn route_packet(&mut self, packet: PacketBuf, stage: ForwardStage) {
         let Some(destination) = destination(&packet) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
+            return self.drop_packet(packet, DropReason::ForwardMalformed);
         };
-        if stage != Stage::Leaving && self.worker.settings().addresses.holds(destination) {
+        if stage != ForwardStage::Outbound && self.worker.settings().addresses.holds(destination) {
             return self.to_host.push(packet);
         }
-        match (self.ways.to(destination, self.now), stage) {
-            (Way::By { side, header, mtu }, Stage::Leaving)
-            | (Way::By { side: side @ Side::Protected, header, mtu }, _) => {
+        match (self.next_hops.lookup(destination, self.now), stage) {
+            (HopLookup::Send { side, header, mtu }, ForwardStage::Outbound)
+            | (HopLookup::Send { side: side @ Side::Protected, header, mtu }, _) => {
                 self.queue(side, header, mtu, packet);
             }
-            (Way::By { side: Side::Wire, .. }, Stage::Checked) => self.again.push(packet),
-            (Way::By { side: Side::Wire, .. }, Stage::Answer) => self.answers.push(packet),
-            (Way::Asked, _) => self.hold(packet, destination, stage),
-            // What is for the host itself was one to be forwarded when it came: the host has a new address, and its neighbours are told soon.
-            (Way::Local | Way::Nowhere, _) => {
-                self.give_up(packet, stage, Trouble::NoRoute, DropReason::ForwardNoRoute);
+            (HopLookup::Send { side: Side::Wire, .. }, ForwardStage::Checked) => {
+                self.requeued.push(packet)
             }
-            (Way::Gone, _) => {
+            (HopLookup::Send { side: Side::Wire, .. }, ForwardStage::IcmpError) => {
+                self.icmp_errors.push(packet)
+            }
+            (HopLookup::Pending, _) => self.queue_for_next_hop(packet, destination, stage),
+            // What is for the host itself was one to be forwarded when it came: the host has a new address, and its neighbours are told soon.
+            (HopLookup::Local | HopLookup::NoRoute, _) => {
+                self.drop_unroutable(packet, stage, IcmpError::NoRoute, DropReason::ForwardNoRoute);
+            }
+            (HopLookup::Unreachable, _) => {
                 let reason = DropReason::ForwardNoNeighbour;
-                self.give_up(packet, stage, Trouble::NoNeighbour, reason);
+                self.drop_unroutable(packet, stage, IcmpError::NoNeighbour, reason);
             }
         }
     }
 
     /// Drops a packet that has no way. Nobody is told of an ICMP error (RFC 1122 §3.2.2).
-    fn give_up(&mut self, packet: PacketBuf, stage: Stage, trouble: Trouble, reason: DropReason) {
+    fn drop_unroutable(
+        &mut self,
+        packet: PacketBuf,
+        stage: ForwardStage,
+        error: IcmpError,
+        reason: DropReason,
+    ) {
         match stage {
-            Stage::Checked | Stage::Leaving => self.refuse(packet, trouble, reason),
-            Stage::Answer => self.discard(packet, reason),
+            ForwardStage::Checked | ForwardStage::Outbound => self.reject(packet, error, reason),
+            ForwardStage::IcmpError => self.drop_packet(packet, reason),
         }
     }
 
     /// Puts a packet among the frames of a port, in fragments where it has to be.
     #[inline]
     fn queue(&mut self, side: Side, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
-        if packet.len() <= usize::from(mtu) || longest(&packet) <= usize::from(mtu) {
+        if packet.len() <= usize::from(mtu) || longest_segment(&packet) <= usize::from(mtu) {
             return self.frames[side as usize].push(header, packet);
         }
         self.queue_large(side, header, mtu, packet);
@@ -104,16 +114,16 @@ impl InlineLane {
     #[cold]
     fn queue_large(&mut self, side: Side, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            return self.discard(packet, DropReason::ForwardMalformed);
+            return self.drop_packet(packet, DropReason::ForwardMalformed);
         };
         match packet.segments {
             _ if ip.dont_fragment || ip.version == Version::V6 => {
-                self.refuse_size(packet, &ip, mtu);
+                self.reject_too_big(packet, &ip, mtu);
             }
-            Segments::One => self.queue_pieces(side, header, mtu, packet, &ip),
+            Segments::One => self.queue_fragments(side, header, mtu, packet, &ip),
             Segments::Train { stride } => {
                 for bytes in packet.bytes().chunks(usize::from(stride.max(1))) {
-                    self.queue_each(side, header, mtu, bytes.len(), |room| {
+                    self.queue_segment(side, header, mtu, bytes.len(), |room| {
                         room.copy_from_slice(bytes)
                     });
                 }
@@ -121,10 +131,10 @@ impl InlineLane {
             }
             Segments::Tcp { .. } | Segments::Udp { .. } => {
                 let Ok(plan) = SegmentPlan::new(&packet) else {
-                    return self.discard(packet, DropReason::ForwardMalformed);
+                    return self.drop_packet(packet, DropReason::ForwardMalformed);
                 };
                 for k in 0..plan.count() {
-                    self.queue_each(side, header, mtu, plan.len(k), |room| {
+                    self.queue_segment(side, header, mtu, plan.len(k), |room| {
                         let written = plan.write(k, packet.bytes(), room);
                         debug_assert_eq!(written, Some(plan.len(k)), "as long as planned");
                     });
@@ -134,17 +144,17 @@ impl InlineLane {
         }
     }
 
-    fn refuse_size(&mut self, packet: PacketBuf, ip: &IpPacket, mtu: u16) {
+    fn reject_too_big(&mut self, packet: PacketBuf, ip: &IpPacket, mtu: u16) {
         if self.worker.settings().addresses.holds(ip.source) {
             self.worker.meet_narrow_path(ip.destination, mtu.into(), &mut self.out.events);
             // Either of the two may be the one that is out of date.
-            self.ways.doubt(ip.destination, self.now);
+            self.next_hops.recheck(ip.destination, self.now);
         }
-        self.refuse(packet, Trouble::TooBig(mtu), DropReason::ForwardTooBig);
+        self.reject(packet, IcmpError::TooBig(mtu), DropReason::ForwardTooBig);
     }
 
     /// One of several packets that a buffer holds, each of which is cut.
-    fn queue_each(
+    fn queue_segment(
         &mut self,
         side: Side,
         header: EthernetHeader,
@@ -158,11 +168,11 @@ impl InlineLane {
                 write(room);
                 self.queue(side, header, mtu, packet);
             }
-            None => self.discard(packet, DropReason::ForwardMalformed),
+            None => self.drop_packet(packet, DropReason::ForwardMalformed),
         }
     }
 
-    fn queue_pieces(
+    fn queue_fragments(
         &mut self,
         side: Side,
         header: EthernetHeader,
@@ -171,7 +181,7 @@ impl InlineLane {
         ip: &IpPacket,
     ) {
         if checksum::complete(&mut packet).is_err() {
-            return self.discard(packet, DropReason::ForwardMalformed);
+            return self.drop_packet(packet, DropReason::ForwardMalformed);
         }
         self.ident = self.ident.wrapping_add(1);
         let cut = Cut {
@@ -190,53 +200,53 @@ impl InlineLane {
         self.pool.give(packet);
     }
 
-    fn hold(&mut self, packet: PacketBuf, destination: IpAddr, stage: Stage) {
-        if let Err(packet) = self.waiting.push(packet, destination, stage, self.now) {
-            self.discard(packet, DropReason::ForwardNoNeighbour);
+    fn queue_for_next_hop(&mut self, packet: PacketBuf, destination: IpAddr, stage: ForwardStage) {
+        if let Err(packet) = self.next_hop_queue.push(packet, destination, stage, self.now) {
+            self.drop_packet(packet, DropReason::ForwardNoNeighbour);
         }
     }
 
     /// Lets go what waited for ways, or waited too long.
-    pub(super) fn resume(&mut self) {
+    pub(super) fn retry_queued(&mut self) {
         let now = self.now;
-        for (packet, stage) in self.waiting.take(now, &mut self.ways) {
+        for (packet, stage) in self.next_hop_queue.take(now, &mut self.next_hops) {
             match stage {
-                Ok(stage) => self.send_on(packet, stage),
+                Ok(stage) => self.route_packet(packet, stage),
                 Err(_late) => {
-                    self.refuse(packet, Trouble::NoNeighbour, DropReason::ForwardNoNeighbour);
+                    self.reject(packet, IcmpError::NoNeighbour, DropReason::ForwardNoNeighbour);
                 }
             }
         }
-        self.go_on();
+        self.flush_requeued();
     }
 
-    pub(super) fn expire(&mut self, packet: PacketBuf, ip: &IpPacket) {
-        self.tell(&packet, ip, Trouble::TimeExceeded);
-        self.discard(packet, DropReason::ForwardHops);
+    pub(super) fn reject_expired(&mut self, packet: PacketBuf, ip: &IpPacket) {
+        self.reply_icmp_error(&packet, ip, IcmpError::TimeExceeded);
+        self.drop_packet(packet, DropReason::ForwardHops);
     }
 
     /// Drops a packet and tells its sender why.
-    fn refuse(&mut self, packet: PacketBuf, trouble: Trouble, reason: DropReason) {
+    fn reject(&mut self, packet: PacketBuf, error: IcmpError, reason: DropReason) {
         if let Ok(ip) = IpPacket::parse(packet.bytes()) {
-            self.tell(&packet, &ip, trouble);
+            self.reply_icmp_error(&packet, &ip, error);
         }
-        self.discard(packet, reason);
+        self.drop_packet(packet, reason);
     }
 
     /// Sends an ICMP error. Senders behind the wire are answered by the policies `out`; we ourselves need no answer.
-    fn tell(&mut self, packet: &PacketBuf, ip: &IpPacket, trouble: Trouble) {
+    fn reply_icmp_error(&mut self, packet: &PacketBuf, ip: &IpPacket, error: IcmpError) {
         let own = &self.worker.settings().addresses;
         if own.holds(ip.source) || !self.budget.take(self.now) {
             return;
         }
-        let from = self.ways.source(ip.source, ip.destination, self.now);
+        let from = self.next_hops.source_address(ip.source, ip.destination, self.now);
         let Some(from) = from.or_else(|| own.like(ip.source)) else { return };
-        if let Some(answer) = trouble.about(packet.bytes(), ip, from, &mut self.pool) {
-            self.answer(answer);
+        if let Some(answer) = error.message(packet.bytes(), ip, from, &mut self.pool) {
+            self.send_icmp_error(answer);
         }
     }
 
-    pub(super) fn discard(&mut self, packet: PacketBuf, reason: DropReason) {
+    pub(super) fn drop_packet(&mut self, packet: PacketBuf, reason: DropReason) {
         self.worker.drops().add(reason, wire_packets(&packet));
         self.pool.give(packet);
     }
@@ -254,7 +264,7 @@ fn destination(packet: &PacketBuf) -> Option<IpAddr> {
 }
 
 /// The longest IP packet that a buffer becomes on the wire.
-fn longest(packet: &PacketBuf) -> usize {
+fn longest_segment(packet: &PacketBuf) -> usize {
     match packet.segments {
         Segments::One => packet.len(),
         Segments::Train { stride } => stride.into(),

@@ -10,7 +10,7 @@ use uxfrm_packet::{
 
 /// Why a packet can't go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum IcmpError {
     /// Its last hop was used up (RFC 1812 §5.3.1, RFC 4443 §3.3).
     TimeExceeded,
     /// No route (RFC 1812 §5.2.7.1: code 0; RFC 4443 §3.1: code 0).
@@ -21,9 +21,9 @@ pub(super) enum Trouble {
     TooBig(u16),
 }
 
-impl Trouble {
+impl IcmpError {
     /// The message about a packet, from `own`; `None` where none may be sent (RFC 1122 §3.2.2, RFC 4443 §2.4 e).
-    pub(super) fn about(
+    pub(super) fn message(
         self,
         packet: &[u8],
         ip: &IpPacket,

@@ -15,11 +15,11 @@ use uxfrm_packet::{
 use zerocopy::IntoBytes as _;
 
 /// Which device has the state of what came by a UDP socket; of a train the first one that any device has.
-pub(super) fn holder(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
+pub(super) fn device_of(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     let path = packet.udp?;
     packet.bytes().chunks(stride(packet)).find_map(|payload| {
         let esp = Esp::parse(payload).ok()?;
-        nics.holder(path.local.ip(), Spi(esp.header.spi.get()))
+        nics.device_of(path.local.ip(), Spi(esp.header.spi.get()))
     })
 }
 
@@ -33,7 +33,7 @@ fn stride(packet: &PacketBuf) -> usize {
 }
 
 /// The packets that a datagram or train came as; what can't be any is left out, and counted.
-pub(super) fn wrap(packet: PacketBuf, pool: &mut Pool, into: &mut Vec<PacketBuf>) -> u64 {
+pub(super) fn add_headers(packet: PacketBuf, pool: &mut Pool, into: &mut Vec<PacketBuf>) -> u64 {
     let mut lost = 0;
     if let Some(path) = packet.udp {
         for payload in packet.bytes().chunks(stride(&packet)) {
@@ -105,7 +105,7 @@ mod tests {
             train.segments = Segments::Train { stride: 10 };
             train.udp = Some(UdpPath { local, remote, tos: 3, dont_fragment: true });
             let (mut pool, mut whole) = (Pool::new(), Vec::new());
-            assert_eq!(wrap(train, &mut pool, &mut whole), 0);
+            assert_eq!(add_headers(train, &mut pool, &mut whole), 0);
             let lens: Vec<_> = whole.iter().map(PacketBuf::len).collect();
             assert_eq!(lens, [before + 10, before + 10, before + 5]);
             let ip = IpPacket::parse(whole[2].bytes()).unwrap();

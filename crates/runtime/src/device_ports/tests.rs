@@ -12,8 +12,8 @@ const DEVICE: u32 = FIRST_SPI;
 const SOFTWARE: u32 = FIRST_SPI + 1;
 const BYTES: usize = 40;
 
-/// A device with one state, and a lane's berth.
-fn berth(left: &mut Gateway, wrapping: &Wrapping) -> Berth {
+/// A device with one state, and a lane's slot.
+fn slot(left: &mut Gateway, wrapping: &Wrapping) -> PortSlot {
     let profile = Profile::by_name("unlimited").unwrap();
     let nic = ModelNic::new(NicSetup::new(profile, DeviceId(7))).unwrap();
     let (nic, nics) = (Arc::new(Mutex::new(nic)), Nics::default());
@@ -22,12 +22,12 @@ fn berth(left: &mut Gateway, wrapping: &Wrapping) -> Berth {
     let (kind, direction) = (OffloadKind::Packet, Direction::In);
     let offload = Some(Offload { kind, device: "nic0".to_owned(), direction });
     left.add_sa(SaConfig { offload, ..wrapping.sa(Way::Left, DEVICE) });
-    let bay = Bay::new(nics);
+    let shared_ports = Bay::new(nics);
     let waker = || Poller::new().unwrap().waker();
-    let mut berth = bay.enter(waker());
-    let _dock = bay.dock(nic, vec![DeviceId(7)], waker());
-    berth.look(&mut Pool::new());
-    berth
+    let mut slot = shared_ports.add_worker(waker());
+    let _dock = shared_ports.add_device(nic, vec![DeviceId(7)], waker());
+    slot.refresh_devices(&mut Pool::new());
+    slot
 }
 
 fn train(states: &[u32]) -> PacketBuf {
@@ -57,18 +57,18 @@ fn states(packets: &[PacketBuf]) -> Vec<u32> {
 fn datagrams_of_several_states_in_one_train_go_to_who_has_theirs() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::without_states(&wrapping).left;
-    let mut berth = berth(&mut left, &wrapping);
+    let mut slot = slot(&mut left, &wrapping);
     let mut pool = Pool::new();
     for order in [[DEVICE, SOFTWARE, DEVICE], [SOFTWARE, DEVICE, DEVICE]] {
         let mut batch: Batch = std::iter::once(train(&order)).collect();
-        assert_eq!(berth.arrive_among_others(&mut batch, &mut pool), Lost::default());
+        assert_eq!(slot.dispatch_offloaded(&mut batch, &mut pool), LostPackets::default());
         let mut its = Vec::new();
-        berth.places[0].dock.rings[0].arrived.take(&mut its, &mut pool);
+        slot.attached[0].port.rings[0].arrived.take(&mut its, &mut pool);
         assert_eq!(states(&its), [DEVICE; 2], "{order:?}");
         assert_eq!(states(batch.as_slice()), [SOFTWARE], "{order:?}");
     }
     let mut batch: Batch = std::iter::once(train(&[SOFTWARE; 3])).collect();
-    assert_eq!(berth.arrive_among_others(&mut batch, &mut pool), Lost::default());
+    assert_eq!(slot.dispatch_offloaded(&mut batch, &mut pool), LostPackets::default());
     assert_eq!((batch.len(), batch.as_slice()[0].len()), (1, 3 * BYTES), "whole");
 }
 
@@ -76,10 +76,10 @@ fn datagrams_of_several_states_in_one_train_go_to_who_has_theirs() {
 #[test]
 fn what_is_narrower_than_any_path_is_told_once() {
     let nic = ModelNic::new(NicSetup::new(Profile::by_name("unlimited").unwrap(), DeviceId(7)));
-    let (bay, nic) = (Bay::new(Nics::default()), Arc::new(Mutex::new(nic.unwrap())));
+    let (shared_ports, nic) = (Bay::new(Nics::default()), Arc::new(Mutex::new(nic.unwrap())));
     let (sender, told) = std::sync::mpsc::channel();
     let events = crate::Events::new(sender, Poller::new().unwrap().waker());
-    let lane = DeviceLane::new(&bay, nic, vec![DeviceId(7)], Exit::Lane).unwrap();
+    let lane = DeviceLane::new(&shared_ports, nic, vec![DeviceId(7)], Exit::Lane).unwrap();
     let mut lane = lane.telling(events);
     for (to, mtu, times) in [
         ("192.0.2.1", 551, 1),
@@ -88,7 +88,7 @@ fn what_is_narrower_than_any_path_is_told_once() {
         ("2001:db8::1", 1279, 1),
         ("2001:db8::1", 1280, 3),
     ] {
-        (0..3).for_each(|_turn| lane.tell(NarrowPath { to: to.parse().unwrap(), mtu }));
+        (0..3).for_each(|_turn| lane.report_pmtu(NarrowPath { to: to.parse().unwrap(), mtu }));
         assert_eq!(told.try_iter().count(), times, "{to} {mtu}");
     }
 }

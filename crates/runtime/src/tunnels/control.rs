@@ -15,7 +15,7 @@ use super::{Incoming, Interface, Portrait, Route, Source};
 use crate::Error;
 
 /// How long a loop may take over its batches before it looks.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One thing that is to be different.
 #[derive(Debug)]
@@ -35,28 +35,28 @@ pub enum Change {
 /// Tells a loop what to do differently.
 #[derive(Debug)]
 pub struct TunnelControl {
-    orders: Sender<Order>,
+    requests: Sender<Request>,
     waker: Waker,
 }
 
 /// What a loop is told.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum Request {
     /// Changes that belong together.
-    Make {
+    Apply {
         tunnels: Tunnels,
         ports: Ports,
         changes: Vec<Change>,
         done: SyncSender<Result<Vec<Box<dyn Port>>, Error>>,
     },
     /// What it has is asked for.
-    Portray(SyncSender<io::Result<Portrait>>),
+    Export(SyncSender<io::Result<Portrait>>),
 }
 
 impl TunnelControl {
-    pub(super) fn new(waker: Waker) -> (Self, Receiver<Order>) {
-        let (orders, receiver) = channel();
-        (Self { orders, waker }, receiver)
+    pub(super) fn new(waker: Waker) -> (Self, Receiver<Request>) {
+        let (requests, receiver) = channel();
+        (Self { requests, waker }, receiver)
     }
 
     /// Has `changes` made in order, with these tunnels and receive ports from now on. What is no longer used is closed by the calling
@@ -66,8 +66,8 @@ impl TunnelControl {
     /// When a port can't be polled, or there are more than 256: nothing before it is undone. [`Error::Ended`] when the loop is not there.
     pub fn order(&self, tunnels: Tunnels, ports: Ports, changes: Vec<Change>) -> Result<(), Error> {
         let (done, answer) = sync_channel(1);
-        let order = Order::Make { tunnels, ports, changes, done };
-        self.ask(order, &answer)?.map(drop)
+        let request = Request::Apply { tunnels, ports, changes, done };
+        self.ask(request, &answer)?.map(drop)
     }
 
     /// What the loop has, for another process that takes its place. It goes on.
@@ -76,12 +76,12 @@ impl TunnelControl {
     /// [`Error::Ended`] when the loop is not there, [`Error::Poll`] for too many descriptors.
     pub fn portray(&self) -> Result<Portrait, Error> {
         let (done, answer) = sync_channel(1);
-        self.ask(Order::Portray(done), &answer)?.map_err(Error::Poll)
+        self.ask(Request::Export(done), &answer)?.map_err(Error::Poll)
     }
 
-    fn ask<T>(&self, order: Order, answer: &Receiver<T>) -> Result<T, Error> {
-        self.orders.send(order).map_err(|_ended| Error::Ended)?;
+    fn ask<T>(&self, request: Request, answer: &Receiver<T>) -> Result<T, Error> {
+        self.requests.send(request).map_err(|_ended| Error::Ended)?;
         self.waker.wake();
-        answer.recv_timeout(PATIENCE).map_err(|_late| Error::Ended)
+        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_late| Error::Ended)
     }
 }

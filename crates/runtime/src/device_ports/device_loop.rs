@@ -18,7 +18,7 @@ use uxfrm_io::{
 use uxfrm_offload::{ModelNic, Queues};
 use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
 
-use super::{Bay, Dock, Rings, lock};
+use super::{Bay, DevicePort, Rings, lock};
 use crate::{Error, Events, Turns, Wire};
 
 /// The longest wait.
@@ -36,8 +36,8 @@ pub enum Exit {
 /// A device and its thread's side of the [`Bay`].
 #[derive(Debug)]
 pub struct DeviceLane {
-    bay: Bay,
-    dock: Arc<Dock>,
+    shared_ports: Bay,
+    port: Arc<DevicePort>,
     poller: Poller,
     exit: Exit,
     queues: Queues,
@@ -54,7 +54,7 @@ pub struct DeviceLane {
     /// Who hears where its ports' packets are too long for the network.
     events: Option<Events>,
     /// The last they heard.
-    told: Option<NarrowPath>,
+    last_reported: Option<NarrowPath>,
 }
 
 impl DeviceLane {
@@ -63,19 +63,19 @@ impl DeviceLane {
     /// # Errors
     /// When there is no descriptor to wait with.
     pub fn new(
-        bay: &Bay,
+        shared_ports: &Bay,
         nic: Arc<Mutex<ModelNic>>,
         devices: Vec<DeviceId>,
         exit: Exit,
     ) -> Result<Self, Error> {
         let poller = Poller::new().map_err(Error::Poll)?;
         let queues = lock(&nic).queues();
-        let dock = bay.dock(nic, devices, poller.waker());
+        let port = shared_ports.add_device(nic, devices, poller.waker());
         Ok(Self {
-            bay: bay.clone(),
-            received: dock.rings.iter().map(|_| Vec::new()).collect(),
-            sealed: dock.rings.iter().map(|_| Vec::new()).collect(),
-            dock,
+            shared_ports: shared_ports.clone(),
+            received: port.rings.iter().map(|_| Vec::new()).collect(),
+            sealed: port.rings.iter().map(|_| Vec::new()).collect(),
+            port,
             poller,
             exit,
             queues,
@@ -86,7 +86,7 @@ impl DeviceLane {
             out: Batch::new(),
             drops: Arc::default(),
             events: None,
-            told: None,
+            last_reported: None,
         })
     }
 
@@ -104,38 +104,38 @@ impl DeviceLane {
     }
 
     /// 1 How long to wait.
-    fn patience(&self) -> Duration {
-        let due = lock(&self.dock.nic).next_due();
+    fn timeout(&self) -> Duration {
+        let due = lock(&self.port.nic).next_due();
         due.map_or(IDLE, |due| due.since(now()).min(IDLE))
     }
 
     /// 2 Out. What the lane has no room for goes first.
-    fn send(&mut self, lane: usize) {
-        self.return_sealed(lane);
-        if !self.sealed[lane].is_empty() {
+    fn send(&mut self, worker: usize) {
+        self.return_sealed(worker);
+        if !self.sealed[worker].is_empty() {
             return;
         }
-        let rings = &self.dock.rings[lane];
+        let rings = &self.port.rings[worker];
         rings.handed.take(&mut self.handed, &mut self.pool);
-        rings.has_room();
+        rings.wake_if_blocked();
         if self.handed.is_empty() {
             return;
         }
-        lock(&self.dock.nic).transmit(&mut self.handed, now(), &mut self.pool, &mut self.out);
-        self.leave(lane);
+        lock(&self.port.nic).transmit(&mut self.handed, now(), &mut self.pool, &mut self.out);
+        self.transmit_for(worker);
     }
 
     /// 3 In. What a lane has no room for stays where it is.
-    fn receive(&mut self, lane: usize) {
+    fn receive(&mut self, worker: usize) {
         if self.arrived.is_empty() && !self.is_blocked() {
-            let rings = &self.dock.rings[lane];
+            let rings = &self.port.rings[worker];
             rings.arrived.take(&mut self.arrived, &mut self.pool);
-            rings.has_room();
+            rings.wake_if_blocked();
         }
         while !self.arrived.is_empty() && !self.is_blocked() {
             let count = self.arrived.len().min(BATCH);
             self.arrived.drain(..count).for_each(|packet| self.batch.push(packet));
-            let mut nic = lock(&self.dock.nic);
+            let mut nic = lock(&self.port.nic);
             nic.receive(&mut self.batch, now(), &mut self.pool, &mut self.queues);
             let runs_short = nic.take_runs_short();
             drop(nic);
@@ -151,78 +151,78 @@ impl DeviceLane {
         if !self.lacks_room() {
             return false;
         }
-        self.dock.blocked.store(true, Ordering::Release);
+        self.port.blocked.store(true, Ordering::Release);
         self.deliver();
         self.lacks_room()
     }
 
     fn lacks_room(&self) -> bool {
-        let mut lanes = self.dock.rings.iter().zip(&self.received);
-        lanes.any(|(rings, kept)| !kept.is_empty() || rings.received.room() < BATCH)
+        let mut workers = self.port.rings.iter().zip(&self.received);
+        workers.any(|(rings, kept)| !kept.is_empty() || rings.received.room() < BATCH)
     }
 
     /// 5 Queues to lanes, as it came. What there is no room for waits.
     fn deliver(&mut self) {
-        let lanes = self.received.len().max(1);
+        let workers = self.received.len().max(1);
         for (function, queue, received) in self.queues.in_order() {
             let number = usize::from(function.0).checked_sub(1).unwrap_or_else(|| queue.0.into());
-            if let Some(lane) = self.received.get_mut(number % lanes) {
-                lane.push(received);
+            if let Some(worker) = self.received.get_mut(number % workers) {
+                worker.push(received);
             }
         }
-        for (rings, received) in self.dock.rings.iter().zip(&mut self.received) {
-            rings.received.put(received, &mut self.pool, &rings.lane);
+        for (rings, received) in self.port.rings.iter().zip(&mut self.received) {
+            rings.received.put(received, &mut self.pool, &rings.worker);
         }
     }
 
     /// Back to a lane. Before it looks at the flag it takes out, and we look at the room behind the flag.
-    fn return_sealed(&mut self, lane: usize) {
-        let (rings, sealed) = (&self.dock.rings[lane], &mut self.sealed[lane]);
-        rings.sealed.put(sealed, &mut self.pool, &rings.lane);
+    fn return_sealed(&mut self, worker: usize) {
+        let (rings, sealed) = (&self.port.rings[worker], &mut self.sealed[worker]);
+        rings.sealed.put(sealed, &mut self.pool, &rings.worker);
         if !sealed.is_empty() {
-            self.dock.blocked.store(true, Ordering::Release);
-            rings.sealed.put(sealed, &mut self.pool, &rings.lane);
+            self.port.blocked.store(true, Ordering::Release);
+            rings.sealed.put(sealed, &mut self.pool, &rings.worker);
         }
     }
 
     /// Tells of a narrow path. Beneath the least its packets are sent on all the same, and telling of it again changes nothing.
     #[cold]
-    pub(super) fn tell(&mut self, path: NarrowPath) {
-        let is_known = path.mtu < least_path(path.to).into() && self.told == Some(path);
+    pub(super) fn report_pmtu(&mut self, path: NarrowPath) {
+        let is_known = path.mtu < least_path(path.to).into() && self.last_reported == Some(path);
         if let Some(events) = self.events.as_ref().filter(|_| !is_known) {
             events.send(&mut vec![Event::NarrowPath(path.to)]);
-            self.told = Some(path);
+            self.last_reported = Some(path);
         }
     }
 
-    fn has_some(&self) -> bool {
+    fn has_pending(&self) -> bool {
         let is_there = |rings: &Rings| !rings.handed.is_empty() || !rings.arrived.is_empty();
-        self.dock.rings.iter().any(is_there)
+        self.port.rings.iter().any(is_there)
             || !self.arrived.is_empty()
             || self.received.iter().any(|kept| !kept.is_empty())
             || self.sealed.iter().any(|kept| !kept.is_empty())
-            || lock(&self.dock.nic).next_due().is_some()
+            || lock(&self.port.nic).next_due().is_some()
     }
 
     /// 2 to 5, and what is delayed is due `now`.
-    fn carry(&mut self, now: Moment) {
-        for lane in 0..self.dock.rings.len() {
+    fn run_stages(&mut self, now: Moment) {
+        for worker in 0..self.port.rings.len() {
             // 2 out
-            self.send(lane);
+            self.send(worker);
             // 3 in
-            self.receive(lane);
+            self.receive(worker);
         }
         // 4 what is due
-        lock(&self.dock.nic).complete(now, &mut self.out, &mut self.queues);
+        lock(&self.port.nic).complete(now, &mut self.out, &mut self.queues);
         if !self.out.is_empty() {
-            self.leave(0);
+            self.transmit_for(0);
         }
         // 5 queues to lanes
         self.deliver();
     }
 
     /// To the wire, on behalf of a lane.
-    fn leave(&mut self, lane: usize) {
+    fn transmit_for(&mut self, worker: usize) {
         match &mut self.exit {
             Exit::Wire(wire) => {
                 let Transmitted { refused, .. } = wire.transmit(&mut self.out, &mut self.pool);
@@ -230,12 +230,12 @@ impl DeviceLane {
                 self.drops.add(DropReason::PortTooBig, refused.too_big);
                 self.drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
                 if let Some(path) = refused.path {
-                    self.tell(path);
+                    self.report_pmtu(path);
                 }
             }
             Exit::Lane => {
-                self.sealed[lane].extend(self.out.drain());
-                self.return_sealed(lane);
+                self.sealed[worker].extend(self.out.drain());
+                self.return_sealed(worker);
             }
         }
     }
@@ -244,15 +244,15 @@ impl DeviceLane {
 impl Turns for DeviceLane {
     fn turn(&mut self) -> Result<(), Error> {
         // 1 wait
-        let patience = self.patience();
-        self.poller.wait(Some(patience)).map_err(Error::Poll)?;
-        self.carry(now());
+        let timeout = self.timeout();
+        self.poller.wait(Some(timeout)).map_err(Error::Poll)?;
+        self.run_stages(now());
         Ok(())
     }
 
     fn drain(&mut self) -> bool {
-        let had_some = self.has_some();
-        self.carry(Moment(u64::MAX));
+        let had_some = self.has_pending();
+        self.run_stages(Moment(u64::MAX));
         had_some
     }
 
@@ -267,7 +267,7 @@ impl Turns for DeviceLane {
 
 impl Drop for DeviceLane {
     fn drop(&mut self) {
-        self.dock.devices.iter().take(1).for_each(|device| self.bay.remove(*device));
+        self.port.devices.iter().take(1).for_each(|device| self.shared_ports.remove(*device));
     }
 }
 
