@@ -1,12 +1,12 @@
-//! ESP past the kernel's network stack, for a lane whose host keeps everything else.
+//! ESP by AF_XDP, past the kernel's network stack, for a worker whose host keeps all other traffic.
 //!
 //! ```text
-//!   ESP ─┬─ its way leads by the device, and is known ──▶ frames at the device
-//!        └─ any other way, or too large for it ─────────▶ the kernel's raw sockets
+//!   ESP ─┬─ next hop known, at the AF_XDP device ──▶ frames at the device
+//!        └─ any other next hop, or too large ──────▶ the kernel's raw sockets
 //! ```
 //!
-//! The kernel can send whatever this can't, so nothing waits here: a packet whose way is not known yet goes by the kernel, and so do the next ones until
-//! there is an answer.
+//! Nothing waits here, because the kernel can send whatever this cannot: packets without a resolved
+//! next hop leave by the raw sockets until the resolver answers.
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
@@ -22,32 +22,33 @@ use crate::{
     next_hops::{Guide, HopLookup, NextHops},
 };
 
-/// A device that takes and gives ESP as frames.
+/// A device that sends and receives ESP as frames.
 #[derive(Debug)]
 pub struct Express {
     port: Box<dyn FramePort>,
     next_hops: NextHops,
     leaving: Frames,
-    /// What waits to be received, where it is watched.
+    /// Receive queue, if it is monitored.
     queue: Option<Codel>,
     now: Moment,
 }
 
 impl Express {
-    /// By a port that gives ESP to this host and nothing else, at a device with an address; `guide` tells which ways lead by it.
+    /// Wraps a port that receives only ESP for this host, at a device with this MAC address;
+    /// `guide` resolves next hops.
     #[must_use]
     pub fn new(port: Box<dyn FramePort>, address: MacAddr, guide: Guide) -> Self {
-        // There is but one port, so both sides are its.
+        // There is only one port, so it stands for both sides.
         let next_hops = NextHops::new(guide, [address; 2]);
         Self { port, next_hops, leaving: Frames::new(), queue: None, now: Moment(0) }
     }
 
-    /// Has senders of TCP [told](Self::signal_congestion) from now on once packets wait for `target`.
+    /// Signals congestion to TCP senders from now on once packets wait for `target`.
     pub(crate) fn watch(&mut self, target: Duration) {
         self.queue = Some(Codel::new(target));
     }
 
-    /// Has a sender send less where packets stand; `batch` is what came of those that were received just now.
+    /// Slows a TCP sender down if the queue stands; `batch` holds what the last receive became.
     pub(crate) fn signal_congestion(
         &mut self,
         now: Moment,
@@ -57,13 +58,13 @@ impl Express {
         self.queue.as_mut()?.signal_congestion(self.port.waited(), now, batch, pool)
     }
 
-    /// Takes in news of ways; it is `now` until the next call.
+    /// Applies next-hop updates and sets the time for later calls.
     pub(crate) fn apply_updates(&mut self, now: Moment) {
         self.now = now;
         self.next_hops.apply_updates(now);
     }
 
-    /// Takes a packet along, or gives it back: it is for the kernel.
+    /// Queues a packet, or gives it back if the kernel has to send it.
     #[inline]
     pub(crate) fn take(&mut self, packet: PacketBuf) -> Result<(), PacketBuf> {
         let Some((ip, longest)) = sealed(&packet) else { return Err(packet) };
@@ -82,7 +83,7 @@ impl Express {
         }
     }
 
-    /// Sends what was taken along, and what the device had no room for before.
+    /// Sends what was queued, and what the device had no room for before.
     pub(crate) fn transmit(&mut self, pool: &mut Pool) -> Transmitted {
         self.next_hops.wake_resolver();
         if self.leaving.is_empty() && !self.port.keeps() {
@@ -91,7 +92,7 @@ impl Express {
         self.port.transmit(&mut self.leaving, pool)
     }
 
-    /// Whether the device had no room for all: it is to be tried again soon.
+    /// Whether the device had no room for all packets; call `transmit` again soon.
     pub(crate) fn keeps(&mut self) -> bool {
         self.port.keeps()
     }
@@ -122,7 +123,8 @@ impl Express {
     }
 }
 
-/// ESP with nothing left to do for a device, one packet or a train; and how long the longest packet is.
+/// Parses ESP that needs no offload, one packet or a GSO burst; with the length of its longest
+/// packet.
 #[inline]
 fn sealed(packet: &PacketBuf) -> Option<(IpPacket, usize)> {
     let longest = match packet.segments {
@@ -183,7 +185,7 @@ mod tests {
             self.af_xdp.apply_updates(Moment(1));
         }
 
-        /// How many frames leave, all of them to the neighbour.
+        /// Number of frames that leave, all of them to the neighbour.
         fn leave(&mut self) -> usize {
             let _sent = self.af_xdp.transmit(&mut self.pool);
             let mut frames = Batch::new();
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_has_what_has_no_known_way() {
+    fn unknown_next_hop_leaves_packet_to_kernel() {
         let mut bench = Bench::new();
         assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
         assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_sealed_whole_and_fits_is_taken() {
+    fn af_xdp_takes_only_complete_esp_that_fits() {
         let mut bench = Bench::new();
         for address in ["192.0.2.2", "2001:db8::2"] {
             let to = if address.contains(':') {
@@ -245,9 +247,9 @@ mod tests {
         assert_eq!(bench.leave(), 1);
     }
 
-    /// A train may be longer than the link takes, its packets not.
+    /// A burst may be longer than the link's MTU, its packets may not.
     #[test]
-    fn trains_are_taken_by_the_length_of_their_packets() {
+    fn af_xdp_checks_burst_by_segment_length() {
         let mut bench = Bench::new();
         assert!(bench.af_xdp.take(esp("192.0.2.2:2", 40)).is_err());
         bench.knows("192.0.2.2");
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_the_type_of_their_packets() {
+    fn af_xdp_frames_have_ether_type_of_packet() {
         let mut bench = Bench::new();
         for (address, to, ether_type) in
             [("192.0.2.2", "192.0.2.2:2", [8, 0]), ("2001:db8::2", "[2001:db8::2]:2", [0x86, 0xdd])]

@@ -1,8 +1,8 @@
-//! When packets stand in a queue: each has waited for too long, and that for too long (CoDel, RFC 8289).
+//! CoDel (RFC 8289): detects a standing queue, in which every packet waits too long.
 //!
-//! A queue that a burst fills and that is empty soon after does no harm; one that stays full makes all wait who share it. It stays full where a
-//! sender of TCP has found that nothing is lost, and sends as much as it may have on the way. One sign each [`INTERVAL`],
-//! and then ever more often, until packets no longer stand: as RFC 8289 §5 has it, with time as an argument.
+//! A queue that a burst fills and that soon drains does no harm; a standing queue delays everybody.
+//! It stands where a TCP sender sees no loss and fills its window. One signal per [`INTERVAL`],
+//! then ever more often, until the queue drains: RFC 8289 §5, with time as an argument.
 
 use std::time::Duration;
 
@@ -10,46 +10,46 @@ use uxfrm_engine::Moment;
 use uxfrm_packet::congestion::{self, Told};
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 
-/// How long packets may wait for longer than they should.
+/// How long packets may exceed the target.
 ///
-/// RFC 8289's 100 ms are a long round trip through the Internet. What stands in a socket's queue waits for this machine's processor, and most of
-/// whoever sends so much is near.
+/// RFC 8289's 100 ms is a long Internet round trip. A socket's queue waits for this machine's CPU,
+/// and most senders that fill it are near.
 const INTERVAL: Duration = Duration::from_millis(2);
 
-/// So many bytes, of two packets, are no queue: a packet that waited beside one other waited for a processor (RFC 8289 §5, `dodequeue`).
+/// Two packets are no queue: the second one waited for the CPU (RFC 8289 §5, `dodequeue`).
 const MIN_QUEUE_BYTES: usize = 2 * 1500;
 
-/// Within so many intervals from the last sign a queue that stands again is the same one.
+/// A queue that stands again within this many intervals continues the previous episode.
 const SAME_EPISODE: u32 = 16;
 
-/// One queue, watched.
+/// State of one monitored queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Codel {
-    /// How long a packet may wait.
+    /// Sojourn time that a packet may have.
     target: Duration,
     phase: Phase,
-    /// When the next sign would have been due, and how many there were.
+    /// When the next signal would have been due, and the number of signals so far.
     last: (Moment, u32),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// A packet waited no longer than it may.
+    /// The last packet waited no longer than the target.
     Below,
-    /// All have waited for longer, and may until then.
+    /// All packets waited longer, which is tolerated until then.
     Above { until: Moment },
-    /// Signs are given: the next one then, and so many before it.
+    /// Signals are sent: the time of the next one, and the number so far.
     Signalling { next: Moment, signs: u32, since: u32 },
 }
 
 impl Codel {
-    /// A queue in which a packet may wait for `target`.
+    /// A queue with this target.
     pub(crate) fn new(target: Duration) -> Self {
         Self { target, phase: Phase::Below, last: (Moment(0), 0) }
     }
 
-    /// Has a [sender](signal_one_sender) in the batch that left the queue just now send less if packets stand in it: the batch's first has `waited` for so long.
-    /// How it was told.
+    /// Slows down a [sender](signal_one_sender) in a batch just received if its queue stands;
+    /// `waited` is the sojourn time of the first packet. Returns the kind of signal.
     pub(crate) fn signal_congestion(
         &mut self,
         waited: Duration,
@@ -67,7 +67,8 @@ impl Codel {
         Some(told)
     }
 
-    /// Whether a sender is to be told, now that a packet leaves that has `waited` for so long. It is due until [`signalled`](Self::signalled).
+    /// Whether a signal is due, as a packet leaves that `waited` so long. It stays due until
+    /// [`signalled`](Self::signalled).
     fn is_due(&mut self, waited: Duration, now: Moment) -> bool {
         if waited < self.target {
             self.leave_signalling();
@@ -83,7 +84,7 @@ impl Codel {
         }
     }
 
-    /// A sender was told.
+    /// Records that a signal was sent.
     fn signalled(&mut self, now: Moment) {
         self.phase = match self.phase {
             Phase::Signalling { next, signs, since } => {
@@ -107,8 +108,8 @@ impl Codel {
     }
 }
 
-/// Has a sender of TCP send less: that of the largest packet of the batch, which is most likely the one that fills the queue. How it was told; `None`
-/// where there is no TCP.
+/// Slows down the TCP sender of the largest packet, most likely the one that fills the queue.
+/// `None` if the batch has no TCP.
 fn signal_one_sender(batch: &mut Batch, pool: &mut Pool) -> Option<Told> {
     let packets = batch.as_mut_slice().iter_mut().enumerate();
     let heard = packets.filter(|(_, packet)| congestion::is_heard(packet));
@@ -120,7 +121,7 @@ fn signal_one_sender(batch: &mut Batch, pool: &mut Pool) -> Option<Told> {
     Some(told)
 }
 
-/// From the sign of this number to the next.
+/// Time from signal number `sign` to the next.
 fn interval_after(sign: u32) -> Duration {
     INTERVAL.div_f64(f64::from(sign).sqrt())
 }

@@ -1,15 +1,17 @@
-//! Devices between lanes' engines and the network, each on a thread of its own.
+//! Rings between worker loops and offload devices, each on a thread of its own.
 //!
 //! ```text
-//!   lane ── handed over ──▶ device's thread ──▶ wire
-//!   network ──▶ lane ── as it came ──▶ device's thread ── queue N ──▶ lane N
+//!   worker ── handed over ──▶ device thread ──▶ wire
+//!   network ──▶ worker ── raw packets ──▶ device thread ── queue N ──▶ worker N
 //! ```
 //!
-//! A [`Bay`] is what lanes and devices' threads know of each other: lanes take a [`PortSlot`] each before the first device comes, devices come and go while
-//! lanes run. Whoever receives a buffer pays with an empty one of its own pool, so no pool runs dry, and one lock is taken per batch.
+//! A [`Bay`] lists workers and devices: every worker takes a [`PortSlot`] before the first device
+//! comes; devices come and go while workers run. A receiver pays for each buffer with an empty one
+//! of its own pool, so no pool runs dry, and one lock is taken per batch.
 //!
-//! A ring that is full pushes back: what it has no room for waits with who brings it, in order, and that one asks its port for nothing more until there
-//! is room. So a burst waits where it waits without a device, in the kernel's queues.
+//! A full ring pushes back: the rest waits with the sender, in order, and the sender stops reading
+//! its port until there is room. So a burst waits in the kernel's queues, as it would without a
+//! device.
 
 mod buffer_ring;
 mod device_loop;
@@ -35,13 +37,14 @@ use crate::Error;
 pub use buffer_ring::{Carries, Exchange};
 pub use device_loop::{DeviceLane, Exit};
 
-/// Buffers that wait for one device of one lane, in each direction.
+/// Buffers in one ring, which is per device, worker and direction.
 const ROOM: usize = 1024;
 
-/// Buffers that wait with a lane for room, in each direction: what one batch becomes once it is cut, and what others than the port bring. What is more is dropped.
+/// Buffers that wait at a worker for room in one ring: segments of a batch, and what others than
+/// the port bring. More are dropped.
 const MOST_KEPT: usize = 8 * ROOM;
 
-/// All devices' places; clones are the same.
+/// All workers' and devices' rings; clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Bay {
     shared: Arc<Shared>,
@@ -50,7 +53,7 @@ pub struct Bay {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// Grows with each change of docks.
+    /// Incremented whenever a device comes or goes.
     generation: AtomicU64,
     registry: Mutex<Registry>,
 }
@@ -61,16 +64,16 @@ struct Registry {
     ports: Vec<Arc<DevicePort>>,
 }
 
-/// A device's place.
+/// A device's side of the rings.
 #[derive(Debug)]
 struct DevicePort {
-    /// The interfaces that it is.
+    /// Interfaces of this device.
     devices: Vec<DeviceId>,
     nic: Arc<Mutex<ModelNic>>,
     waker: Waker,
-    /// What lies between it and each lane.
+    /// One set for each worker.
     rings: Vec<Rings>,
-    /// Whether what the device has for a lane waits for room.
+    /// Whether something for a worker waits for room.
     blocked: AtomicBool,
 }
 
@@ -83,13 +86,13 @@ struct Rings {
     arrived: Exchange<PacketBuf>,
     /// From the device, for the engine.
     received: Exchange<Received>,
-    /// From the device, for the lane's own wire.
+    /// From the device, for the worker's own wire.
     sealed: Exchange<PacketBuf>,
-    /// Whether what the lane has for the device waits for room.
+    /// Whether something for the device waits for room.
     waits: AtomicBool,
 }
 
-/// Lanes' side of a [`Bay`]: one lane's.
+/// One worker's access to all devices.
 #[derive(Debug)]
 pub(crate) struct PortSlot {
     shared_ports: Bay,
@@ -97,11 +100,11 @@ pub(crate) struct PortSlot {
     generation: u64,
     attached: Vec<AttachedPort>,
     incoming: Vec<PacketBuf>,
-    /// What waited for devices that are gone, and nobody was told of.
+    /// Lost at devices that are gone, and not reported yet.
     lost: LostPackets,
 }
 
-/// A device as a lane meets it, and what waits for room in its rings.
+/// A device as one worker sees it, and what waits for room in its rings.
 #[derive(Debug)]
 struct AttachedPort {
     port: Arc<DevicePort>,
@@ -109,7 +112,7 @@ struct AttachedPort {
     incoming: Vec<PacketBuf>,
 }
 
-/// Which ways some device has no room, so that no more is to be brought.
+/// Directions in which some device has no room, so that nothing more may be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backpressure {
     /// To the wire.
@@ -119,18 +122,19 @@ pub(crate) struct Backpressure {
 }
 
 impl Bay {
-    /// Without lanes and devices; `nics` is who knows which device has which state.
+    /// Starts without workers and devices; `nics` tells which device has which SA.
     #[must_use]
     pub fn new(nics: Nics) -> Self {
         Self { shared: Arc::default(), nics }
     }
 
-    /// Takes a device out: lanes hand it nothing any more. What it has not sent is lost, as on any device that is pulled.
+    /// Removes a device: workers hand it nothing any more. What it has not sent is lost, as on any
+    /// device that is pulled.
     pub fn remove(&self, device: DeviceId) {
         let mut registry = lock(&self.shared.registry);
         registry.ports.retain(|port| !port.devices.contains(&device));
         self.shared.generation.fetch_add(1, Ordering::Release);
-        // One may wait for its room.
+        // One may wait for room in its rings.
         registry.workers.iter().for_each(Waker::wake);
     }
 
@@ -177,7 +181,7 @@ impl Rings {
 }
 
 impl PortSlot {
-    /// Takes note of devices that came or went.
+    /// Attaches devices that came and detaches those that went.
     pub(crate) fn refresh_devices(&mut self, pool: &mut Pool) {
         let generation = self.shared_ports.shared.generation.load(Ordering::Acquire);
         if generation == self.generation {
@@ -204,7 +208,7 @@ impl PortSlot {
         self.attached.is_empty()
     }
 
-    /// Whether anything waits for room, or for this lane.
+    /// Whether anything waits for room, or for this worker.
     pub(crate) fn has_pending(&self) -> bool {
         self.attached.iter().any(|device| {
             let rings = device.port.rings.get(self.worker);
@@ -215,7 +219,7 @@ impl PortSlot {
         })
     }
 
-    /// Gives devices what waits for room, and says which ways there is none.
+    /// Pushes what waits for room; returns the directions that stay blocked.
     pub(crate) fn retry(&mut self, pool: &mut Pool) -> (Backpressure, LostPackets) {
         let (mut backpressure, mut lost) =
             (Backpressure::default(), std::mem::take(&mut self.lost));
@@ -232,7 +236,8 @@ impl PortSlot {
         (backpressure, lost)
     }
 
-    /// Gives each device what is for it, and keeps what there is no room for. What is lost is for no device any more, or more than may wait.
+    /// Pushes each packet to its device and keeps what finds no room. Packets are lost if their
+    /// device is gone or too many wait.
     pub(crate) fn hand_over(&mut self, handed: &mut Vec<Handed>, pool: &mut Pool) -> LostPackets {
         let mut lost = LostPackets::default();
         for device in &mut self.attached {
@@ -248,8 +253,8 @@ impl PortSlot {
         lost
     }
 
-    /// Gives devices what came from the network: all of it, where there is one, as all that comes passes it; with several each packet to the one that has
-    /// its state, and what none has to the first.
+    /// Pushes all packets from the network to devices. One device gets all, as all traffic passes
+    /// it; of several each gets the packets of its SAs, and the first one the rest.
     pub(crate) fn dispatch_all(&mut self, batch: &mut Batch, pool: &mut Pool) -> LostPackets {
         let mut lost = LostPackets::default();
         let [first, others @ ..] = &mut self.attached[..] else { return lost };
@@ -268,8 +273,8 @@ impl PortSlot {
         lost
     }
 
-    /// Gives devices what is theirs of packets of any kind, and leaves the others: whole ones, and datagrams' payloads. A train with something of a device is
-    /// taken apart, as datagrams of several states may be in it.
+    /// Pushes packets of offloaded SAs to their devices, whole packets and UDP payloads alike, and
+    /// leaves the others. A GSO burst with an offloaded packet is split, as it may mix SAs.
     pub(crate) fn dispatch_offloaded(&mut self, batch: &mut Batch, pool: &mut Pool) -> LostPackets {
         let mut lost = LostPackets::default();
         let nics = &self.shared_ports.nics;
@@ -296,7 +301,7 @@ impl PortSlot {
         lost
     }
 
-    /// Takes what devices have for the engine; false when nothing.
+    /// Receives from all devices for the engine; `false` if nothing came.
     pub(crate) fn receive(&self, into: &mut Vec<Received>, pool: &mut Pool) -> bool {
         for port in self.ports() {
             port.rings[self.worker].received.take(into, pool);
@@ -305,7 +310,7 @@ impl PortSlot {
         !into.is_empty()
     }
 
-    /// Takes what devices have for the lane's own wire.
+    /// Receives from all devices for the worker's own wire.
     pub(crate) fn receive_sealed(&self, into: &mut Vec<PacketBuf>, pool: &mut Pool) {
         for port in self.ports() {
             port.rings[self.worker].sealed.take(into, pool);
@@ -313,7 +318,7 @@ impl PortSlot {
         }
     }
 
-    /// Those that have rings for this lane, as [`PortSlot::refresh_devices`] sees to.
+    /// Devices with rings for this worker, as [`PortSlot::refresh_devices`] ensures.
     fn ports(&self) -> impl Iterator<Item = &Arc<DevicePort>> {
         self.attached.iter().map(|device| &device.port)
     }
@@ -322,14 +327,14 @@ impl PortSlot {
 /// Packets that reached no device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LostPackets {
-    /// For want of room.
+    /// The ring was full.
     pub(crate) no_room: u64,
-    /// The device is not there any more.
+    /// The device is gone.
     pub(crate) no_device: u64,
 }
 
 impl LostPackets {
-    /// What no device takes.
+    /// Drops packets for which there is no device.
     pub(crate) fn without_device(handed: &mut Vec<Handed>, pool: &mut Pool) -> Self {
         Self { no_room: 0, no_device: discard(handed, pool) }
     }
@@ -340,14 +345,14 @@ impl AttachedPort {
         Self { port, outgoing: Vec::new(), incoming: Vec::new() }
     }
 
-    /// Out, as far as there is room. How many packets are lost, as more wait than may.
+    /// Pushes outgoing packets as far as there is room; returns the number dropped.
     fn push_outgoing(&mut self, worker: usize, pool: &mut Pool) -> u64 {
         let Self { port, outgoing, .. } = self;
         let Some(rings) = port.rings.get(worker) else { return 0 };
         rings.put(&rings.handed, outgoing, pool, &port.waker)
     }
 
-    /// In, in the same way.
+    /// Pushes incoming packets likewise.
     fn push_incoming(&mut self, worker: usize, pool: &mut Pool) -> u64 {
         let Self { port, incoming, .. } = self;
         let Some(rings) = port.rings.get(worker) else { return 0 };
@@ -356,8 +361,8 @@ impl AttachedPort {
 }
 
 impl Rings {
-    /// Puts in what there is room for. The device wakes us when there is some for the rest: it looks at the flag behind taking out, and we look at the room
-    /// behind the flag.
+    /// Pushes as far as there is room. The device wakes us when there is room for the rest: it
+    /// reads the flag after it has taken, and we look for room after we have set the flag.
     fn put<T: Carries>(
         &self,
         ring: &Exchange<T>,
@@ -377,7 +382,7 @@ impl Rings {
         discard(&mut items.split_off(MOST_KEPT), pool)
     }
 
-    /// The device has taken out something.
+    /// Called after the device has taken something.
     fn wake_if_blocked(&self) {
         if self.waits.swap(false, Ordering::AcqRel) {
             self.worker.wake();
@@ -386,7 +391,7 @@ impl Rings {
 }
 
 impl DevicePort {
-    /// A lane has taken out something.
+    /// Called after a worker has taken something.
     fn wake_if_blocked(&self) {
         if self.blocked.swap(false, Ordering::AcqRel) {
             self.waker.wake();
@@ -394,14 +399,14 @@ impl DevicePort {
     }
 }
 
-/// Gives buffers back; how many packets were in them.
+/// Gives buffers back; returns the number of packets in them.
 fn discard<T: Carries>(items: &mut Vec<T>, pool: &mut Pool) -> u64 {
     let packets = items.iter().map(|item| wire_packets(item.packet())).sum();
     items.drain(..).for_each(|item| pool.give(item.into_packet()));
     packets
 }
 
-/// Waits for a port no longer, or again.
+/// Stops or starts polling a port.
 ///
 /// # Errors
 /// When it can't be polled.
@@ -416,7 +421,7 @@ pub(crate) fn set_polled(
     heeded.map_err(Error::Poll)
 }
 
-/// Which device has the state of an ESP packet; of a train the first one that any device has.
+/// The device that has the SA of an ESP packet; of a GSO burst the first match.
 fn device_of(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     if packet.udp.is_some() {
         return udp_headers::device_of(nics, packet);
@@ -426,7 +431,7 @@ fn device_of(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     let upper = bytes.get(ip.header_len..)?;
     let esp = match ip.protocol {
         Protocol::ESP => upper,
-        // Port 500 has a marker before ESP, of which devices have no states.
+        // On port 500 a marker precedes ESP; devices have no such SAs.
         Protocol::UDP => upper.get(uxfrm_packet::udp::HEADER_LEN..)?,
         Protocol(_) => return None,
     };
@@ -434,7 +439,7 @@ fn device_of(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     nics.device_of(ip.destination, uxfrm_engine::Spi(esp.header.spi.get()))
 }
 
-/// What is shared is whole at every point where a holder could panic.
+/// A panic leaves the data consistent, so poisoning is ignored.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,23 +1,24 @@
-//! One worker of a gateway that forwards between two ports past the host's stack.
+//! The worker loop of inline mode: forwards between two ports past the host's stack.
 //!
 //! ```text
-//!   protected ─▶ one hop less ─▶ outbound ─▶ next hop ─▶ out
-//!   host's TUN ────────────────▶ outbound ─▶ next hop ─▶ out
+//!   protected ─▶ TTL - 1 ─▶ outbound ─▶ next hop ─▶ out
+//!   host's TUN ───────────▶ outbound ─▶ next hop ─▶ out
 //!   wire ─▶ inbound ─┬─▶ own address ─▶ host's TUN
-//!                    └─▶ one hop less ─▶ next hop ─┬─▶ protected ─▶ out
-//!                                                  └─▶ wire ─▶ outbound ─▶ next hop ─▶ out
+//!                    └─▶ TTL - 1 ─▶ next hop ─┬─▶ protected ─▶ out
+//!                                             └─▶ wire ─▶ outbound ─▶ next hop ─▶ out
 //! ```
 //!
-//! **What leaves by the wire has been through the policies `out`, whoever sent it**; so has all that came by the protected port. What leaves
-//! by the protected port came from there, or has been through the policies `fwd` and, where they want it, through states. Both
-//! hold by construction: only what [`Worker::outbound`] put out is [leaving](next_hop_queue::Stage::Leaving) (`inline/departure.rs`).
+//! **All that leaves by the wire has passed the `out` policies, whoever sent it**; so has all that
+//! came by the protected port. What leaves by the protected port came from there, or has passed the
+//! `fwd` policies and any SAs they demand. Both hold by construction: only output of
+//! [`Worker::outbound`] becomes `ForwardStage::Outbound` (`inline/forwarding.rs`).
 //!
-//! 1 wait until a port is readable → 2 take in news of ways, and let packets go that waited for them → 3 one batch from the host → 4 one from the
-//! protected port → 5 one from the wire, and from sockets of the host → 6 what waits for states → 7 once a second let the
-//! engine forget → 8 send all frames of the turn → 1.
+//! 1 wait until a port is readable → 2 next-hop updates, and packets that waited for them → 3 a
+//! batch from the host → 4 from the protected port → 5 from the wire and from the host's sockets →
+//! 6 packets that wait for SAs → 7 once a second housekeeping → 8 send all frames of the turn → 1.
 //!
-//! What is not for the gateway to forward ([`router`](self::router)) the host's stack has already: it is dropped here. All else the host's stack
-//! must be kept from by whoever runs the lane.
+//! Packets that are not for the gateway to forward ([`router`](self::router)) are dropped here, as
+//! the host's stack has its own copy. The caller must keep the host's stack away from all others.
 
 mod forwarding;
 mod icmp_error;
@@ -50,53 +51,54 @@ use crate::{
     next_hops::{Guide, NextHops},
 };
 
-/// How long a lane waits at the most.
+/// Longest wait.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// How long it waits at the most before states and policies count the last packets.
+/// Longest wait while SAs and policies have uncommitted counts.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// How long it waits for news while a port keeps what its device had no room for.
+/// Longest wait while a port keeps frames that its device had no room for.
 const RETRY: Duration = Duration::from_micros(50);
 
-/// How long what is no longer needed may stay.
+/// Interval of housekeeping.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Tokens of the poller; sockets follow.
+/// Poll tokens; sockets follow.
 const HOST: u8 = 0;
 const PROTECTED: u8 = 1;
 const WIRE: u8 = 2;
 const SOCKETS: u8 = 3;
 
-/// What a lane is connected to.
+/// Ports of an inline worker.
 #[derive(Debug)]
 pub struct InlinePorts {
-    /// The host: what it sends to protected destinations, and what comes for it. Has to take every kind of buffer.
+    /// The host's TUN: packets to protected destinations, and packets for the host. Must accept
+    /// every kind of buffer.
     pub host: Box<dyn Port>,
-    /// Towards those who are protected, and the port's own address.
+    /// The protected side, and the port's MAC address.
     pub protected: (Box<dyn FramePort>, MacAddr),
-    /// Towards other gateways, and the port's own address.
+    /// The side of other gateways, and the port's MAC address.
     pub wire: (Box<dyn FramePort>, MacAddr),
-    /// Sockets of the host's stack: of ESP in UDP, for datagrams that it puts together, and of ESP, for what comes to it by another way, as in FOU.
-    /// Only received from.
+    /// Receive-only sockets of the host's stack: ESP in UDP that the stack reassembles, and ESP
+    /// that reaches it by other ways, as in FOU.
     pub sockets: Vec<Box<dyn Port>>,
-    /// Who takes IKE messages at ports of ESP in UDP.
+    /// Receivers of IKE messages at ESP-in-UDP ports.
     pub daemons: Vec<Daemons>,
 }
 
-/// One worker with its ports.
+/// One inline worker with its ports.
 #[derive(Debug)]
 pub struct InlineLane {
     poller: Poller,
     ports: InlinePorts,
-    /// Whether all ports can be polled; in memory they are asked in turn.
+    /// Whether all ports can be polled; ports in memory are read in turn.
     polled: bool,
     worker: Worker,
     pool: Pool,
     batch: Batch,
-    /// Room for what is kept of a batch.
+    /// Spare batch for filtering.
     spare: Batch,
-    /// Plain packets for the wire, to go through the policies `out`.
+    /// Plain packets towards the wire that must pass the `out` policies.
     requeued: Batch,
     /// ICMP errors for senders behind the wire, which leave protected or not at all.
     icmp_errors: Batch,
@@ -108,21 +110,21 @@ pub struct InlineLane {
     budget: ErrorBudget,
     events: Events,
     devices: Option<PortSlot>,
-    /// Which ways devices have no room: ports that would bring more are not asked.
+    /// Directions without room at a device: ports that feed them are not read.
     backpressure: Backpressure,
     received: Vec<Received>,
     sealed: Vec<PacketBuf>,
-    /// Buffers that wait for states, for others to see.
+    /// Number of buffers that wait for SAs, for other threads.
     held: Arc<AtomicUsize>,
     last_periodic: Moment,
     now: Moment,
     ident: u32,
-    /// Whether a port keeps what its device had no room for.
+    /// Whether a port keeps frames that its device had no room for.
     keeps: bool,
 }
 
 impl InlineLane {
-    /// A lane between `ports`, which asks `guide` for ways; its engine's events go to `events`.
+    /// A loop between `ports`; `guide` resolves next hops, and `events` takes the engine's events.
     ///
     /// # Errors
     /// When a port can't be polled.
@@ -177,7 +179,8 @@ impl InlineLane {
         })
     }
 
-    /// The same lane with the devices of a bay beside its engine; those that come later as well. They have to send by the [lane](crate::Exit::Lane).
+    /// Attaches offload devices, including later ones. They have to send by the
+    /// [worker](crate::Exit::Lane).
     #[must_use]
     pub fn behind(mut self, bay: &Bay) -> Self {
         self.devices = Some(bay.add_worker(self.poller.waker()));
@@ -190,13 +193,13 @@ impl InlineLane {
         self.poller.waker()
     }
 
-    /// The engine, to read its counters from.
+    /// The engine, for its counters.
     #[must_use]
     pub fn worker(&self) -> &Worker {
         &self.worker
     }
 
-    /// States and policies count the last packets.
+    /// Commits pending counts of SAs and policies.
     pub(crate) fn settle(&mut self) {
         self.worker.settle();
     }
@@ -209,17 +212,17 @@ impl InlineLane {
     pub(crate) fn take_up(&mut self) -> io::Result<()> {
         self.ports.protected.0.take_up()?;
         self.ports.wire.0.take_up()?;
-        // Perhaps: the first turn finds out.
+        // The first turn finds out whether it does.
         self.keeps = true;
         Ok(())
     }
 
-    /// Buffers that wait for states.
+    /// Number of buffers that wait for SAs.
     pub(crate) fn held(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.held)
     }
 
-    /// One turn of the loop.
+    /// Runs the loop once.
     ///
     /// # Errors
     /// When polling fails or a port is gone.
@@ -240,7 +243,7 @@ impl InlineLane {
         if let Some(devices) = &mut self.devices {
             devices.refresh_devices(&mut self.pool);
         }
-        // 2 news of ways
+        // 2 next-hop updates
         if self.next_hops.apply_updates(self.now) || self.next_hop_queue.is_due(self.now) {
             self.retry_queued();
         }
@@ -266,16 +269,17 @@ impl InlineLane {
         }
         self.receive_from_sockets(ready);
         self.receive_from_devices();
-        // 6 what waits for states
+        // 6 packets that wait for SAs
         self.retry_waiting();
-        // 7 forget
+        // 7 housekeeping
         self.run_periodic();
         // 8 send
         self.transmit();
         Ok(())
     }
 
-    /// Gives devices what waits for room; as long as there is none, the ports that bring more are not waited for.
+    /// Pushes what waits for devices; while some stays blocked, the ports that feed it are not
+    /// polled.
     fn apply_backpressure(&mut self) -> Result<(), Error> {
         let Some(devices) = &mut self.devices else { return Ok(()) };
         let (backpressure, lost) = devices.retry(&mut self.pool);
@@ -296,7 +300,8 @@ impl InlineLane {
         !self.polled || ready.has(token)
     }
 
-    /// Sends the batch through the policies `out`, and on; so long as that leads to more for the wire.
+    /// Sends the batch through the `out` policies and on, as long as that leads to more for the
+    /// wire.
     fn outbound(&mut self) {
         loop {
             self.protect(Self::send_out);
@@ -311,7 +316,7 @@ impl InlineLane {
         }
     }
 
-    /// Sends the batch through the policies `out`, and what they let go to `send`.
+    /// Sends the batch through the `out` policies, and their output to `send`.
     fn protect(&mut self, send: fn(&mut Self, PacketBuf)) {
         self.worker.outbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
         let mut wire = std::mem::take(&mut self.out.wire);
@@ -319,7 +324,7 @@ impl InlineLane {
             send(self, packet);
         }
         self.out.wire = wire;
-        // What the engine says to senders, one of which may be behind the wire.
+        // ICMP errors of the engine; a sender may be behind the wire.
         let mut answers = std::mem::take(&mut self.out.host);
         for answer in answers.drain() {
             self.send_icmp_error(answer);
@@ -335,7 +340,8 @@ impl InlineLane {
         self.events.send(&mut self.out.events);
     }
 
-    /// Opens the batch, checks it, and sends on what may pass; what devices have states for is theirs to open.
+    /// Decrypts and checks the batch, and forwards what passes; devices decrypt packets of their
+    /// SAs.
     fn inbound(&mut self) {
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
             let lost = devices.dispatch_offloaded(&mut self.batch, &mut self.pool);
@@ -345,7 +351,7 @@ impl InlineLane {
         self.forward_all();
     }
 
-    /// 5a What devices sealed leaves, 5b what they opened is checked.
+    /// 5a sends what devices sealed, 5b checks what they decrypted.
     fn receive_from_devices(&mut self) {
         let Some(devices) = &self.devices else { return };
         let mut sealed = std::mem::take(&mut self.sealed);
@@ -367,7 +373,7 @@ impl InlineLane {
         drops.add(DropReason::PortRefused, no_device);
     }
 
-    /// Sends on what the engine let pass.
+    /// Forwards what passed the engine.
     fn forward_all(&mut self) {
         let mut plain = std::mem::take(&mut self.out.host);
         for packet in plain.drain() {
@@ -378,7 +384,7 @@ impl InlineLane {
         self.flush_requeued();
     }
 
-    /// Sends what has come up for the wire meanwhile.
+    /// Sends what was requeued for the wire.
     fn flush_requeued(&mut self) {
         if !self.requeued.is_empty() || !self.icmp_errors.is_empty() {
             std::mem::swap(&mut self.batch, &mut self.requeued);
@@ -400,7 +406,7 @@ impl InlineLane {
         }
     }
 
-    /// Lets go what waited for states, if there is news; see [`Lane`](crate::Lane), which does the same.
+    /// Retries packets that waited for SAs, as [`Lane`](crate::Lane) does.
     fn retry_waiting(&mut self) {
         let before = self.worker.waiting();
         if before == 0 {
@@ -427,7 +433,7 @@ impl InlineLane {
         self.inbound();
     }
 
-    /// Sends what the turn has made.
+    /// Sends all frames of this turn.
     fn transmit(&mut self) {
         let Self { ports, frames, to_host, pool, keeps, .. } = self;
         let mut total = Transmitted::default();

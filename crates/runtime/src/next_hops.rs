@@ -1,12 +1,13 @@
-//! Where packets go next: for each destination its next hop, for each next hop its Ethernet header.
+//! Next hops: for each destination its neighbour, for each neighbour its Ethernet header.
 //!
-//! A lane keeps what it was told and asks, without waiting, for what it does not know: whoever answers has the kernel's tables. What it
-//! knows it goes on using while it asks again, so news of routes hold nobody up. Both tables are bounded; a full one is forgotten as a
-//! whole, as only a scan fills it.
+//! A worker caches what the resolver tells it, and requests the rest without waiting; the resolver
+//! has the kernel's tables. Known entries stay in use while they are requested again, so route
+//! changes delay nobody. Both tables are bounded; a full one is emptied, as only a scan fills it.
 //!
-//! A neighbour that the kernel has forgotten, or no longer finds where it was, or that was asked for by a link that was down perhaps, is asked for at its
-//! next use: at once if it has answered since it was last asked for, else later each time. So packets wait for one that is there, and one that
-//! is not is no flood of questions.
+//! A neighbour is requested again at its next use if the kernel forgot it, lost it, or was asked
+//! for it over a link that was down: at once if it has answered since the last request, else with
+//! exponential back-off. So packets wait for neighbours that exist, and one that does not causes no
+//! flood of requests.
 
 use std::{
     collections::HashMap,
@@ -24,9 +25,9 @@ use uxfrm_packet::{
 /// One of the gateway's two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Towards those who are protected: plain packets.
+    /// The protected side: plain packets.
     Protected,
-    /// Towards the network between gateways.
+    /// The network between gateways.
     Wire,
 }
 
@@ -39,60 +40,63 @@ pub struct NextHop {
     pub address: IpAddr,
 }
 
-/// What a lane asks.
+/// Requests of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Which way leads to a destination: a [`News::Way`] is the answer, and [`News::Neighbour`] about its next hop.
+    /// Requests the route to a destination: answered by [`News::Way`], and by [`News::Neighbour`]
+    /// for its next hop.
     Way(IpAddr),
-    /// It sends to a neighbour whose address is not known for sure: [`News::Neighbour`].
+    /// Reports the use of a neighbour whose address is not confirmed: answered by
+    /// [`News::Neighbour`].
     Use(NextHop),
 }
 
-/// What a lane is told, asked or not.
+/// Updates for a worker, requested or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// Which way leads to a destination.
+    /// The route to a destination.
     Way(IpAddr, Answer),
-    /// The same of a destination that was in use before this lane was, so that nothing has to wait for the answer.
+    /// The route to a destination in use before this worker started, so that nothing waits for it.
     Expected(IpAddr, Answer),
-    /// What is known of a neighbour.
+    /// State of a neighbour.
     Neighbour(NextHop, Standing),
-    /// Any way may have changed.
+    /// Any route may have changed.
     Changed,
-    /// A link or an address has changed, and any way with it: who did not answer before may not have been reached.
+    /// A link or an address has changed, and possibly any route: earlier requests may not have left
+    /// the host.
     Links,
 }
 
-/// Which way leads to a destination.
+/// The route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// By one of the ports.
     By {
-        /// To whom.
+        /// The neighbour.
         hop: NextHop,
-        /// Bytes of the largest IP packet along that way.
+        /// MTU of the route, in bytes.
         mtu: u16,
-        /// The host's address for packets of its own that way.
+        /// The host's source address on that route.
         source: Option<IpAddr>,
     },
-    /// To the host itself.
+    /// The host itself.
     Local,
-    /// None, or one by another device.
+    /// No route, or one by another device.
     Nowhere,
 }
 
-/// Both ends of the talk with whoever knows the kernel's tables.
+/// Channels to and from the resolver.
 #[derive(Debug)]
 pub struct Guide {
     /// Takes questions.
     pub questions: SyncSender<Question>,
-    /// Wakes who answers them.
+    /// Wakes the resolver.
     pub waker: Waker,
-    /// Brings news.
+    /// Updates from the resolver.
     pub news: Receiver<News>,
 }
 
-/// What a lane knows.
+/// One worker's table of next hops.
 #[derive(Debug)]
 pub(crate) struct NextHops {
     guide: Guide,
@@ -100,14 +104,14 @@ pub(crate) struct NextHops {
     hops: Vec<Hop>,
     hop_index: HashMap<NextHop, usize>,
     macs: [MacAddr; 2],
-    /// Of the routes: what was told before it is asked for again.
+    /// Generation of routes: older entries are requested again.
     generation: u32,
-    /// Of the links.
+    /// Generation of links.
     links: u32,
-    /// The latest entry that was found: neighbours in a batch often go the same way.
+    /// The last entry found: consecutive packets often have the same destination.
     latest: Option<(IpAddr, Entry)>,
     asked: bool,
-    /// When a way was doubted.
+    /// When a route was last rechecked.
     rechecked: Moment,
 }
 
@@ -130,11 +134,11 @@ struct Hop {
     to: NextHop,
     header: EthernetHeader,
     state: HopState,
-    /// When it was asked for.
+    /// When it was last requested.
     asked: Moment,
-    /// How often it was asked for since its address was known.
+    /// Requests since its address was last known.
     unanswered: u32,
-    /// What the links were when the kernel began to seek it.
+    /// Generation of links when the kernel began to resolve it.
     links: u32,
 }
 
@@ -149,12 +153,12 @@ enum HopState {
     Unknown,
 }
 
-/// What a lane can do with a packet to a destination.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HopLookup {
     /// Send it.
     Send { side: Side, header: EthernetHeader, mtu: u16 },
-    /// Keep it: the answer is on its way.
+    /// Keep it: the answer is pending.
     Pending,
     /// It is for the host.
     Local,
@@ -164,21 +168,22 @@ pub(crate) enum HopLookup {
     Unreachable,
 }
 
-/// Destinations that are known at the most.
+/// Most destinations in the table.
 const MAX_DESTINATIONS: usize = 1 << 16;
 
-/// How long a question is open before it is asked again, and a neighbour that does not answer is left in peace.
+/// Time until an unanswered request is repeated, and until an unreachable neighbour is requested
+/// again.
 const RETRY_AFTER: u64 = 1_000_000_000;
 
-/// How long the second question for a neighbour comes after the first at the least, if the kernel forgets it in between. Each later one takes twice as long,
-/// up to [`RETRY_AFTER`].
+/// Least time between the first two requests for a neighbour that the kernel forgets in between. It
+/// doubles each time, up to [`RETRY_AFTER`].
 const MIN_BACKOFF: u64 = 10_000_000;
 
-/// How often a way may be doubted, whichever it is: 100 ms.
+/// Least time between rechecks of any routes: 100 ms.
 const RECHECK_INTERVAL: u64 = 100_000_000;
 
 impl NextHops {
-    /// Nothing is known yet; `macs` are the addresses of the protected port and of the wire's.
+    /// An empty table; `macs` are the addresses of the protected port and of the wire.
     pub(crate) fn new(guide: Guide, macs: [MacAddr; 2]) -> Self {
         Self {
             guide,
@@ -194,7 +199,7 @@ impl NextHops {
         }
     }
 
-    /// Takes in all news; whether there were any.
+    /// Applies all updates; whether there were any.
     pub(crate) fn apply_updates(&mut self, now: Moment) -> bool {
         let mut changed = false;
         while let Ok(news) = self.guide.news.try_recv() {
@@ -217,7 +222,7 @@ impl NextHops {
         changed
     }
 
-    /// What to do with a packet to `destination`; asks where that is not known, or not for sure.
+    /// Next hop of `destination`; requests it if unknown or unconfirmed.
     #[inline]
     pub(crate) fn lookup(&mut self, destination: IpAddr, now: Moment) -> HopLookup {
         if let Some((address, entry)) = self.latest
@@ -230,7 +235,7 @@ impl NextHops {
         self.lookup_slow(destination, now)
     }
 
-    /// Asks again what a way takes, as somebody thinks that it is more.
+    /// Requests a route again, as its MTU may have grown.
     #[cold]
     pub(crate) fn recheck(&mut self, destination: IpAddr, now: Moment) {
         if now.0.saturating_sub(self.rechecked.0) >= RECHECK_INTERVAL {
@@ -239,8 +244,8 @@ impl NextHops {
         }
     }
 
-    /// The host's address for an answer to `sender` about a packet to `destination`: that of the protected side, as far as it is known, since
-    /// policies name the networks there. What is not known is asked for.
+    /// The host's address for an answer to `sender` about a packet to `destination`: preferably the
+    /// protected side's, since policies name those networks. Requests unknown routes.
     pub(crate) fn source_address(
         &mut self,
         sender: IpAddr,
@@ -270,7 +275,7 @@ impl NextHops {
         found
     }
 
-    /// Wakes who answers, if anything was asked since the last time.
+    /// Wakes the resolver if there are new requests.
     #[inline]
     pub(crate) fn wake_resolver(&mut self) {
         if std::mem::take(&mut self.asked) {
@@ -288,7 +293,7 @@ impl NextHops {
         let is_old = entry.generation != self.generation;
         let is_late =
             matches!(entry.state, RouteState::Pending(since) if now.0 - since.0 > RETRY_AFTER);
-        // What led nowhere is waited for, as nothing is lost by that.
+        // Packets without a route wait for the answer, as nothing is lost by that.
         if is_late || (is_old && matches!(entry.state, RouteState::NoRoute)) {
             entry.state = RouteState::Pending(now);
         }
@@ -311,7 +316,7 @@ impl NextHops {
     }
 
     fn via(&mut self, index: usize, mtu: u16, now: Moment) -> HopLookup {
-        // Places are of this table, which is only emptied together with the ways.
+        // Indices belong to this table, which is emptied only together with the routes.
         let Some(hop) = self.hops.get_mut(index) else { return HopLookup::NoRoute };
         let to = hop.to;
         let ready = HopLookup::Send { side: to.side, header: hop.header, mtu };
@@ -339,7 +344,7 @@ impl NextHops {
         }
     }
 
-    /// An answer about it is to come.
+    /// Inserts an entry whose answer is pending.
     fn insert_pending(&mut self, destination: IpAddr, now: Moment) {
         self.evict_all_if_full();
         let entry = Entry { generation: self.generation, state: RouteState::Pending(now) };
@@ -354,7 +359,7 @@ impl NextHops {
                 RouteState::Via { hop: self.index_of(hop, now), mtu, source }
             }
         };
-        // Nobody waits for what was forgotten meanwhile.
+        // The entry may have been evicted meanwhile.
         if let Some(entry) = self.routes.get_mut(&destination) {
             entry.state = state;
         }
@@ -377,7 +382,7 @@ impl NextHops {
         hop.state = state;
     }
 
-    /// The place of a next hop, a new one if need be: not known yet, and asked for together with the way.
+    /// Index of a next hop. A new one is unresolved, and requested together with its route.
     fn index_of(&mut self, to: NextHop, now: Moment) -> usize {
         let Self { hops, hop_index, macs, links, .. } = self;
         *hop_index.entry(to).or_insert_with(|| {
@@ -406,7 +411,8 @@ impl NextHops {
         }
     }
 
-    /// Whether there was room for the question: without, it is lost, and to be asked again, at the latest when its patience is over.
+    /// Sends a request; `false` if the channel is full. A lost request is repeated, at the latest
+    /// after [`RETRY_AFTER`].
     fn request(&mut self, question: Question) -> bool {
         self.asked = true;
         self.guide.questions.try_send(question).is_ok()
@@ -414,7 +420,7 @@ impl NextHops {
 }
 
 impl Hop {
-    /// It is asked for now. The kernel begins anew only where it does not seek it already.
+    /// Records a request. The kernel starts anew only if it is not already resolving.
     const fn start_resolving(&mut self, now: Moment, links: u32) {
         if !matches!(self.state, HopState::Resolving(_)) {
             self.links = links;
@@ -424,12 +430,13 @@ impl Hop {
         self.unanswered = self.unanswered.saturating_add(1);
     }
 
-    /// Whether it was asked for by the links of now, and did not answer. One that was there until now may be elsewhere, where nobody has sought it yet.
+    /// Whether it was requested over the present links and did not answer. A neighbour that was
+    /// known may have moved, and nobody has looked for it there.
     const fn is_unreachable(&self, links: u32) -> bool {
         self.unanswered > 0 && self.links == links
     }
 
-    /// How long after the latest question for it the next one may come.
+    /// Least time between the last request and the next.
     fn backoff(&self) -> u64 {
         match self.unanswered {
             0 => 0,

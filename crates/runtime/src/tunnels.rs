@@ -1,18 +1,22 @@
-//! The tunnels' loop: one thread for all tunnels of a gateway.
+//! The tunnel loop: one thread for all tunnels of a gateway.
 //!
 //! ```text
-//!   TUN of a tunnel ─▶ encapsulate ─▶ raw socket        raw or UDP socket ─▶ decapsulate ─▶ TUN of its tunnel
+//!   TUN of a tunnel ─▶ encapsulate ─▶ raw socket
+//!   raw or UDP socket ─▶ decapsulate ─▶ TUN of its tunnel
 //! ```
 //!
-//! 1 wait until a port is readable → 2 from each readable TUN a batch into its tunnel and out → 3 from each readable socket a batch out of its
-//! tunnels to their TUNs → 4 from the sockets for ICMP errors, back to inner senders → 1.
+//! 1 wait until a port is readable → 2 from each readable TUN a batch into its tunnel and out → 3
+//! from each readable socket a batch out of its tunnels to their TUNs → 4 from ICMP error sockets
+//! back to inner senders → 1.
 //!
-//! Packets leave whole, by raw sockets, so that a flow may have any source port. A super-packet of a tunnel in UDP leaves as trains by a
-//! UDP socket that has the flow's source port, where that is to be had ([`gso_sockets`]). Their sockets carry no mark: routes, and so the
-//! gateway's policies, apply to them, and a tunnel goes through ESP where a policy says so.
+//! Whole packets leave by raw sockets, so that a flow may have any source port. A UDP tunnel's
+//! super-packet leaves in GSO bursts by a UDP socket bound to the flow's source port, if that port
+//! is free ([`gso_sockets`]). These sockets carry no mark: routes, and so the gateway's policies,
+//! apply to them, and a tunnel passes through ESP where a policy says so.
 //!
-//! Known: a Linux on the same machine leaves GRE's checksum to its device, which on virtual links nobody fills in; a raw socket sees 0 then, and
-//! the packet is dropped as `tunnel_in_gre_checksum`. Off a real wire it is right.
+//! Known limit: Linux leaves GRE's checksum to its device, which on virtual links nobody fills in;
+//! a raw socket on the same machine sees 0, and the packet is dropped as `tunnel_in_gre_checksum`.
+//! On a real wire it is correct.
 
 mod control;
 mod drop_tally;
@@ -49,10 +53,10 @@ pub use self::{
 };
 use crate::Error;
 
-/// How long the loop waits at the most.
+/// Longest wait.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// How often it asks what found no room in its sockets and TUNs.
+/// Interval at which overflows of sockets and TUNs are counted.
 const OVERFLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All tunnels of a gateway with their ports.
@@ -71,17 +75,17 @@ pub struct TunnelLane {
     batch: Batch,
     to_network: [Batch; 2],
     gso_sockets: GsoSockets,
-    /// Trains on their way to a socket.
+    /// GSO bursts on their way to a socket.
     bursts: Batch,
-    /// Datagrams of a train that are no tunnel's.
+    /// Datagrams of a burst that belong to no tunnel.
     others: Vec<PacketBuf>,
-    /// The identification of the next packet that is cut.
+    /// Identification of the next fragmented packet.
     ident: u32,
     overflows_counted: Moment,
 }
 
 impl TunnelLane {
-    /// A loop without tunnels, and who gives it some.
+    /// A loop without tunnels, and its control.
     ///
     /// # Errors
     /// When a port can't be polled.
@@ -117,7 +121,7 @@ impl TunnelLane {
         Ok((event_loop, control))
     }
 
-    /// What it drops, for others to see.
+    /// Drop counters, for other threads.
     #[must_use]
     pub fn drops(&self) -> Arc<Drops> {
         Arc::clone(&self.drops)
@@ -129,10 +133,10 @@ impl TunnelLane {
         self.poller.waker()
     }
 
-    /// One turn of the loop.
+    /// Runs the loop once.
     ///
     /// # Errors
-    /// When polling fails. A broken socket, or a TUN that somebody deletes, ends nothing: the others go on.
+    /// When polling fails. A broken socket or a deleted TUN does not end the loop.
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1
         let ready = self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
@@ -140,7 +144,7 @@ impl TunnelLane {
             self.handle_requests();
         }
         self.gso_sockets.close_idle(now());
-        // What has no descriptor is asked in turn.
+        // Ports without a descriptor are read every time.
         let is_ready = |token: Option<u8>| token.is_none_or(|token| ready.has(token));
         // 2
         for index in 0..self.interfaces.len() {
@@ -172,7 +176,7 @@ impl TunnelLane {
         Ok(())
     }
 
-    /// Counts what found no room: the kernel says so to nobody else.
+    /// Counts overflows of queues, which the kernel reports nowhere else.
     fn count_overflows(&mut self) {
         let now = now();
         if now.since(self.overflows_counted) < OVERFLOW_INTERVAL {
@@ -191,10 +195,10 @@ impl TunnelLane {
         }
     }
 
-    /// Makes the changes that were ordered.
+    /// Applies the requested changes.
     fn handle_requests(&mut self) {
         while let Ok(request) = self.requests.try_recv() {
-            // Who does not wait for the answer has given up on us.
+            // A requester that no longer waits has given up.
             match request {
                 Request::Apply { tunnels, ports, changes, done } => {
                     let _given_up = done.send(self.apply(tunnels, ports, changes));
@@ -206,7 +210,7 @@ impl TunnelLane {
         }
     }
 
-    /// Makes changes; the ports that are no longer used.
+    /// Applies changes; returns ports that are no longer used.
     fn apply(
         &mut self,
         tunnels: Tunnels,
@@ -267,7 +271,7 @@ impl TunnelLane {
         self.incoming.iter().position(|socket| socket.incoming.source == *source)
     }
 
-    /// Waits for a port from now on, under a token that no other has; `None` for one without a descriptor.
+    /// Polls a port under a free token; `None` for one without a descriptor.
     fn add_to_poller(&self, port: &dyn Port) -> Result<Option<u8>, Error> {
         let Some(descriptor) = port.descriptor() else { return Ok(None) };
         let interfaces = self.interfaces.iter().map(|tunnel_port| tunnel_port.token);
@@ -284,12 +288,12 @@ impl TunnelLane {
 
     fn remove_from_poller(&self, port: &dyn Port) {
         if let Some(descriptor) = port.descriptor() {
-            // A TUN that is gone is waited for no more already.
+            // A TUN that is gone is not polled any more.
             let _not_there = self.poller.remove(descriptor);
         }
     }
 
-    /// Notes that a TUN was deleted by somebody else: its tunnel carries nothing until it is closed.
+    /// Records that somebody else deleted a TUN: its tunnel carries nothing until it is closed.
     fn mark_gone(&self, index: usize, error: &std::io::Error) {
         let tunnel_port = &self.interfaces[index];
         tracing::info!(tunnel = tunnel_port.name(), %error, "the TUN of a tunnel is gone");
@@ -311,19 +315,19 @@ impl TunnelLane {
     }
 }
 
-/// Counts what a TUN had no room for.
+/// Counts packets that a TUN had no room for.
 fn count_tun_overflow(interface: &mut Interface, all: &Drops) {
     let lost = interface.port.overflowed();
     DropTally { all, own: &interface.counts.drops }.add(DropReason::OutPortFull, lost);
 }
 
-/// Counts what a socket had no room for.
+/// Counts packets that a socket had no room for.
 fn count_socket_overflow(incoming: &mut Incoming, all: &Drops) {
     let lost = incoming.port.overflowed();
     DropTally { all, own: &incoming.counts.drops }.add(DropReason::InPortFull, lost);
 }
 
-/// Sends what is queued for the network. Which path took less than that, if one did.
+/// Sends all queued packets; returns a path whose MTU turned out to be smaller.
 fn transmit(
     outgoing: &mut [Box<dyn Port>; 2],
     to_network: &mut [Batch; 2],
@@ -341,7 +345,7 @@ fn transmit(
     narrow
 }
 
-/// How tunnels' packets leave: with source ports of a range, by a seed.
+/// Parameters of a tunnel's outer packets: source ports of a range, chosen by a seed.
 #[must_use]
 pub fn egress(
     (path_mtu, device_mtu): (usize, usize),

@@ -1,4 +1,4 @@
-//! The network side of a lane: which port a packet leaves by.
+//! The network side of a worker: selects the port of each outgoing packet.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::{Express, codel::Codel};
 /// A UDP socket for ESP-in-UDP.
 #[derive(Debug)]
 pub struct Datagrams {
-    /// Its family.
+    /// Address family.
     pub family: Family,
     /// The local UDP port it is bound to.
     pub udp_port: u16,
@@ -22,11 +22,11 @@ pub struct Datagrams {
     pub port: Box<dyn Port>,
 }
 
-/// All ports towards the network, each with the packets that wait for it.
+/// All ports towards the network, each with its queued packets.
 #[derive(Debug)]
 pub struct Wire {
     ports: Vec<WirePort>,
-    /// Behind the exits where they are counted.
+    /// Its index is behind the ports'.
     af_xdp: Option<Box<Express>>,
 }
 
@@ -35,7 +35,7 @@ struct WirePort {
     form: PacketForm,
     port: Box<dyn Port>,
     waiting: Batch,
-    /// What waits in the kernel to be received, where it is watched.
+    /// Receive queue in the kernel, if it is monitored.
     queue: Option<Codel>,
 }
 
@@ -46,7 +46,7 @@ enum PacketForm {
 }
 
 impl Wire {
-    /// A wire of a port for whole IPv4 packets, one for whole IPv6 packets, and sockets for datagrams.
+    /// Ports for whole IPv4 packets, whole IPv6 packets, and datagrams.
     #[must_use]
     pub fn new(ip4: Box<dyn Port>, ip6: Box<dyn Port>, sockets: Vec<Datagrams>) -> Self {
         let packets =
@@ -62,20 +62,20 @@ impl Wire {
         Self { ports, af_xdp: None }
     }
 
-    /// The same wire, whose ESP goes by `af_xdp` where that can.
+    /// Sends ESP by AF_XDP where that is possible.
     #[must_use]
     pub fn with_express(mut self, af_xdp: Express) -> Self {
         self.af_xdp = Some(Box::new(af_xdp));
         self
     }
 
-    /// How many ports there are.
+    /// Number of ports.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.ports.len() + usize::from(self.af_xdp.is_some())
     }
 
-    /// What to poll of the port at `index`, below [`len`](Self::len).
+    /// Descriptor of the port at `index`, below [`len`](Self::len).
     pub(crate) fn descriptor(&self, index: usize) -> Option<BorrowedFd<'_>> {
         match self.ports.get(index) {
             Some(port) => port.port.descriptor(),
@@ -83,7 +83,7 @@ impl Wire {
         }
     }
 
-    /// Appends what waits at the port at `index`.
+    /// Receives from the port at `index`.
     ///
     /// # Errors
     /// The port's.
@@ -100,7 +100,7 @@ impl Wire {
         }
     }
 
-    /// Takes in news of ways, and sends what a device had no room for.
+    /// Applies next-hop updates, and sends what the device had no room for.
     pub(crate) fn poll_af_xdp(&mut self, now: fn() -> Moment, pool: &mut Pool) -> Transmitted {
         let Some(af_xdp) = &mut self.af_xdp else { return Transmitted::default() };
         af_xdp.apply_updates(now());
@@ -117,18 +117,20 @@ impl Wire {
         self.af_xdp.as_mut().map_or(Ok(()), |af_xdp| af_xdp.take_up())
     }
 
-    /// Packets that found no room in the queues of any port, since the last time.
+    /// Packets lost in full receive queues since the last call.
     pub(crate) fn lost(&mut self) -> u64 {
         let sockets: u64 = self.ports.iter_mut().map(|port| port.port.overflowed()).sum();
         sockets + self.af_xdp.as_mut().map_or(0, |af_xdp| af_xdp.lost())
     }
 
-    /// Whether a device had no room for all, so that [`poll_af_xdp`](Self::poll_af_xdp) is to be called soon.
+    /// Whether a device had no room for all packets, so that [`poll_af_xdp`](Self::poll_af_xdp)
+    /// must be called soon.
     pub(crate) fn keeps(&mut self) -> bool {
         self.af_xdp.as_mut().is_some_and(|af_xdp| af_xdp.keeps())
     }
 
-    /// Has senders of TCP [told](Self::signal_congestion) from now on once packets wait in a port's queue for `target`.
+    /// Signals congestion to TCP senders from now on once packets wait in a port's queue for
+    /// `target`.
     pub(crate) fn watch(&mut self, target: Duration) {
         for port in &mut self.ports {
             port.queue = Some(Codel::new(target));
@@ -138,7 +140,8 @@ impl Wire {
         }
     }
 
-    /// Has a sender send less where packets stand in the queue of the port at `index`; `batch` is what came of those that were received just now.
+    /// Slows a TCP sender down if the queue of the port at `index` stands; `batch` holds what the
+    /// last receive became.
     pub(crate) fn signal_congestion(
         &mut self,
         index: usize,
@@ -154,14 +157,14 @@ impl Wire {
         }
     }
 
-    /// Whether whole IP packets come from the port at `index`.
+    /// Whether the port at `index` receives whole IP packets.
     pub(crate) fn is_raw(&self, index: usize) -> bool {
         self.ports.get(index).is_none_or(|port| matches!(port.form, PacketForm::Packets(_)))
     }
 
-    /// Sends every packet of `batch` by the port that takes it, in order for each port; what became of them.
+    /// Sends every packet by its port, in order per port.
     ///
-    /// A packet for a UDP port that nobody has bound is counted as unsupported.
+    /// A packet for a UDP port without a socket is counted as unsupported.
     pub fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
         let mut total = Transmitted::default();
         for packet in batch.drain() {
@@ -185,7 +188,7 @@ impl Wire {
     }
 }
 
-/// A packet that does not go by express.
+/// Tries AF_XDP; returns a packet that it does not take.
 #[inline]
 fn try_af_xdp(af_xdp: &mut Option<Box<Express>>, packet: PacketBuf) -> Option<PacketBuf> {
     match af_xdp {
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn each_packet_leaves_by_its_own_port() {
+    fn packet_leaves_by_port_of_its_form() {
         let (ip4, mut far4) = Memory::pair(8);
         let (ip6, mut far6) = Memory::pair(8);
         let (udp, mut far_udp) = Memory::pair(8);

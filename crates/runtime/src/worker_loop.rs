@@ -4,11 +4,15 @@
 //!   host port ─▶ outbound ─▶ wire        wire ─▶ inbound ─▶ host port
 //! ```
 //!
-//! 1 wait until a port is readable, and take in news of [ways](crate::News) → 2 one batch from the host through the engine to the wire → 3 one batch from each
-//! readable wire port through the engine to the host → 4 what devices have received through the engine to the host → 5 packets whose states have
-//! come to the wire → 6 once a second let the engine forget → 1. A port that still has more is
-//! readable again at once, so a busy port cannot starve the others. Where packets stand in a port's queue ([`Codel`]), in 2 and 3 a sender of TCP is told to send less. With [devices](Lane::behind), what the engine hands over goes to their
-//! threads, and so does what comes by whole packets from the network, before the engine sees it.
+//! 1 wait until a port is readable, and apply [next-hop updates](crate::News) → 2 a batch from the
+//! host through the engine to the wire → 3 a batch from each readable wire port through the engine
+//! to the host → 4 packets from devices through the engine to the host → 5 packets that wait for
+//! SAs → 6 once a second housekeeping → 1.
+//!
+//! A port with more packets is readable again at once, so a busy port cannot starve the others. In
+//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]). With [devices](Lane::behind),
+//! packets that the engine hands over go to their threads, and so do whole packets from the
+//! network, before the engine sees them.
 
 use std::{
     io,
@@ -32,7 +36,7 @@ use crate::{
     device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
 };
 
-/// What ends a lane. The kernel's word is in the text: as a source it would be told twice.
+/// Ends a loop. The kernel's error is in the text; as a source it would be printed twice.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A port can't be polled.
@@ -44,27 +48,28 @@ pub enum Error {
     /// A network device of inline mode is gone.
     #[error("a network device is gone: {0}")]
     Link(io::Error),
-    /// One loop can't wait for so many ports.
+    /// A loop polls at most 256 ports.
     #[error("one loop waits for 256 interfaces and sockets of tunnels at the most")]
     TooManyPorts,
-    /// There is nobody to carry an order out.
+    /// Nobody can apply a change.
     #[error("the worker has ended, or does not answer")]
     Ended,
 }
 
-/// How long a lane waits at the most before it looks at timeouts of its engine.
+/// Longest wait between checks of the engine's timeouts.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// How long it waits at the most before states and policies count the last packets.
+/// Longest wait while SAs and policies have uncommitted counts.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// How long it waits for news while a device has no room for what is to leave.
+/// Longest wait while a device has no room for outgoing packets.
 const RETRY: Duration = Duration::from_micros(50);
 
-/// How long what is no longer needed may stay.
+/// Interval of housekeeping.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How many times as long packets may wait at the host's port: a TUN tells whole turns of the loop only.
+/// Packets may wait this many times longer at the host's port: a TUN's waiting time includes whole
+/// turns.
 const HOST_TARGET_FACTOR: u32 = 3;
 
 const HOST: u8 = 0;
@@ -74,7 +79,7 @@ const HOST: u8 = 0;
 pub struct Lane {
     poller: Poller,
     host: Box<dyn Port>,
-    /// What waits in the kernel to be received from the host, where it is watched.
+    /// Receive queue of the host port, if it is monitored.
     queue: Option<Codel>,
     wire: Wire,
     worker: Worker,
@@ -83,16 +88,16 @@ pub struct Lane {
     out: Output,
     events: Events,
     devices: Option<PortSlot>,
-    /// Which ways devices have no room: ports that would bring more are not waited for.
+    /// Directions without room at a device: ports that feed them are not polled.
     backpressure: Backpressure,
     received: Vec<Received>,
-    /// Buffers that wait for states, for others to see.
+    /// Number of buffers that wait for SAs, for other threads.
     waiting: Arc<AtomicUsize>,
     last_periodic: Moment,
 }
 
 impl Lane {
-    /// A lane between `host` and `wire`, its engine's events sent to `events`.
+    /// A loop between `host` and `wire`; `events` takes the engine's events.
     ///
     /// # Errors
     /// When a port can't be polled.
@@ -129,15 +134,16 @@ impl Lane {
         })
     }
 
-    /// The same lane with the devices of a bay between its engine and its wire; those that come later as well.
+    /// Attaches offload devices between engine and wire, including later ones.
     #[must_use]
     pub fn behind(mut self, bay: &Bay) -> Self {
         self.devices = Some(bay.add_worker(self.poller.waker()));
         self
     }
 
-    /// The same lane, where senders of TCP are told to send less once packets wait in a wire port's queue for `target`, or in the host port's for three times as
-    /// long, and that for a while: by an ECN mark, or by the loss of one segment where they do not know ECN.
+    /// Signals congestion to TCP senders once packets wait for `target` in a wire port's queue, or
+    /// three times as long in the host port's: by an ECN mark, or without ECN by the loss of a
+    /// segment.
     #[must_use]
     pub fn with_queue_delay(mut self, target: Duration) -> Self {
         self.queue = Some(Codel::new(target * HOST_TARGET_FACTOR));
@@ -151,7 +157,7 @@ impl Lane {
         self.poller.waker()
     }
 
-    /// The engine, to read its counters from.
+    /// The engine, for its counters.
     #[must_use]
     pub fn worker(&self) -> &Worker {
         &self.worker
@@ -165,10 +171,10 @@ impl Lane {
         self.wire.take_up()
     }
 
-    /// One turn of the loop.
+    /// Runs the loop once.
     ///
     /// # Errors
-    /// When polling fails or the host's port is gone. A broken wire port ends nothing: the others go on.
+    /// When polling fails or the host's port is gone. A broken wire port does not end the loop.
     pub fn turn(&mut self) -> Result<(), Error> {
         self.apply_backpressure()?;
         // 1 wait
@@ -201,14 +207,15 @@ impl Lane {
         }
         // 4 devices to host
         self.inbound_from_devices();
-        // 5 what waits
+        // 5 packets that wait for SAs
         self.retry_waiting();
-        // 6 forget
+        // 6 housekeeping
         self.run_periodic();
         Ok(())
     }
 
-    /// Gives devices what waits for room; as long as there is none, the ports that bring more are not waited for.
+    /// Pushes what waits for devices; while some stays blocked, the ports that feed it are not
+    /// polled.
     fn apply_backpressure(&mut self) -> Result<(), Error> {
         let Some(devices) = &mut self.devices else { return Ok(()) };
         let (backpressure, lost) = devices.retry(&mut self.pool);
@@ -230,7 +237,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Has a sender on the host send less where packets stand in the host port's queue.
+    /// Slows down a sender on the host if the host port's queue stands.
     fn signal_host_congestion(&mut self) {
         let Some(queue) = &mut self.queue else { return };
         let told =
@@ -238,7 +245,8 @@ impl Lane {
         self.count_signalled(told, DropReason::OutQueueStands);
     }
 
-    /// A batch from a wire port, to devices or through the engine to the host. Of UDP sockets' payloads devices see what they have a state for.
+    /// Passes a batch from a wire port to devices, or through the engine to the host. Of UDP
+    /// payloads devices get those of their SAs.
     fn inbound(&mut self, port: usize) {
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
             let lost = if self.wire.is_raw(port) {
@@ -257,7 +265,7 @@ impl Lane {
         self.deliver();
     }
 
-    /// Counts a packet that was dropped to tell its sender.
+    /// Counts a packet dropped as a congestion signal.
     fn count_signalled(&self, told: Option<Told>, reason: DropReason) {
         match told {
             Some(Told::ByShortening | Told::ByLoss) => self.worker.drops().add(reason, 1),
@@ -265,7 +273,7 @@ impl Lane {
         }
     }
 
-    /// What devices have received.
+    /// Passes packets from devices to the host.
     fn inbound_from_devices(&mut self) {
         let Some(devices) = &self.devices else { return };
         if devices.receive(&mut self.received, &mut self.pool) {
@@ -275,19 +283,20 @@ impl Lane {
         }
     }
 
-    /// Goes on with packets that waited with another lane, before the first turn.
+    /// Continues with packets that waited in a predecessor, before the first turn.
     pub fn wait_with(&mut self, waiting: Vec<WaitingPacket>) {
         self.worker.wait_with(waiting, now(), &mut self.pool, &mut self.out);
         self.deliver();
         self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
     }
 
-    /// States and policies count the last packets.
+    /// Commits pending counts of SAs and policies.
     pub(crate) fn settle(&mut self) {
         self.worker.settle();
     }
 
-    /// What is on its way to or from devices goes on; whether there was anything. It does not wait for ports that have no room.
+    /// Continues with packets in memory, to or from devices; whether there were any. Full ports are
+    /// not waited for.
     pub(crate) fn drain(&mut self) -> bool {
         let Some(devices) = &mut self.devices else { return false };
         devices.refresh_devices(&mut self.pool);
@@ -299,13 +308,13 @@ impl Lane {
         had_some
     }
 
-    /// Buffers that wait for states.
+    /// Number of buffers that wait for SAs.
     pub(crate) fn waiting(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.waiting)
     }
 
-    /// Lets go what waited, if there is news. Who publishes news looks at the count afterwards, and here it is the other way round: one
-    /// of both sees the other's, so that nothing waits for longer than it must.
+    /// Retries waiting packets after a change. A publisher reads the count after it publishes, and
+    /// this loop writes the count before it looks: one of the two sees the other.
     fn retry_waiting(&mut self) {
         let before = self.worker.waiting();
         if before == 0 {
@@ -318,7 +327,8 @@ impl Lane {
         self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
     }
 
-    /// Counts what was lost on its way in, and lets go of deleted states' keys and of fragments whose others never came, also where no traffic would.
+    /// Counts lost packets, and drops keys of deleted SAs and incomplete fragments, also without
+    /// traffic.
     fn run_periodic(&mut self) {
         let now = now();
         if now.since(self.last_periodic) < PERIOD {
@@ -332,7 +342,7 @@ impl Lane {
         self.deliver();
     }
 
-    /// Fills the batch from a wire port; whether anything came.
+    /// Receives from a wire port; whether anything came.
     fn receive(&mut self, port: usize) -> bool {
         match self.wire.receive(port, &mut self.pool, &mut self.batch) {
             Ok(count) => count > 0,
@@ -343,7 +353,7 @@ impl Lane {
         }
     }
 
-    /// Transmits all that the engine put out, and hands its events over.
+    /// Transmits the engine's output and sends its events.
     fn deliver(&mut self) {
         if !self.out.handed.is_empty() {
             self.hand_over();
@@ -359,7 +369,7 @@ impl Lane {
         self.events.send(&mut self.out.events);
     }
 
-    /// What is for devices goes there.
+    /// Passes packets of offloaded SAs to their devices.
     fn hand_over(&mut self) {
         let lost = match &mut self.devices {
             Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
@@ -389,7 +399,7 @@ fn now() -> Moment {
     Moment(clock::boot_nanoseconds())
 }
 
-/// The poll token of a wire port; 0 is the host's.
+/// Poll token of a wire port; 0 is the host's.
 fn token(port: usize) -> u8 {
     u8::try_from(port + 1).unwrap_or(u8::MAX)
 }

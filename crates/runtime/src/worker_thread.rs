@@ -1,4 +1,4 @@
-//! A lane on its thread.
+//! A loop on its thread.
 
 use std::{
     io,
@@ -14,9 +14,9 @@ use uxfrm_io::{affinity, confine, poll::Waker};
 
 use crate::{Error, InlineLane, Lane, TunnelLane};
 
-/// What a thread can run: one turn of its loop after the other.
+/// A loop that a thread can run.
 pub trait Turns: Send + 'static {
-    /// One turn.
+    /// Runs the loop once.
     ///
     /// # Errors
     /// What ends the loop.
@@ -25,34 +25,35 @@ pub trait Turns: Send + 'static {
     /// Ends the current turn's wait, or the next one's.
     fn waker(&self) -> Waker;
 
-    /// Buffers that wait for states.
+    /// Number of buffers that wait for SAs.
     fn waiting(&self) -> Arc<AtomicUsize>;
 
-    /// It is halted: all that it did is to be counted.
+    /// Commits pending counts, after it was stopped.
     fn settle(&mut self) {}
 
-    /// It rests: leaves to another process what that needs to go on in its place, and may be told to go on itself.
+    /// Saves the ring state that a successor process needs. The loop may also continue itself.
     fn lay_down(&mut self) {}
 
-    /// Before the first turn: goes on where a lane of another process was laid down.
+    /// Restores the saved ring state of a predecessor, before the first turn.
     ///
     /// # Errors
-    /// Where it was not.
+    /// When none was saved.
     fn take_up(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// One turn, halted, with what is in memory on its way to or from a device, and with nothing of ports. Whether there was anything.
+    /// Runs once without ports, after it was stopped, for packets in memory to or from devices;
+    /// whether there were any.
     fn drain(&mut self) -> bool {
         false
     }
 
-    /// Copies of the packets that wait for states.
+    /// Copies the packets that wait for SAs.
     fn portray_waiting(&self) -> Vec<WaitingPacket> {
         Vec::new()
     }
 
-    /// Before the first turn: packets that waited so with another lane wait with this one, or leave.
+    /// Continues with a predecessor's waiting packets, before the first turn.
     fn wait_with(&mut self, packets: Vec<WaitingPacket>) {
         drop(packets);
     }
@@ -136,7 +137,7 @@ impl Turns for TunnelLane {
     }
 }
 
-/// A lane that runs. Dropping it stops the lane and waits for it.
+/// A running loop. Dropping it stops and joins it.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<AtomicBool>,
@@ -147,13 +148,13 @@ pub struct Running {
     thread: Option<JoinHandle<Ended>>,
 }
 
-/// A lane whose thread has ended, and why if not because it was told to.
+/// A loop whose thread has ended, and the error that ended it, if any.
 struct Ended {
     event_loop: Box<dyn Turns>,
     outcome: Result<(), Error>,
 }
 
-/// A lane that was halted or has yet to start, with all that it has. Dropping it ends the lane.
+/// A loop that was stopped or has yet to start, with all its state. Dropping it ends the loop.
 pub struct Halted {
     event_loop: Box<dyn Turns>,
     name: String,
@@ -161,30 +162,30 @@ pub struct Halted {
 }
 
 impl Halted {
-    /// One that has yet to start.
+    /// A loop that has yet to start.
     #[must_use]
     pub fn new(event_loop: impl Turns, name: String) -> Self {
         Self { event_loop: Box::new(event_loop), name, cpu: None }
     }
 
-    /// One turn with what is on its way to or from a device, and with nothing of ports; on the calling thread. Whether there was
-    /// anything.
+    /// Runs once without ports, on the calling thread, for packets in memory to or from a device;
+    /// whether there were any.
     pub fn drain(&mut self) -> bool {
         self.event_loop.drain()
     }
 
-    /// Leaves to another process what that needs to go on in its place: nothing of it is to be drained any more.
+    /// Saves the ring state for a successor process; nothing may be drained any more.
     pub fn lay_down(&mut self) {
         self.event_loop.lay_down();
     }
 
-    /// Copies of the packets that wait there for states.
+    /// Copies the packets that wait for SAs.
     #[must_use]
     pub fn portray_waiting(&self) -> Vec<WaitingPacket> {
         self.event_loop.portray_waiting()
     }
 
-    /// Starts it again.
+    /// Starts the loop again.
     ///
     /// # Errors
     /// When the thread can't be started.
@@ -200,7 +201,8 @@ impl std::fmt::Debug for Halted {
 }
 
 impl Running {
-    /// Starts `event_loop` on a thread of its own, on `cpu` only if one is given. A CPU that can't be had is said and done without.
+    /// Starts `event_loop` on a thread of its own, pinned to `cpu` if given. A failure to pin is
+    /// only logged.
     ///
     /// # Errors
     /// When the thread can't be started.
@@ -208,7 +210,7 @@ impl Running {
         Self::start_boxed(Box::new(event_loop), name, cpu)
     }
 
-    /// The same, whatever kind of lane it is.
+    /// Starts a boxed loop.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -240,7 +242,8 @@ impl Running {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// To be called after states, policies or acquires were published: wakes the lane if packets wait for that.
+    /// Wakes the loop if packets wait for SAs; to be called after SAs, policies or acquires were
+    /// published.
     pub fn nudge(&self) {
         fence(Ordering::SeqCst);
         if self.waiting.load(Ordering::Relaxed) != 0 {
@@ -248,24 +251,24 @@ impl Running {
         }
     }
 
-    /// Lets the lane finish its batch and waits for its end.
+    /// Lets the loop finish its batch and joins its thread.
     ///
     /// # Errors
-    /// What ended the lane before it was told to.
+    /// What ended the loop earlier.
     ///
     /// # Panics
-    /// When the lane did.
+    /// When the loop did.
     pub fn stop(mut self) -> Result<(), Error> {
         self.finish().map_or(Ok(()), |ended| ended.outcome)
     }
 
-    /// Lets the lane finish its batch and waits until it rests, with all that it has.
+    /// Lets the loop finish its batch and keeps it with all its state.
     ///
     /// # Errors
-    /// What ended the lane before it was told to.
+    /// What ended the loop earlier.
     ///
     /// # Panics
-    /// When the lane did.
+    /// When the loop did.
     pub fn halt(mut self) -> Result<Option<Halted>, Error> {
         let Some(Ended { mut event_loop, outcome }) = self.finish() else { return Ok(None) };
         outcome?;

@@ -1,4 +1,4 @@
-//! Queues whose packets wait for as long as a test says.
+//! CoDel with sojourn times that the test chooses.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ fn microseconds(count: u64) -> Moment {
     Moment(count * 1000)
 }
 
-/// When signs are given, in microseconds, while a packet leaves every 100 that waited as `waited` says.
+/// Times of signals, in µs, while every 100 µs a packet leaves that waited as `waited` says.
 fn signs(queue: &mut Codel, times: Range<u64>, waited: impl Fn(u64) -> Duration) -> Vec<u64> {
     let mut given = Vec::new();
     for time in times.step_by(100) {
@@ -28,15 +28,15 @@ fn signs(queue: &mut Codel, times: Range<u64>, waited: impl Fn(u64) -> Duration)
 }
 
 #[test]
-fn a_burst_is_let_through() {
+fn codel_short_burst_sends_no_signal() {
     let mut queue = Codel::new(TARGET);
-    // Each 1.9 ms one packet has waited for no longer than it may.
+    // Every 1.9 ms one packet waited no longer than the target.
     let waited = |time| if time % 1900 == 0 { SHORT } else { Duration::from_millis(50) };
     assert_eq!(signs(&mut queue, 0..1_000_000, waited), []);
 }
 
 #[test]
-fn signs_come_ever_more_often_while_packets_stand() {
+fn codel_standing_queue_signals_at_inverse_sqrt_intervals() {
     let mut queue = Codel::new(TARGET);
     let given = signs(&mut queue, 0..12_000, |_| LONG);
     // 2 ms after packets stood, then after 2 / √1, 2 / √2, 2 / √3 … more, at the next hundred.
@@ -44,20 +44,20 @@ fn signs_come_ever_more_often_while_packets_stand() {
 }
 
 #[test]
-fn a_queue_that_stands_again_soon_is_told_as_often_as_before() {
+fn codel_queue_standing_again_soon_keeps_signal_rate() {
     let mut queue = Codel::new(TARGET);
     assert!(signs(&mut queue, 0..30_000, |_| LONG).len() > 30);
     assert_eq!(signs(&mut queue, 30_000..31_000, |_| SHORT), []);
     let again = signs(&mut queue, 31_000..41_000, |_| LONG).len();
     let fresh = signs(&mut Codel::new(TARGET), 31_000..41_000, |_| LONG).len();
     assert!(again > 2 * fresh, "{again} {fresh}");
-    // Long afterwards it is another one.
+    // Much later it is another episode.
     assert_eq!(signs(&mut queue, 41_000..90_000, |_| SHORT), []);
     assert_eq!(signs(&mut queue, 90_000..100_000, |_| LONG).len(), fresh);
 }
 
 #[test]
-fn a_sign_is_due_until_it_is_given() {
+fn codel_signal_stays_due_until_sent() {
     let mut queue = Codel::new(TARGET);
     assert!(!queue.is_due(LONG, microseconds(0)));
     assert!(queue.is_due(LONG, microseconds(2000)) && queue.is_due(LONG, microseconds(2001)));
@@ -65,7 +65,7 @@ fn a_sign_is_due_until_it_is_given() {
     assert!(!queue.is_due(LONG, microseconds(2003)));
 }
 
-/// An IPv4 packet of this protocol with so much payload behind 20 bytes.
+/// An IPv4 packet of this protocol with `payload` bytes behind 20 bytes of upper header.
 fn packet(protocol: u8, tos: u8, payload: u16) -> PacketBuf {
     let mut bytes = vec![0x45, tos];
     bytes.extend((40 + payload).to_be_bytes());
@@ -77,7 +77,7 @@ fn packet(protocol: u8, tos: u8, payload: u16) -> PacketBuf {
 }
 
 #[test]
-fn the_largest_of_tcp_is_told_and_the_others_stay() {
+fn congestion_signal_goes_to_largest_tcp_packet() {
     const TCP: u8 = 6;
     const UDP: u8 = 17;
     let mut pool = Pool::new();

@@ -1,4 +1,4 @@
-//! A ring between two threads in which buffers are paid for with empty ones.
+//! A ring between two threads whose receiver exchanges each buffer for an empty one.
 
 use std::sync::Mutex;
 
@@ -8,12 +8,12 @@ use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 
 use super::lock;
 
-/// What is in a ring: something with a buffer.
+/// An item of a ring, with a buffer.
 pub trait Carries: Sized {
     /// The buffer.
     fn packet(&self) -> &PacketBuf;
 
-    /// The buffer alone.
+    /// Extracts the buffer.
     fn into_packet(self) -> PacketBuf;
 }
 
@@ -47,7 +47,7 @@ impl Carries for Received {
     }
 }
 
-/// One direction.
+/// A ring for one direction.
 #[derive(Debug)]
 pub struct Exchange<T>(Mutex<Ring<T>>);
 
@@ -59,14 +59,15 @@ struct Ring<T> {
 }
 
 impl<T: Carries> Exchange<T> {
-    /// One with room for so many buffers.
+    /// A ring of this size.
     #[must_use]
     pub fn new(room: usize) -> Self {
         let (full, empty) = (Vec::with_capacity(room), Vec::with_capacity(room));
         Self(Mutex::new(Ring { full, empty, room }))
     }
 
-    /// Puts in what there is room for, in order, and wakes the other side if it may not know; what is left found none.
+    /// Pushes in order as far as there is room, and wakes the other side if the ring was empty; the
+    /// rest stays in `items`.
     pub fn put(&self, items: &mut Vec<T>, pool: &mut Pool, waker: &Waker) {
         if items.is_empty() {
             return;
@@ -82,7 +83,7 @@ impl<T: Carries> Exchange<T> {
         }
     }
 
-    /// Takes everything out and pays for it.
+    /// Takes all items and pays with empty buffers.
     pub fn take(&self, into: &mut Vec<T>, pool: &mut Pool) {
         let mut ring = lock(&self.0);
         let Ring { full, empty, room } = &mut *ring;
@@ -93,12 +94,12 @@ impl<T: Carries> Exchange<T> {
         into.append(full);
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the ring is empty.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).full.is_empty()
     }
 
-    /// How many more fit.
+    /// Free places.
     #[must_use]
     pub fn room(&self) -> usize {
         let ring = lock(&self.0);
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_paid_for_and_no_pool_runs_dry() {
+    fn buffer_ring_exchanges_buffers_so_no_pool_runs_dry() {
         let poller = Poller::new().unwrap();
         let ring = Exchange::new(4);
         let (mut here, mut there) = (Pool::new(), Pool::new());

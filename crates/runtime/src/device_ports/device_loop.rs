@@ -1,8 +1,8 @@
 //! The loop of a device's thread.
 //!
-//! 1 wait until a lane has something, or what is delayed is due → 2 what lanes handed over, through the device to the wire → 3 what came from the
-//! network, through the device into its queues → 4 what was delayed and is due → 5 queues to lanes → 1. Queue N is lane N's, and as there may be
-//! more queues than lanes, of those behind them again from the first.
+//! 1 wait for a worker or for a delayed completion → 2 packets from workers through the device to
+//! the wire → 3 packets from the network through the device into its queues → 4 completions that
+//! are due → 5 queues to workers → 1. Queue N belongs to worker N; surplus queues go round again.
 
 use std::sync::{
     Arc, Mutex,
@@ -21,19 +21,19 @@ use uxfrm_packet::{BATCH, Batch, PacketBuf, Pool};
 use super::{Bay, DevicePort, Rings, lock};
 use crate::{Error, Events, Turns, Wire};
 
-/// The longest wait.
+/// Longest wait.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// Where a device sends.
 #[derive(Debug)]
 pub enum Exit {
-    /// By ports of its own.
+    /// By its own ports.
     Wire(Wire),
-    /// Back to the lane that handed it over, which knows the next hop.
+    /// Back to the worker that handed it over, which knows the next hop.
     Lane,
 }
 
-/// A device and its thread's side of the [`Bay`].
+/// A device and its side of the [`Bay`].
 #[derive(Debug)]
 pub struct DeviceLane {
     shared_ports: Bay,
@@ -46,19 +46,19 @@ pub struct DeviceLane {
     arrived: Vec<PacketBuf>,
     batch: Batch,
     out: Batch,
-    /// What waits for room on the way back to each lane.
+    /// Sealed packets that wait for room, per worker.
     sealed: Vec<Vec<PacketBuf>>,
-    /// What waits for room on the way to each lane's engine.
+    /// Received packets that wait for room, per worker.
     received: Vec<Vec<Received>>,
     drops: Arc<Drops>,
-    /// Who hears where its ports' packets are too long for the network.
+    /// Receives events about path MTUs.
     events: Option<Events>,
-    /// The last they heard.
+    /// Last event sent.
     last_reported: Option<NarrowPath>,
 }
 
 impl DeviceLane {
-    /// Puts a device into the bay, under the interfaces that it is. Lanes that come later don't know it.
+    /// Attaches a device under its interfaces. Workers that start later don't know it.
     ///
     /// # Errors
     /// When there is no descriptor to wait with.
@@ -90,7 +90,7 @@ impl DeviceLane {
         })
     }
 
-    /// The same, which tells of paths that do not take what its own ports are to send.
+    /// Reports paths whose MTU is below what its own ports send.
     #[must_use]
     pub fn telling(mut self, events: Events) -> Self {
         self.events = Some(events);
@@ -146,7 +146,8 @@ impl DeviceLane {
         }
     }
 
-    /// Whether a lane may have too little room. It will wake us then: it looks at the flag behind taking out, and we look at the room behind the flag.
+    /// Whether a lane may have too little room. It will wake us then: it looks at the flag behind
+    /// taking out, and we look at the room behind the flag.
     fn is_blocked(&mut self) -> bool {
         if !self.lacks_room() {
             return false;
@@ -175,7 +176,8 @@ impl DeviceLane {
         }
     }
 
-    /// Back to a lane. Before it looks at the flag it takes out, and we look at the room behind the flag.
+    /// Back to a lane. Before it looks at the flag it takes out, and we look at the room behind the
+    /// flag.
     fn return_sealed(&mut self, worker: usize) {
         let (rings, sealed) = (&self.port.rings[worker], &mut self.sealed[worker]);
         rings.sealed.put(sealed, &mut self.pool, &rings.worker);
@@ -185,7 +187,8 @@ impl DeviceLane {
         }
     }
 
-    /// Tells of a narrow path. Beneath the least its packets are sent on all the same, and telling of it again changes nothing.
+    /// Tells of a narrow path. Beneath the least its packets are sent on all the same, and telling
+    /// of it again changes nothing.
     #[cold]
     pub(super) fn report_pmtu(&mut self, path: NarrowPath) {
         let is_known = path.mtu < least_path(path.to).into() && self.last_reported == Some(path);

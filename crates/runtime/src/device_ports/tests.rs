@@ -1,4 +1,4 @@
-//! What lanes give devices.
+//! Packets that workers hand to devices.
 
 use uxfrm_engine::{Direction, Offload, OffloadKind, SaConfig};
 use uxfrm_io::{NarrowPath, poll::Poller};
@@ -12,7 +12,7 @@ const DEVICE: u32 = FIRST_SPI;
 const SOFTWARE: u32 = FIRST_SPI + 1;
 const BYTES: usize = 40;
 
-/// A device with one state, and a lane's slot.
+/// A device with one SA, and a worker's slot.
 fn slot(left: &mut Gateway, wrapping: &Wrapping) -> PortSlot {
     let profile = Profile::by_name("unlimited").unwrap();
     let nic = ModelNic::new(NicSetup::new(profile, DeviceId(7))).unwrap();
@@ -25,7 +25,7 @@ fn slot(left: &mut Gateway, wrapping: &Wrapping) -> PortSlot {
     let shared_ports = Bay::new(nics);
     let waker = || Poller::new().unwrap().waker();
     let mut slot = shared_ports.add_worker(waker());
-    let _dock = shared_ports.add_device(nic, vec![DeviceId(7)], waker());
+    let _port = shared_ports.add_device(nic, vec![DeviceId(7)], waker());
     slot.refresh_devices(&mut Pool::new());
     slot
 }
@@ -43,7 +43,7 @@ fn train(states: &[u32]) -> PacketBuf {
     train
 }
 
-/// The SPIs of packets that stand alone, with their headers.
+/// SPIs of whole single packets.
 fn states(packets: &[PacketBuf]) -> Vec<u32> {
     let spi = |packet: &PacketBuf| {
         assert_eq!((packet.udp, packet.segments), (None, Segments::One));
@@ -52,9 +52,9 @@ fn states(packets: &[PacketBuf]) -> Vec<u32> {
     packets.iter().map(spi).collect()
 }
 
-/// As where two states share the addresses and ports between two gateways.
+/// As with two SAs between the same addresses and ports of two gateways.
 #[test]
-fn datagrams_of_several_states_in_one_train_go_to_who_has_theirs() {
+fn burst_of_several_sas_is_split_between_device_and_engine() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::without_states(&wrapping).left;
     let mut slot = slot(&mut left, &wrapping);
@@ -72,9 +72,9 @@ fn datagrams_of_several_states_in_one_train_go_to_who_has_theirs() {
     assert_eq!((batch.len(), batch.as_slice()[0].len()), (1, 3 * BYTES), "whole");
 }
 
-/// What no path is held to be: workers never learn of it, and telling them each turn would keep them busy.
+/// An MTU below the minimum is never learned; reporting it every turn would keep workers busy.
 #[test]
-fn what_is_narrower_than_any_path_is_told_once() {
+fn mtu_below_minimum_is_reported_once() {
     let nic = ModelNic::new(NicSetup::new(Profile::by_name("unlimited").unwrap(), DeviceId(7)));
     let (shared_ports, nic) = (Bay::new(Nics::default()), Arc::new(Mutex::new(nic.unwrap())));
     let (sender, told) = std::sync::mpsc::channel();

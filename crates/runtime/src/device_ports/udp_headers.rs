@@ -1,4 +1,4 @@
-//! ESP in UDP as sockets hand it over, which is without its headers: put around it again for a device that has its state.
+//! Restores IP and UDP headers of ESP in UDP, which sockets strip, for a device that has its SA.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ use uxfrm_packet::{
 };
 use zerocopy::IntoBytes as _;
 
-/// Which device has the state of what came by a UDP socket; of a train the first one that any device has.
+/// The device that has the SA of a UDP payload; of a GSO burst the first match.
 pub(super) fn device_of(nics: &Nics, packet: &PacketBuf) -> Option<DeviceId> {
     let path = packet.udp?;
     packet.bytes().chunks(stride(packet)).find_map(|payload| {
@@ -32,7 +32,7 @@ fn stride(packet: &PacketBuf) -> usize {
     }
 }
 
-/// The packets that a datagram or train came as; what can't be any is left out, and counted.
+/// Turns a datagram or burst into whole packets; returns the number of packets left out.
 pub(super) fn add_headers(packet: PacketBuf, pool: &mut Pool, into: &mut Vec<PacketBuf>) -> u64 {
     let mut lost = 0;
     if let Some(path) = packet.udp {
@@ -73,7 +73,7 @@ fn write(payload: &[u8], path: &UdpPath, whole: &mut PacketBuf) -> Option<()> {
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
     }
     let port = |end: SocketAddr| end.port().into();
-    // The kernel has looked at the checksum, and 0 is none.
+    // The kernel has verified the checksum; 0 means none.
     let header = UdpHeader {
         source: port(path.remote),
         destination: port(path.local),
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_train_becomes_whole_packets() {
+    fn udp_burst_becomes_whole_packets() {
         for (local, remote, before) in
             [("10.0.0.1:4500", "10.0.0.2:4501", 28), ("[fd00::1]:4500", "[fd00::2]:4501", 48)]
         {

@@ -1,4 +1,5 @@
-//! Where packets go that have been checked: to the host, out by a port as frames, through the policies `out` first, or nowhere.
+//! Routes checked packets: to the host, out by a port as frames, through the `out` policies first,
+//! or to a drop.
 
 use std::net::IpAddr;
 
@@ -18,7 +19,7 @@ use super::{
 use crate::{Side, next_hops::HopLookup};
 
 impl InlineLane {
-    /// A packet that the policies `in` or `fwd` let pass.
+    /// Forwards a packet that passed the `in` or `fwd` policies.
     pub(super) fn forward(&mut self, mut packet: PacketBuf) {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
             return self.drop_packet(packet, DropReason::ForwardMalformed);
@@ -36,17 +37,17 @@ impl InlineLane {
         self.route_packet(packet, ForwardStage::Checked);
     }
 
-    /// A packet that the policies `out` let go, protected or not.
+    /// Sends a packet that passed the `out` policies, protected or not.
     pub(super) fn send_out(&mut self, packet: PacketBuf) {
         self.route_packet(packet, ForwardStage::Outbound);
     }
 
-    /// An ICMP error of ours.
+    /// Sends an ICMP error of this gateway.
     pub(super) fn send_icmp_error(&mut self, packet: PacketBuf) {
         self.route_packet(packet, ForwardStage::IcmpError);
     }
 
-    /// An ICMP error that the policies `out` let go: only if they made something else of it.
+    /// Sends an ICMP error that passed the `out` policies, but only if they protected it.
     pub(super) fn send_if_protected(&mut self, packet: PacketBuf) {
         let is_plain = IpPacket::parse(packet.bytes())
             .is_ok_and(|ip| matches!(ip.protocol, Protocol::ICMP | Protocol::ICMPV6));
@@ -56,8 +57,8 @@ impl InlineLane {
         self.send_out(packet);
     }
 
-    /// Sends a packet to where it goes. By the wire only what is [leaving](ForwardStage::Outbound): all else for there goes through the policies
-    /// `out` first.
+    /// Sends a packet to its next hop. By the wire only [`ForwardStage::Outbound`] leaves; all else
+    /// for the wire passes the `out` policies first.
     fn route_packet(&mut self, packet: PacketBuf, stage: ForwardStage) {
         let Some(destination) = destination(&packet) else {
             return self.drop_packet(packet, DropReason::ForwardMalformed);
@@ -77,7 +78,8 @@ impl InlineLane {
                 self.icmp_errors.push(packet)
             }
             (HopLookup::Pending, _) => self.queue_for_next_hop(packet, destination, stage),
-            // What is for the host itself was one to be forwarded when it came: the host has a new address, and its neighbours are told soon.
+            // The host has a new address: the packet was one to forward when it came, and the
+            // neighbours learn of it soon.
             (HopLookup::Local | HopLookup::NoRoute, _) => {
                 self.drop_unroutable(packet, stage, IcmpError::NoRoute, DropReason::ForwardNoRoute);
             }
@@ -88,7 +90,7 @@ impl InlineLane {
         }
     }
 
-    /// Drops a packet that has no way. Nobody is told of an ICMP error (RFC 1122 §3.2.2).
+    /// Drops a packet without a route. ICMP errors are not answered (RFC 1122 §3.2.2).
     fn drop_unroutable(
         &mut self,
         packet: PacketBuf,
@@ -102,7 +104,7 @@ impl InlineLane {
         }
     }
 
-    /// Puts a packet among the frames of a port, in fragments where it has to be.
+    /// Queues a packet as a frame, fragmented if necessary.
     #[inline]
     fn queue(&mut self, side: Side, header: EthernetHeader, mtu: u16, packet: PacketBuf) {
         if packet.len() <= usize::from(mtu) || longest_segment(&packet) <= usize::from(mtu) {
@@ -147,13 +149,13 @@ impl InlineLane {
     fn reject_too_big(&mut self, packet: PacketBuf, ip: &IpPacket, mtu: u16) {
         if self.worker.settings().addresses.holds(ip.source) {
             self.worker.meet_narrow_path(ip.destination, mtu.into(), &mut self.out.events);
-            // Either of the two may be the one that is out of date.
+            // Either the engine's MTU or the route's may be out of date.
             self.next_hops.recheck(ip.destination, self.now);
         }
         self.reject(packet, IcmpError::TooBig(mtu), DropReason::ForwardTooBig);
     }
 
-    /// One of several packets that a buffer holds, each of which is cut.
+    /// Queues one segment of a super-packet or burst.
     fn queue_segment(
         &mut self,
         side: Side,
@@ -206,7 +208,7 @@ impl InlineLane {
         }
     }
 
-    /// Lets go what waited for ways, or waited too long.
+    /// Retries packets whose next hop is resolved, and rejects those that waited too long.
     pub(super) fn retry_queued(&mut self) {
         let now = self.now;
         for (packet, stage) in self.next_hop_queue.take(now, &mut self.next_hops) {
@@ -225,7 +227,7 @@ impl InlineLane {
         self.drop_packet(packet, DropReason::ForwardHops);
     }
 
-    /// Drops a packet and tells its sender why.
+    /// Drops a packet and sends its sender an ICMP error.
     fn reject(&mut self, packet: PacketBuf, error: IcmpError, reason: DropReason) {
         if let Ok(ip) = IpPacket::parse(packet.bytes()) {
             self.reply_icmp_error(&packet, &ip, error);
@@ -233,7 +235,8 @@ impl InlineLane {
         self.drop_packet(packet, reason);
     }
 
-    /// Sends an ICMP error. Senders behind the wire are answered by the policies `out`; we ourselves need no answer.
+    /// Sends an ICMP error. Senders behind the wire are answered through the `out` policies; this
+    /// host needs no answer.
     fn reply_icmp_error(&mut self, packet: &PacketBuf, ip: &IpPacket, error: IcmpError) {
         let own = &self.worker.settings().addresses;
         if own.holds(ip.source) || !self.budget.take(self.now) {
@@ -252,7 +255,7 @@ impl InlineLane {
     }
 }
 
-/// Where a whole packet goes.
+/// Destination address of a whole packet.
 #[inline]
 fn destination(packet: &PacketBuf) -> Option<IpAddr> {
     let bytes = packet.bytes();

@@ -1,4 +1,4 @@
-//! What a sender is told when its packet can't go on: ICMP errors from the gateway's own address.
+//! ICMP errors from the gateway's own address about packets that it cannot forward.
 
 use std::net::IpAddr;
 
@@ -8,21 +8,22 @@ use uxfrm_packet::{
     icmpv6::{self, Icmpv6Header},
 };
 
-/// Why a packet can't go on.
+/// Why a packet cannot be forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IcmpError {
-    /// Its last hop was used up (RFC 1812 §5.3.1, RFC 4443 §3.3).
+    /// Its TTL expired (RFC 1812 §5.3.1, RFC 4443 §3.3).
     TimeExceeded,
     /// No route (RFC 1812 §5.2.7.1: code 0; RFC 4443 §3.1: code 0).
     NoRoute,
     /// The neighbour does not answer (code 1; RFC 4443: code 3).
     NoNeighbour,
-    /// Larger than the next link takes, and not to be cut (RFC 1191 §4, RFC 4443 §3.2).
+    /// Larger than the next link's MTU, and not to be fragmented (RFC 1191 §4, RFC 4443 §3.2).
     TooBig(u16),
 }
 
 impl IcmpError {
-    /// The message about a packet, from `own`; `None` where none may be sent (RFC 1122 §3.2.2, RFC 4443 §2.4 e).
+    /// Builds the message about a packet, from `own`; `None` where none may be sent (RFC 1122
+    /// §3.2.2, RFC 4443 §2.4 e).
     pub(super) fn message(
         self,
         packet: &[u8],

@@ -1,5 +1,5 @@
-//! What comes in by a port, and of that what is for the gateway: single packets and trains that are whole, with checksums, one hop less where they
-//! are forwarded.
+//! Filters received batches down to the gateway's packets: single packets and bursts, with complete
+//! checksums, and with the TTL decremented where they are forwarded.
 
 use uxfrm_engine::DropReason;
 use uxfrm_io::ike;
@@ -13,7 +13,7 @@ use super::{
 };
 
 impl InlineLane {
-    /// Keeps of a batch from the protected port what is to be forwarded, one hop less.
+    /// Keeps the packets from the protected port that are to be forwarded, TTL decremented.
     pub(super) fn filter_protected(&mut self) {
         let spare = std::mem::take(&mut self.spare);
         let mut batch = std::mem::replace(&mut self.batch, spare);
@@ -39,7 +39,8 @@ impl InlineLane {
         self.spare = batch;
     }
 
-    /// Keeps of a batch from the wire what is ESP for the gateway or passes, in single packets and trains, with checksums.
+    /// Keeps ESP for the gateway and forwarded packets from the wire, as single packets and bursts
+    /// with complete checksums.
     pub(super) fn filter_wire(&mut self) {
         let spare = std::mem::take(&mut self.spare);
         let mut batch = std::mem::replace(&mut self.batch, spare);
@@ -76,8 +77,8 @@ impl InlineLane {
         }
     }
 
-    /// Takes the IKE messages out of a train first: a device joins datagrams of a flow whatever they are, and the host's stack has been kept from
-    /// all of these, as the first one is ESP.
+    /// Takes IKE messages out of a burst first: GRO joins any datagrams of a flow, and the host's
+    /// stack got none of these, as the first one is ESP.
     fn push_gso_burst(&mut self, mut train: PacketBuf) {
         let port = train.udp.map(|path| path.local.port());
         let daemons = self.ports.daemons.iter().find(|daemons| Some(daemons.port) == port);
@@ -87,7 +88,7 @@ impl InlineLane {
         }
     }
 
-    /// Takes a super-packet apart: the policies are asked about packets.
+    /// Segments a super-packet, since policies apply to packets.
     fn segment(&mut self, packet: PacketBuf) {
         let Ok(plan) = SegmentPlan::new(&packet) else {
             return self.segment_nested(packet, DropReason::InMalformed);
@@ -104,7 +105,7 @@ impl InlineLane {
         self.pool.give(packet);
     }
 
-    /// Takes a super-packet of a tunnel apart, or drops what is no such thing.
+    /// Segments a tunnel's super-packet; drops anything else.
     fn segment_nested(&mut self, packet: PacketBuf, reason: DropReason) {
         match nested_gso::segment(packet, &mut self.pool) {
             Ok(pieces) => pieces.into_iter().for_each(|piece| self.batch.push(piece)),
@@ -112,7 +113,7 @@ impl InlineLane {
         }
     }
 
-    /// A packet's header, if a router may go by it.
+    /// Parses a packet that a router may forward.
     fn parse_checked(&self, packet: &PacketBuf) -> Option<IpPacket> {
         let bytes = packet.bytes();
         let ip = IpPacket::parse(bytes).ok()?;

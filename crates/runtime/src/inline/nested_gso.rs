@@ -1,18 +1,19 @@
-//! Super-packets of tunnels that pass: TCP and UDP within IPIP, SIT, GRE or UDP (VXLAN, GENEVE, FOU, GUE) that a device joined (GRO), or that a sender
-//! behind a virtual device left whole. The notes of a packet socket are those of the inner packet, and say nothing of what is around it.
+//! Segments forwarded super-packets of tunnels: TCP and UDP within IPIP, SIT, GRE or UDP (VXLAN,
+//! GENEVE, FOU, GUE) that GRO joined, or that a sender behind a virtual device left whole. A packet
+//! socket's metadata describes the inner packet and says nothing of the headers around it.
 //!
-//! What a tunnel in UDP puts between its header and the inner packet, Ethernet headers and options, is in each packet as it was in the whole
-//! (`net/ipv4/udp_offload.c: __skb_udp_tunnel_segment`), so it does not matter which tunnel it is.
+//! Every segment repeats what a UDP tunnel puts between its header and the inner packet
+//! (`net/ipv4/udp_offload.c: __skb_udp_tunnel_segment`), so the kind of tunnel does not matter.
 
 use uxfrm_packet::{
     Checksum, IpPacket, PacketBuf, Pool, Protocol, SegmentPlan, Segments, SizeClass, Version,
     checksum::Sum, gre::Gre, ipv4, udp,
 };
 
-/// Headers around a packet at the most, as IP and GRE count one each.
+/// Most headers around a packet; IP and GRE count one each.
 const MAX_HEADERS: usize = 8;
 
-/// A header around the inner packet, and where it begins.
+/// A header around the inner packet, and its offset.
 #[derive(Clone, Copy, Debug)]
 enum EncapHeader {
     V4(usize),
@@ -20,11 +21,11 @@ enum EncapHeader {
     /// With a checksum.
     Gre(usize),
     Udp(usize),
-    /// With a checksum, to which what is said of the addresses adds.
+    /// With a checksum; the sum of the pseudo header.
     SummedUdp(usize, Sum),
 }
 
-/// Whether a super-packet's TCP or UDP is not its own but that of a packet within.
+/// Whether a super-packet's TCP or UDP belongs to an inner packet.
 pub(super) fn is_nested(packet: &PacketBuf, ip: &IpPacket) -> bool {
     let Some(protocol) = protocol(packet) else { return false };
     let within = match packet.checksum {
@@ -34,7 +35,7 @@ pub(super) fn is_nested(packet: &PacketBuf, ip: &IpPacket) -> bool {
     ip.protocol != protocol || within
 }
 
-/// What a super-packet is cut by.
+/// The protocol that a super-packet is segmented by.
 fn protocol(packet: &PacketBuf) -> Option<Protocol> {
     match packet.segments {
         Segments::Tcp { .. } => Some(Protocol::TCP),
@@ -43,7 +44,7 @@ fn protocol(packet: &PacketBuf) -> Option<Protocol> {
     }
 }
 
-/// The packets of a tunnel that were joined to one; what is something else comes back.
+/// Segments a tunnel's super-packet; gives anything else back.
 pub(super) fn segment(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<PacketBuf>, PacketBuf> {
     let Checksum::Partial { start, offset } = packet.checksum else { return Err(packet) };
     let layers = protocol(&packet)
@@ -75,7 +76,8 @@ pub(super) fn segment(mut packet: PacketBuf, pool: &mut Pool) -> Result<Vec<Pack
     }
 }
 
-/// The headers up to the packet whose upper layer of this protocol begins at `upper`, the outermost first, and where that packet begins.
+/// Headers, outermost first, around the packet whose upper layer of this protocol begins at
+/// `upper`; and the offset of that packet.
 fn encap_headers(
     bytes: &[u8],
     protocol: Protocol,
@@ -113,7 +115,7 @@ fn encap_headers(
     None
 }
 
-/// The sum of a tunnel's addresses and protocol, if its datagrams have checksums.
+/// Pseudo-header sum of a tunnel's datagrams, if they have checksums.
 #[expect(clippy::option_option, reason = "no datagram, none with a checksum, one with")]
 fn udp(ip: &IpPacket, datagram: &[u8]) -> Option<Option<Sum>> {
     let checksum = datagram.get(6..udp::HEADER_LEN)?;
@@ -121,7 +123,7 @@ fn udp(ip: &IpPacket, datagram: &[u8]) -> Option<Option<Sum>> {
     Some((checksum != [0, 0]).then(sum))
 }
 
-/// Whether a packet begins there that fills the rest, with this upper layer at that place.
+/// Whether a packet at `at` fills the rest and has this upper layer at that offset.
 fn is_inner(bytes: &[u8], at: usize, (protocol, upper): (Protocol, usize)) -> bool {
     let rest = &bytes[at..];
     IpPacket::parse(rest).is_ok_and(|ip| {
@@ -130,7 +132,8 @@ fn is_inner(bytes: &[u8], at: usize, (protocol, upper): (Protocol, usize)) -> bo
     })
 }
 
-/// Makes a header that was copied right for the `k`th packet: its length, number and checksum. What is within it is right already.
+/// Fixes length, identification and checksum of a copied header for segment `k`. Inner headers must
+/// be final.
 fn fix_header(header: EncapHeader, k: usize, packet: &mut [u8]) -> Option<()> {
     match header {
         EncapHeader::V4(at) => {
@@ -167,7 +170,7 @@ fn fix_header(header: EncapHeader, k: usize, packet: &mut [u8]) -> Option<()> {
     }
 }
 
-/// The length that it gives the datagram.
+/// Sets and returns the datagram's length.
 fn fix_udp_length(datagram: &mut [u8]) -> Option<u16> {
     let len = u16::try_from(datagram.len()).ok()?;
     datagram.get_mut(4..6)?.copy_from_slice(&len.to_be_bytes());
@@ -241,8 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_joined_within_udp_is_taken_apart() {
-        // VXLAN with Ethernet; GENEVE with options, of which one looks like the beginning of a packet; FOU.
+    fn super_packet_in_udp_tunnel_is_segmented() {
+        // VXLAN with Ethernet; GENEVE with options, one of which looks like the beginning of a
+        // packet; FOU.
         let vxlan = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &[2; 12], &[0x86, 0xdd]].concat();
         let geneve =
             [&[2, 0, 0x86, 0xdd, 0, 0, 7, 0][..], &[0x45, 0, 0, 9, 0x60, 0, 0, 0]].concat();
@@ -297,15 +301,15 @@ mod tests {
         upper[header..].to_vec()
     }
 
-    /// Datagrams that were joined as they are, whatever is inside them, are no tunnel's.
+    /// Joined datagrams are not a tunnel's, whatever they contain.
     #[test]
-    fn what_is_joined_by_its_own_udp_is_not_nested() {
+    fn gro_joined_plain_udp_is_not_nested() {
         let packet = udp_super("192.0.2.1:5", "192.0.2.2:4789", &[7; 2500], MSS);
         let ip = IpPacket::parse(packet.bytes()).unwrap();
         assert!(!is_nested(&packet, &ip));
     }
 
-    /// Checks what is around the innermost packet, and gives its TCP payload.
+    /// Checks the headers around the innermost packet, and returns its TCP payload.
     fn payload(bytes: &[u8]) -> Vec<u8> {
         let ip = IpPacket::parse(bytes).unwrap();
         assert_eq!(ip.total_len, bytes.len());
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_joined_within_others_is_taken_apart() {
+    fn super_packet_in_ip_and_gre_is_segmented() {
         let cases: [&[Protocol]; 4] = [
             &[Protocol::IPIP],
             &[Protocol::GRE],
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_something_else_comes_back() {
+    fn segment_nested_gives_other_packets_back() {
         let (packet, _) = nested(&[Protocol::SCTP]);
         assert!(segment(packet, &mut Pool::new()).is_err());
         let (mut packet, _) = nested(&[Protocol::IPIP]);

@@ -1,4 +1,4 @@
-//! Packets that wait until the way to their destination is known. A bounded few, for a bounded time.
+//! Packets that wait for their next hop: few, and for a bounded time.
 
 use std::{collections::VecDeque, net::IpAddr};
 
@@ -7,36 +7,37 @@ use uxfrm_packet::PacketBuf;
 
 use crate::next_hops::{HopLookup, NextHops};
 
-/// Buffers that wait at the most.
+/// Most packets that wait.
 const MAX_PACKETS: usize = 512;
-/// Of one destination: more than a neighbour's queue in Linux had for long (`unres_qlen`), fewer than a scan of a network would need.
+/// Most packets per destination: more than Linux queued per neighbour for long (`unres_qlen`),
+/// fewer than a network scan would need.
 const MAX_PER_DESTINATION: usize = 64;
-/// Somewhat longer than the kernel asks for a neighbour: three times a second.
+/// Somewhat longer than the kernel's three solicitations, one a second.
 const MAX_WAIT: u64 = 4_000_000_000;
 
-/// How often those who wait look whether it is time to ask once more, when there are no news: a question may not have been heard, as while a link was down.
+/// Interval of retries without updates: a request may have been lost, as while a link was down.
 const RETRY_INTERVAL: u64 = 100_000_000;
 
 /// How far a packet has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ForwardStage {
-    /// It may go to the protected side, or to the wire by the policies `out`.
+    /// It may leave by the protected port, or by the wire through the `out` policies.
     Checked,
-    /// An ICMP error of ours.
+    /// An ICMP error of this gateway.
     IcmpError,
-    /// The policies `out` let it go.
+    /// It has passed the `out` policies.
     Outbound,
 }
 
-/// It waited too long.
+/// The packet waited too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimedOut;
 
-/// All packets that wait, the oldest first.
+/// All waiting packets, oldest first.
 #[derive(Debug)]
 pub(super) struct NextHopQueue {
     entries: VecDeque<Entry>,
-    /// When they last looked.
+    /// Time of the last retry.
     last_retry: Moment,
 }
 
@@ -53,7 +54,7 @@ impl NextHopQueue {
         Self { entries: VecDeque::new(), last_retry: Moment(0) }
     }
 
-    /// Adds a packet, or gives it back where there is no room.
+    /// Adds a packet, or gives it back if there is no room.
     pub(super) fn push(
         &mut self,
         packet: PacketBuf,
@@ -71,12 +72,13 @@ impl NextHopQueue {
         Ok(())
     }
 
-    /// Whether some may have waited too long, or have to ask again.
+    /// Whether some packets may have waited too long, or must request their next hop again.
     pub(super) fn is_due(&self, now: Moment) -> bool {
         !self.entries.is_empty() && now.0.saturating_sub(self.last_retry.0) >= RETRY_INTERVAL
     }
 
-    /// Takes out those whose way is known by now, in order, and those that waited too long. The others ask again if it is time.
+    /// Takes packets whose next hop is resolved, in order, and those that waited too long. The
+    /// others request theirs again if it is time.
     pub(super) fn take(
         &mut self,
         now: Moment,
@@ -108,9 +110,9 @@ mod tests {
     use super::*;
     use crate::{Guide, Question};
 
-    /// The question may not have been heard, and nobody else may send there.
+    /// The request may have been lost, and nobody else may send there.
     #[test]
-    fn those_who_wait_ask_again_by_themselves() {
+    fn waiting_packets_request_next_hop_again() {
         let (questions, asked) = mpsc::sync_channel(8);
         let (_told, news) = mpsc::channel();
         let guide = Guide { questions, waker: Poller::new().unwrap().waker(), news };

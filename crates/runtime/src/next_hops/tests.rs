@@ -1,4 +1,4 @@
-//! What a lane asks about its neighbours, and when. The clock is the test's, and so is whoever knows the kernel's tables.
+//! When a worker requests neighbours. The test is the clock and the resolver.
 
 use std::sync::mpsc::{self, Sender};
 
@@ -14,7 +14,7 @@ fn hop() -> NextHop {
     NextHop { side: Side::Wire, address: IpAddr::from([192, 0, 2, 2]) }
 }
 
-/// A lane's knowledge of one destination, which is its own next hop.
+/// A worker's table with one destination, which is its own next hop.
 struct Bench {
     next_hops: NextHops,
     asked: Receiver<Question>,
@@ -23,7 +23,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// The way is known and nothing of the neighbour yet: it was asked for together with the way.
+    /// The route is known, the neighbour is not: it was requested together with the route.
     fn new() -> Self {
         let (questions, asked) = mpsc::sync_channel(64);
         let (told, news) = mpsc::channel();
@@ -66,9 +66,10 @@ impl Bench {
     }
 }
 
-/// The kernel tells of one that it is made to forget as failed and then as deleted; the lane may send in between.
+/// The kernel reports a flushed neighbour as failed and then as deleted; the worker may send in
+/// between.
 #[test]
-fn one_that_answered_is_asked_for_at_once() {
+fn answered_neighbour_is_requested_without_delay() {
     use Standing::{Forgotten, Gone};
     for told in [&[Gone][..], &[Forgotten], &[Gone, Forgotten]] {
         let mut bench = Bench::new();
@@ -86,7 +87,7 @@ fn one_that_answered_is_asked_for_at_once() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_told_of_and_left_in_peace_for_a_second() {
+fn silent_neighbour_is_unreachable_for_a_second() {
     let mut bench = Bench::new();
     bench.pass(3 * SECOND);
     bench.hear_of(Standing::Gone);
@@ -99,9 +100,9 @@ fn one_that_does_not_answer_is_told_of_and_left_in_peace_for_a_second() {
     assert_eq!(bench.questions(), [Question::Use(hop())]);
 }
 
-/// As while a link goes up and down, or where a full table makes the kernel forget each question as soon as it is asked.
+/// As while a link flaps, or where a full table makes the kernel forget each request at once.
 #[test]
-fn one_that_is_forgotten_before_it_answers_is_asked_for_ever_less_often() {
+fn forgotten_neighbour_is_requested_with_backoff() {
     let mut bench = Bench::new();
     let mut asked = Vec::new();
     let start = bench.now;
@@ -121,9 +122,10 @@ fn one_that_is_forgotten_before_it_answers_is_asked_for_ever_less_often() {
     assert_eq!(bench.questions(), [Question::Use(hop())], "it has answered meanwhile");
 }
 
-/// It may have been asked for while a link was down: the kernel gives up at any time then, before or after the link comes up.
+/// It may have been requested while a link was down: the kernel then gives up at any time, before
+/// or after the link comes up.
 #[test]
-fn one_that_links_kept_from_answering_is_asked_for_once_they_have_changed() {
+fn silent_neighbour_is_requested_after_links_change() {
     for told in [[News::Links, gone()], [gone(), News::Links]] {
         let mut bench = Bench::new();
         bench.pass(3 * SECOND);
@@ -139,9 +141,9 @@ fn one_that_links_kept_from_answering_is_asked_for_once_they_have_changed() {
     }
 }
 
-/// The kernel takes no note of being asked again: what it gives up is what it began while the link was down.
+/// The kernel ignores repeated requests: it gives up on what it began while the link was down.
 #[test]
-fn one_asked_for_again_while_the_kernel_seeks_it_by_the_links_of_before_has_its_chance() {
+fn neighbour_resolved_over_old_links_is_requested_again() {
     let mut bench = Bench::new();
     bench.apply_updates(News::Links);
     bench.pass(2 * SECOND);
@@ -161,9 +163,9 @@ fn gone() -> News {
     News::Neighbour(hop(), Standing::Gone)
 }
 
-/// A link that goes up and down all the time has the kernel give up as often.
+/// With a flapping link the kernel gives up as often.
 #[test]
-fn one_that_does_not_answer_is_no_flood_of_questions_while_links_change() {
+fn silent_neighbour_with_flapping_link_causes_no_request_flood() {
     let mut bench = Bench::new();
     let mut uses = 0;
     for _ in 0..10_000 {
@@ -176,9 +178,9 @@ fn one_that_does_not_answer_is_no_flood_of_questions_while_links_change() {
     assert_eq!(uses, 15, "seven until there is a second between two, then one a second");
 }
 
-/// The kernel asks at once when it is told of a use, if it has given up meanwhile.
+/// The kernel solicits at once when it is told of a use, if it has given up meanwhile.
 #[test]
-fn one_that_is_sought_is_asked_for_again_together_with_its_way() {
+fn resolving_neighbour_is_requested_again_with_its_route() {
     for news in [News::Changed, News::Links] {
         let mut bench = Bench::new();
         assert_eq!(bench.send(), HopLookup::Pending);

@@ -1,6 +1,7 @@
-//! What a running loop is told to do differently, by another thread that waits until it is done.
+//! Changes to a running tunnel loop, by another thread that waits until they are applied.
 //!
-//! The other thread opens and closes what takes the kernel its time; the loop only begins or ends to use it, between two batches.
+//! That thread opens and closes sockets, which takes the kernel its time; the loop only starts or
+//! stops to use them, between two batches.
 
 use std::{
     io,
@@ -14,32 +15,32 @@ use uxfrm_tunnel::{Ports, Tunnels};
 use super::{Incoming, Interface, Portrait, Route, Source};
 use crate::Error;
 
-/// How long a loop may take over its batches before it looks.
+/// How long the loop may take to answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One thing that is to be different.
+/// One change.
 #[derive(Debug)]
 pub enum Change {
-    /// A tunnel more.
+    /// Adds a tunnel.
     Open(Interface),
-    /// Another tunnel in the place of the one of its name.
+    /// Replaces the tunnel of the same name.
     Alter(Route),
-    /// The tunnel of this name less.
+    /// Removes the tunnel of this name.
     Close(String),
-    /// A socket more, where there is none for its source.
+    /// Adds a socket, unless its source has one.
     Listen(Incoming),
-    /// The socket for this source less.
+    /// Removes the socket of this source.
     Leave(Source),
 }
 
-/// Tells a loop what to do differently.
+/// Sends changes to a loop.
 #[derive(Debug)]
 pub struct TunnelControl {
     requests: Sender<Request>,
     waker: Waker,
 }
 
-/// What a loop is told.
+/// A request to the loop.
 #[derive(Debug)]
 pub(super) enum Request {
     /// Changes that belong together.
@@ -49,7 +50,7 @@ pub(super) enum Request {
         changes: Vec<Change>,
         done: SyncSender<Result<Vec<Box<dyn Port>>, Error>>,
     },
-    /// What it has is asked for.
+    /// Asks for a copy of its state.
     Export(SyncSender<io::Result<Portrait>>),
 }
 
@@ -59,21 +60,22 @@ impl TunnelControl {
         (Self { requests, waker }, receiver)
     }
 
-    /// Has `changes` made in order, with these tunnels and receive ports from now on. What is no longer used is closed by the calling
-    /// thread: traffic of others goes on meanwhile.
+    /// Applies `changes` in order, together with these tunnels and receive ports. The calling
+    /// thread closes what is no longer used, so other tunnels' traffic goes on.
     ///
     /// # Errors
-    /// When a port can't be polled, or there are more than 256: nothing before it is undone. [`Error::Ended`] when the loop is not there.
+    /// When a port can't be polled, or there are more than 256; earlier changes stay.
+    /// [`Error::Ended`] when the loop has ended.
     pub fn order(&self, tunnels: Tunnels, ports: Ports, changes: Vec<Change>) -> Result<(), Error> {
         let (done, answer) = sync_channel(1);
         let request = Request::Apply { tunnels, ports, changes, done };
         self.ask(request, &answer)?.map(drop)
     }
 
-    /// What the loop has, for another process that takes its place. It goes on.
+    /// Copies the loop's state for a successor process. The loop goes on.
     ///
     /// # Errors
-    /// [`Error::Ended`] when the loop is not there, [`Error::Poll`] for too many descriptors.
+    /// [`Error::Ended`] when the loop has ended, [`Error::Poll`] for too many descriptors.
     pub fn portray(&self) -> Result<Portrait, Error> {
         let (done, answer) = sync_channel(1);
         self.ask(Request::Export(done), &answer)?.map_err(Error::Poll)

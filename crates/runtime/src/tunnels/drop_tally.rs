@@ -1,9 +1,9 @@
-//! Where drops of a tunnel, or of a socket, count.
+//! Drop counters of a tunnel or a socket, and of all together.
 
 use uxfrm_io::Transmitted;
 use uxfrm_tunnel::{DropReason, counters::Drops};
 
-/// Counts a drop among all and where it belongs.
+/// Counts a drop in both.
 #[derive(Clone, Copy)]
 pub(super) struct DropTally<'a> {
     pub(super) all: &'a Drops,

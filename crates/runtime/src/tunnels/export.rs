@@ -1,4 +1,4 @@
-//! What a loop has, as it passes to another process that takes its place.
+//! The state of a tunnel loop, for a successor process.
 
 use std::{
     io,
@@ -11,16 +11,16 @@ use uxfrm_tunnel::{Ports, Tunnels};
 use super::{Change, Interface, Narrow, Route, Source, TunnelLane};
 use crate::Error;
 
-/// Copies of all descriptors, and what was learned. Counts and tunnels' numbers are read where they are.
+/// Copies of all descriptors, and the learned state. Counters are read elsewhere.
 #[derive(Debug, Default)]
 pub struct Portrait {
     /// TUNs.
     pub interfaces: Vec<PortrayedInterface>,
-    /// Sockets that receive, those without a descriptor left out.
+    /// Receiving sockets; those without a descriptor are left out.
     pub incoming: Vec<(Source, OwnedFd)>,
-    /// Those for ICMP errors, in their order.
+    /// Sockets for ICMP errors, in order.
     pub errors: Vec<OwnedFd>,
-    /// The identification of the next packet that is cut.
+    /// Identification of the next fragmented packet.
     pub ident: u32,
 }
 
@@ -29,18 +29,18 @@ pub struct Portrait {
 pub struct PortrayedInterface {
     /// The TUN.
     pub tun: OwnedFd,
-    /// What it carries packets of, and what the path took at the start.
+    /// Its tunnel, and the path MTU at the start.
     pub route: Route,
-    /// What it takes for a while.
+    /// The path MTU learned since, if it is smaller.
     pub narrow: Option<Narrow>,
 }
 
-/// Identifications that a loop may use up between its portrait and its end: its successor begins behind them, in 16 bits as well
-/// as in 32, so that no two packets' fragments are taken for one packet's.
+/// Identifications that the loop may use between export and end: its successor starts behind them,
+/// in 16 bits and in 32, so that no two packets share one.
 const IDENT_HEADROOM: u32 = 0x8000_8000;
 
 impl TunnelLane {
-    /// A loop that has yet to start goes on with another's tunnels.
+    /// Continues with another loop's tunnels, before the first turn.
     ///
     /// # Errors
     /// When a port can't be polled, or there are more than 256.

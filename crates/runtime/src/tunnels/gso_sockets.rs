@@ -1,5 +1,6 @@
-//! UDP sockets by which super-packets leave as trains, one `UDP_SEGMENT` call each, or without UDP checksum one message for each datagram: a
-//! socket for each source port, opened when a flow first needs it, the one that was not used for longest closed when there are too many.
+//! UDP sockets for super-packets, one per source port: a `UDP_SEGMENT` call per GSO burst, or
+//! without UDP checksum a message per datagram. A socket is opened when a flow first needs it; of
+//! too many the least recently used is closed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,21 +9,21 @@ use uxfrm_engine::Moment;
 use uxfrm_io::{Udp, UdpOptions};
 use uxfrm_tunnel::config::UdpChecksum;
 
-/// Sockets that are open at once.
+/// Most open sockets.
 const MAX_OPEN: usize = 64;
 
-/// A socket that sent nothing for one such time, up to two of them, is closed: its port may be wanted by a service.
+/// A socket without traffic for one to two such intervals is closed: a service may want its port.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Bytes of kernel buffer; nothing is received there.
+/// Receive buffer in bytes; nothing is received there.
 const BUFFER: usize = 1 << 20;
 
-/// The sockets that are open.
+/// The open sockets.
 #[derive(Debug, Default)]
 pub(super) struct GsoSockets {
     open: Vec<GsoSocket>,
     uses: u64,
-    /// When idle ones were closed last, and how often all had been used by then.
+    /// When idle sockets were last closed, and `uses` at that time.
     last_sweep: (Moment, u64),
 }
 
@@ -36,7 +37,8 @@ struct GsoSocket {
 }
 
 impl GsoSockets {
-    /// The socket that is bound to `local` and sends with `ttl` and with or without checksum; `None` where the port is somebody else's.
+    /// The socket that is bound to `local` and sends with this TTL and checksum setting; `None` if
+    /// somebody else has the port.
     pub(super) fn bound_to(
         &mut self,
         local: SocketAddr,
@@ -59,7 +61,7 @@ impl GsoSockets {
         Some(&mut gso_socket.socket)
     }
 
-    /// Closes those that were not used since it last did so, if that is long ago.
+    /// Closes sockets that were not used since the last sweep, if that is long ago.
     pub(super) fn close_idle(&mut self, now: Moment) {
         let (last_sweep, uses) = self.last_sweep;
         if self.open.is_empty() || now.since(last_sweep) < IDLE {
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_keeps_its_socket_and_no_more_than_some_are_open() {
+    fn gso_sockets_reuse_per_flow_and_evict_oldest() {
         let mut sockets = GsoSockets::default();
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let (with, without) = (UdpChecksum::Computed, UdpChecksum::Zero);
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_is_idle_gives_its_port_back() {
+    fn gso_sockets_idle_socket_frees_its_port() {
         let (mut sockets, with) = (GsoSockets::default(), UdpChecksum::Computed);
         let bind = |sockets: &mut GsoSockets, last| {
             let local = SocketAddr::from(([127, 0, 2, last], 0));

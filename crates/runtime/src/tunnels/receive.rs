@@ -1,4 +1,5 @@
-//! 3 From a socket out of its tunnels to their TUNs; 4 what ICMP errors tell, back to inner senders.
+//! Stages 3 and 4: from a socket out of its tunnels to their TUNs; ICMP errors back to inner
+//! senders.
 
 use uxfrm_io::wire_packets;
 use uxfrm_packet::{Notes, PacketBuf, Protocol, Segments, SizeClass};
@@ -10,7 +11,7 @@ use super::{
 };
 
 impl TunnelLane {
-    /// Hands on what a socket received.
+    /// Decapsulates a received batch.
     pub(super) fn receive(&mut self, socket: usize) {
         let mut batch = std::mem::take(&mut self.batch);
         for packet in batch.drain() {
@@ -26,7 +27,7 @@ impl TunnelLane {
         self.batch = batch;
         let Self { incoming, outgoing, to_network, drops, pool, .. } = self;
         let tally = DropTally { all: drops, own: &incoming[socket].incoming.counts.drops };
-        // To the host itself, whose loopback takes all.
+        // To this host, over loopback.
         let _no_path = transmit(outgoing, to_network, tally, pool);
         for index in 0..self.interfaces.len() {
             let TunnelPort { coalescer, to_tun, .. } = &mut self.interfaces[index];
@@ -40,8 +41,9 @@ impl TunnelLane {
         let (device, tally) = (source.device(), DropTally { all: &self.drops, own: &counts.drops });
         let tunnel = match self.tunnels.receive(&mut packet, device, &self.ports) {
             Ok(Inside::Tunnel(tunnel)) => tunnel,
-            // To our own address, as ESP without UDP: so whoever takes ESP here gets it (`fou_udp_recv` returns the protocol to the IP layer).
-            // Nothing else: it would come by loopback, where the inbound guard lets everything pass.
+            // ESP without UDP goes to our own address, to any receiver of ESP (`fou_udp_recv`
+            // returns the protocol to the IP layer). Nothing else may: it would come by loopback,
+            // where the inbound guard accepts everything.
             Ok(Inside::Other(Protocol::ESP)) => {
                 let is_v6 = packet.bytes().first().is_some_and(|first| first >> 4 == 6);
                 return self.to_network[usize::from(is_v6)].push(packet);
@@ -98,11 +100,11 @@ impl TunnelLane {
         self.others = others;
     }
 
-    /// Learns from ICMP errors, and tells inner senders.
+    /// Learns path MTUs from ICMP errors, and informs inner senders.
     pub(super) fn handle_icmp_errors(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         for error in batch.drain() {
-            // Most are about other traffic of the host: those are no drops.
+            // Most concern other traffic of the host and are no drops.
             if let Ok(news) = self.tunnels.translate(error.bytes())
                 && let Some(tunnel_port) = port_of(&mut self.interfaces, news.tunnel)
             {

@@ -1,4 +1,4 @@
-//! 2 From a TUN through its tunnel and out.
+//! Stage 2: from a TUN through its tunnel and out.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use super::{
 };
 
 impl TunnelLane {
-    /// Sends what a TUN handed over.
+    /// Sends a batch from a TUN.
     pub(super) fn send(&mut self, index: usize) {
         self.interfaces[index].expire_pmtu(now());
         let mut batch = std::mem::take(&mut self.batch);
@@ -44,12 +44,12 @@ impl TunnelLane {
         self.pool.give(packet);
     }
 
-    /// Sends a super-packet as trains; `false`, and nothing is sent, where it has to be cut.
+    /// Sends a super-packet as GSO bursts; `false`, with nothing sent, where it must be segmented.
     fn send_gso_bursts(&mut self, index: usize, packet: &PacketBuf) -> bool {
         let Self { interfaces, outgoing, gso_sockets, bursts, to_network, drops, pool, .. } = self;
         let Interface { route: Route { tunnel, egress, local }, counts, .. } =
             &interfaces[index].interface;
-        // What is refused is cut: then each piece is refused, counted and told of.
+        // A refused super-packet is segmented: then each segment is refused, counted and reported.
         let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, bursts) else {
             return false;
         };
@@ -62,7 +62,7 @@ impl TunnelLane {
             return false;
         };
         counts.traffic.sent.add(bursts.as_slice().iter().map(wire_packets).sum(), packet.len());
-        // Of one flow, what came before leaves before.
+        // Earlier packets of the flow leave first.
         let tally = DropTally { all: drops, own: &counts.drops };
         let narrow = transmit(outgoing, to_network, tally, pool);
         let sent = socket.transmit(bursts, pool);
@@ -112,7 +112,7 @@ impl TunnelLane {
         }
     }
 
-    /// Queues a packet for the network, in fragments where it is larger than the path takes and may be cut.
+    /// Queues a packet for the network, fragmented if it exceeds the path MTU and may be.
     fn enqueue(&mut self, packet: PacketBuf, outer: &Outer, mtu: usize) {
         let to_network = &mut self.to_network[usize::from(outer.destination.is_ipv6())];
         let may_be_cut = !outer.dont_fragment || outer.destination.is_ipv6();

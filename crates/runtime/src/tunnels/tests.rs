@@ -1,4 +1,4 @@
-//! Two loops with a wire of memory between them.
+//! Two tunnel loops with a wire in memory.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -87,7 +87,7 @@ fn taken(port: &mut Memory) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn packets_and_super_packets_come_out_at_the_other_end() {
+fn tunnel_carries_packets_and_super_packets() {
     for kind in [Kind::Ipip, Kind::Gre] {
         for framing in [None, Some(Framing::Fou), Some(Framing::Gue)] {
             let (mut left, mut right) = pair(config(kind, framing));
@@ -114,7 +114,7 @@ fn packets_and_super_packets_come_out_at_the_other_end() {
 }
 
 #[test]
-fn what_goes_no_further_is_counted_and_told() {
+fn unroutable_packet_is_counted_and_answered() {
     let (mut left, _right) = pair(config(Kind::Ipip, None));
     let mut large = packets::udp("10.0.0.1:1", "10.0.0.2:2", &[0; 1500]);
     large.bytes_mut()[6] = 0x40;
@@ -139,18 +139,18 @@ fn what_goes_no_further_is_counted_and_told() {
 }
 
 #[test]
-fn without_path_mtu_discovery_large_packets_go_in_fragments() {
+fn large_packet_without_df_leaves_in_fragments() {
     let off = Config { path_mtu: PathMtuDiscovery::Off, ..config(Kind::Gre, Some(Framing::Fou)) };
     let (mut left, mut right) = pair(off);
     give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 2000]));
     turn(&mut left);
     turn(&mut right);
-    // A socket would have put them together; here nobody does, and each is counted.
+    // A socket would have reassembled them; here each fragment is counted.
     assert_eq!(right.tunnel_loop.drops().of(DropReason::InFragment), 2);
 }
 
 #[test]
-fn an_icmp_error_lowers_the_paths_mtu_and_reaches_the_inner_sender() {
+fn icmp_error_lowers_path_mtu_and_reaches_inner_sender() {
     let (mut left, mut right) = pair(config(Kind::Ipip, Some(Framing::Fou)));
     give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 1200]));
     turn(&mut left);
@@ -181,7 +181,7 @@ fn taken_from(port: &mut dyn Port) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn orders_are_carried_out_while_others_go_on() {
+fn tunnel_changes_apply_while_others_carry_traffic() {
     let (mut left, mut right) = pair(config(Kind::Ipip, None));
     let (near, mut far) = Memory::pair(16);
     let altered = Config { ttl: uxfrm_tunnel::config::Octet::Fixed(9), ..config(Kind::Ipip, None) };

@@ -1,4 +1,4 @@
-//! The host's side of a tunnel: its TUN, what waits for it, and what its path takes.
+//! The host side of a tunnel: its TUN, packets for it, and the path MTU.
 
 use std::{
     net::IpAddr,
@@ -23,18 +23,18 @@ const MIN_PMTU_V6: usize = 1280;
 /// `net.ipv4.route.mtu_expires`: ten minutes in nanoseconds.
 pub(super) const PMTU_LIFETIME: u64 = 600_000_000_000;
 
-/// The interface of a tunnel.
+/// A tunnel's interface.
 #[derive(Debug)]
 pub struct Interface {
     /// The TUN; its name is the tunnel's.
     pub port: Box<dyn Port>,
-    /// What it carries packets of.
+    /// Its tunnel and path.
     pub route: Route,
-    /// What it carried and dropped, for others to see.
+    /// Counters, for other threads.
     pub counts: Arc<TunnelCounts>,
 }
 
-/// What a path takes for a while, less than at the start.
+/// A path MTU learned from ICMP, below the initial one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Narrow {
     /// Bytes.
@@ -43,23 +43,24 @@ pub struct Narrow {
     pub until: Moment,
 }
 
-/// A tunnel, and what the way to its other end was found to be.
+/// A tunnel and the path to its other end.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// The tunnel; its name is the interface's.
     pub tunnel: Arc<Tunnel>,
-    /// Our end, where the tunnel does not name it.
+    /// Our address, if the tunnel does not name it.
     pub local: IpAddr,
-    /// What the path to the other end takes, as far as it is known at the start, and what the TUN takes.
+    /// Path MTU as known so far, MTU of the TUN, and source ports.
     pub egress: Egress,
 }
 
-/// What a tunnel carried and dropped. The loop writes, any may read.
+/// Counters of a tunnel, written by the loop.
 #[derive(Debug, Default)]
 pub struct TunnelCounts {
     /// Inner packets and bytes.
     pub traffic: Traffic,
-    /// Outbound: all that it dropped. Inbound: what its TUN did not take; whose the other packets were is not known.
+    /// Outbound: all drops. Inbound: packets that its TUN refused; the tunnel of other drops is
+    /// unknown.
     pub drops: Drops,
     gone: AtomicBool,
 }
@@ -72,16 +73,16 @@ impl TunnelCounts {
     }
 }
 
-/// An interface and what waits for it.
+/// An interface and packets for it.
 #[derive(Debug)]
 pub(super) struct TunnelPort {
     pub(super) interface: Interface,
     pub(super) token: Option<u8>,
     pub(super) coalescer: Coalescer,
     pub(super) to_tun: Batch,
-    /// What the path took at the start.
+    /// The path MTU at the start.
     initial_pmtu: usize,
-    /// How long an ICMP error's word of the path's MTU holds.
+    /// When the learned path MTU expires.
     pmtu_expires: Option<Moment>,
 }
 
@@ -92,14 +93,14 @@ impl TunnelPort {
         Self { interface, token, coalescer, to_tun, initial_pmtu, pmtu_expires: None }
     }
 
-    /// What the path took at the start, and takes for a while, if that is less.
+    /// The route with its initial path MTU, and the learned one if there is one.
     pub(super) fn portray(&self) -> (Route, Option<Narrow>) {
         let mut route = self.interface.route.clone();
         let path_mtu = std::mem::replace(&mut route.egress.path_mtu, self.initial_pmtu);
         (route, self.pmtu_expires.map(|until| Narrow { path_mtu, until }))
     }
 
-    /// Goes on with what another process learned.
+    /// Restores a predecessor's path MTU.
     pub(super) fn restore_pmtu(&mut self, Narrow { path_mtu, until }: Narrow) {
         self.interface.route.egress.path_mtu = path_mtu.min(self.initial_pmtu);
         self.pmtu_expires = Some(until);
@@ -109,20 +110,20 @@ impl TunnelPort {
         self.interface.route.tunnel.name()
     }
 
-    /// Carries packets of another tunnel of its name from now on.
+    /// Replaces its tunnel by another one of the same name.
     pub(super) fn replace_route(&mut self, route: Route) {
         self.initial_pmtu = route.egress.path_mtu;
         self.pmtu_expires = None;
         self.interface.route = route;
     }
 
-    /// Notes that the TUN is not there any more.
+    /// Records that the TUN is gone.
     pub(super) fn mark_gone(&self) {
         self.interface.counts.gone.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that a packet is several that a device joined (GRO), where it is too long for one. A raw socket does not tell how long they were: they
-    /// are as long as the TUN takes, should the host have to take them apart.
+    /// Marks a packet too long for one as joined by GRO. A raw socket does not tell the segment
+    /// size: segments are as long as the TUN's MTU, should the host have to split them.
     pub(super) fn mark_gro(&self, packet: &mut PacketBuf) {
         let Checksum::Partial { start, .. } = packet.checksum else { return };
         let mtu = self.interface.route.egress.device_mtu;
@@ -138,7 +139,7 @@ impl TunnelPort {
         }
     }
 
-    /// The path's MTU becomes smaller for a while, but not below what every path takes.
+    /// Lowers the path MTU for a while, but not below the minimum.
     pub(super) fn lower_pmtu(&mut self, told: u32, now: Moment) {
         let least = match self.interface.route.tunnel.config().kind.outer() {
             Version::V4 => MIN_PMTU_V4,
@@ -152,7 +153,7 @@ impl TunnelPort {
         }
     }
 
-    /// The kernel refused what the tunnel sent: the path, or the device at its beginning, takes less by now.
+    /// Learns the path MTU from a send that the kernel refused.
     pub(super) fn learn_pmtu(&mut self, narrow: Option<NarrowPath>, now: Moment) {
         let Some(NarrowPath { to, mtu }) = narrow else { return };
         let remote = self.interface.route.tunnel.config().remote;
@@ -161,7 +162,7 @@ impl TunnelPort {
         }
     }
 
-    /// Tries the whole path again when its time has come.
+    /// Returns to the initial path MTU when the learned one has expired.
     pub(super) fn expire_pmtu(&mut self, now: Moment) {
         if self.pmtu_expires.is_some_and(|until| now >= until) {
             self.pmtu_expires = None;

@@ -1,4 +1,4 @@
-//! A lane with a device between its engine and its wire; the other gateway has none and cannot tell.
+//! A worker with a device between engine and wire; the other gateway has none and cannot tell.
 
 mod af_xdp;
 mod queues;
@@ -25,10 +25,10 @@ use crate::{DeviceLane, Exit, Turns as _};
 
 const BYTES: &[u8] = b"nobody else may read this";
 
-/// Packets that a port in memory holds.
+/// Packets that a memory port holds.
 const ROOM: usize = 4096;
 
-/// A port in memory that always says it has something.
+/// A memory port that is always readable.
 #[derive(Debug)]
 struct Ready {
     port: Memory,
@@ -63,14 +63,14 @@ impl Port for Ready {
     }
 }
 
-/// The left gateway's lane behind a device, the far ends of its ports, and the right gateway.
+/// The left gateway's worker behind a device, the far ends of its ports, and the right gateway.
 struct Site {
     lane: Lane,
     device: DeviceLane,
     host: Memory,
-    /// What comes from the network, to the lane.
+    /// The network's side of the worker.
     wire: Memory,
-    /// What the device sends.
+    /// Output of the device.
     out: Memory,
     right: Gateway,
     pool: Pool,
@@ -108,7 +108,8 @@ impl Site {
         Self { lane, device, host, wire, out, right, pool: Pool::new() }
     }
 
-    /// Puts a packet into a port, and gives what comes out of another once lane and device had their turns.
+    /// Puts a packet into a port, runs worker and device once, and returns the other port's
+    /// packets.
     fn turn(&mut self, into: Side, packet: PacketBuf) -> Vec<PacketBuf> {
         let (from, to) = match into {
             Side::Host => (&mut self.host, &mut self.out),
@@ -124,7 +125,7 @@ impl Site {
     }
 }
 
-/// Where a packet comes from.
+/// Origin of a packet.
 enum Side {
     Host,
     Wire,
@@ -139,7 +140,7 @@ fn back() -> PacketBuf {
 }
 
 #[test]
-fn what_is_handed_over_leaves_encrypted_and_what_comes_back_is_let_in() {
+fn device_encrypts_outbound_and_decrypts_inbound() {
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let mut site = Site::new(kind);
         for _ in 0..3 {
@@ -161,16 +162,16 @@ fn what_is_handed_over_leaves_encrypted_and_what_comes_back_is_let_in() {
 }
 
 #[test]
-fn without_a_device_nothing_is_sent_that_is_for_one() {
+fn packet_for_missing_device_is_dropped() {
     let mut site = Site::new(OffloadKind::Packet);
     site.lane.devices = None;
     assert!(site.turn(Side::Host, there()).is_empty());
     assert_eq!(site.lane.worker().drops().of(DropReason::PortRefused), 1);
 }
 
-/// Many more than a device's ring has room for, while its thread does not run.
+/// Far more packets than the device's ring holds, while its thread does not run.
 #[test]
-fn a_burst_waits_for_room_in_a_device_and_nothing_is_lost() {
+fn full_device_ring_keeps_burst_without_loss() {
     const BURST: usize = 3000;
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         for side in [Side::Host, Side::Wire] {

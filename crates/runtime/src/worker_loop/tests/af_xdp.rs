@@ -1,4 +1,4 @@
-//! A lane whose ESP passes by a device, where that is known to lead there.
+//! A worker whose ESP passes by AF_XDP once the next hop is known.
 
 use uxfrm_io::{Framed, rtnetlink::Standing};
 use uxfrm_packet::ethernet::{EtherType, EthernetHeader, MacAddr};
@@ -13,7 +13,7 @@ const NEIGHBOUR: MacAddr = MacAddr([4; 6]);
 struct Site {
     lane: Lane,
     host: Memory,
-    /// The network behind the raw socket, and behind the device.
+    /// The network behind the raw socket, and behind the AF_XDP device.
     wire: Memory,
     device: Memory,
     asked: mpsc::Receiver<Question>,
@@ -49,7 +49,7 @@ impl Site {
         self.told.send(News::Neighbour(hop, Standing::Known(NEIGHBOUR))).unwrap();
     }
 
-    /// Has the host send a packet; what left by the raw socket, and by the device.
+    /// Sends a packet from the host; returns what left by the raw socket and by the device.
     fn send(&mut self) -> [Vec<PacketBuf>; 2] {
         put(&mut self.host, there(), &mut self.pool);
         self.lane.turn().unwrap();
@@ -69,7 +69,7 @@ fn take(from: &mut Memory, pool: &mut Pool) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn esp_passes_by_the_device_once_its_way_is_known() {
+fn esp_leaves_by_af_xdp_once_next_hop_is_known() {
     let mut site = Site::new();
     let [by_kernel, by_device] = site.send();
     assert_eq!((by_kernel.len(), by_device.len()), (1, 0));
@@ -82,7 +82,7 @@ fn esp_passes_by_the_device_once_its_way_is_known() {
     assert_eq!(by_device[0].bytes()[..14], *header.as_bytes());
     by_device[0].pull(14);
     assert_eq!(site.right.inbound(by_device)[0].bytes(), there().bytes());
-    // And by the device something comes.
+    // And the device receives.
     let sealed = site.right.outbound(vec![back()]).0.remove(0);
     let frame = [header.as_bytes(), sealed.bytes()].concat();
     put(&mut site.device, PacketBuf::from_slice(&frame), &mut site.pool);
@@ -90,9 +90,9 @@ fn esp_passes_by_the_device_once_its_way_is_known() {
     assert_eq!(take(&mut site.host, &mut site.pool)[0].bytes(), back().bytes());
 }
 
-/// Of these changes the lane hears while it goes on.
+/// The worker learns of these changes while it runs.
 #[test]
-fn the_kernel_has_what_no_longer_leads_by_the_device() {
+fn route_by_other_device_leaves_packet_to_kernel() {
     let mut site = Site::new();
     site.send();
     site.answer();

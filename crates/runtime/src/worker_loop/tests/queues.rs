@@ -1,10 +1,10 @@
-//! A lane whose ports say for how long packets waited.
+//! A worker whose ports report how long packets waited.
 
 use std::time::Instant;
 
 use super::*;
 
-/// A port in memory whose packets have all waited for so long.
+/// A memory port whose packets have all waited for this long.
 #[derive(Debug)]
 struct Slow {
     port: Box<Ready>,
@@ -33,20 +33,20 @@ impl Port for Slow {
     }
 }
 
-/// How long packets wait at the host's port and at the wire's.
+/// Waiting times at the host's port and at the wire's.
 struct Waits {
     host: Duration,
     wire: Duration,
 }
 
 const TARGET: Duration = Duration::from_millis(5);
-/// Of which two packets are no queue, and so many flows' are one.
+/// Two packets of this size are no queue; those of `FLOWS` flows are one.
 const SEGMENT: &[u8] = &[7; 1300];
 const FLOWS: usize = 3;
 /// Too long at the host's port as well.
 const LONG: Duration = Duration::from_millis(15);
 
-/// A lane, the far ends of its ports, and the other gateway.
+/// A worker, the far ends of its ports, and the other gateway.
 struct Place {
     lane: Lane,
     host: Memory,
@@ -69,7 +69,8 @@ impl Place {
         Self { lane, host, wire, right, pool: Pool::new() }
     }
 
-    /// A packet of TCP each way in each of some flows, and what arrived: on the wire, opened, and on the host.
+    /// Sends a TCP packet each way in each flow; returns what arrived on the wire, decrypted, and
+    /// on the host.
     fn exchange(&mut self, flows: usize) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
         let all = |from: &str, to: &str| -> Vec<_> {
             let ports = (9..).take(flows).map(|port| format!("{to}:{port}"));
@@ -94,7 +95,7 @@ impl Place {
 }
 
 #[test]
-fn a_sender_is_told_where_packets_stand_and_only_there() {
+fn standing_queue_signals_only_its_own_senders() {
     for (host, wire) in [(LONG, Duration::ZERO), (Duration::ZERO, LONG)] {
         let mut place = Place::new(Waits { host, wire });
         place.lane = place.lane.with_queue_delay(TARGET);
@@ -114,7 +115,7 @@ fn a_sender_is_told_where_packets_stand_and_only_there() {
 }
 
 #[test]
-fn at_the_hosts_port_packets_may_wait_longer() {
+fn host_port_tolerates_longer_queue_delay() {
     let waits = LONG - Duration::from_millis(1);
     let mut place = Place::new(Waits { host: waits, wire: waits });
     place.lane = place.lane.with_queue_delay(TARGET);
@@ -127,12 +128,12 @@ fn at_the_hosts_port_packets_may_wait_longer() {
 }
 
 #[test]
-fn nobody_is_told_where_nobody_asked_for_it() {
+fn no_congestion_signal_unless_configured() {
     exchange_without_a_sign(Place::new(Waits { host: LONG, wire: LONG }), FLOWS);
 }
 
 #[test]
-fn two_packets_are_no_queue_however_long_they_wait() {
+fn two_packets_are_no_standing_queue() {
     let mut place = Place::new(Waits { host: LONG, wire: LONG });
     place.lane = place.lane.with_queue_delay(TARGET);
     exchange_without_a_sign(place, 2);
