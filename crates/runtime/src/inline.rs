@@ -182,8 +182,8 @@ impl InlineLane {
     /// Attaches offload devices, including later ones. They have to send by the
     /// [worker](crate::Exit::Lane).
     #[must_use]
-    pub fn behind(mut self, bay: &Bay) -> Self {
-        self.devices = Some(bay.add_worker(self.poller.waker()));
+    pub fn behind(mut self, device_ports: &Bay) -> Self {
+        self.devices = Some(device_ports.add_worker(self.poller.waker()));
         self
     }
 

@@ -136,8 +136,8 @@ impl Lane {
 
     /// Attaches offload devices between engine and wire, including later ones.
     #[must_use]
-    pub fn behind(mut self, bay: &Bay) -> Self {
-        self.devices = Some(bay.add_worker(self.poller.waker()));
+    pub fn behind(mut self, device_ports: &Bay) -> Self {
+        self.devices = Some(device_ports.add_worker(self.poller.waker()));
         self
     }
 

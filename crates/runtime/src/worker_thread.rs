@@ -236,7 +236,7 @@ impl Running {
         Ok(Self { stop, waker, waiting, name, cpu, thread: Some(thread) })
     }
 
-    /// Whether the lane ended by itself.
+    /// Whether the loop ended by itself.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)

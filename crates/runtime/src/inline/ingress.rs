@@ -58,7 +58,7 @@ impl InlineLane {
                     self.push_single(packet);
                 }
                 PacketClass::Esp => match into_gso_burst(packet, &ip) {
-                    Ok(train) => self.push_gso_burst(train),
+                    Ok(burst) => self.push_gso_burst(burst),
                     Err(packet) => self.segment(packet),
                 },
                 PacketClass::Forward if nested_gso::is_nested(&packet, &ip) => {
@@ -79,12 +79,12 @@ impl InlineLane {
 
     /// Takes IKE messages out of a burst first: GRO joins any datagrams of a flow, and the host's
     /// stack got none of these, as the first one is ESP.
-    fn push_gso_burst(&mut self, mut train: PacketBuf) {
-        let port = train.udp.map(|path| path.local.port());
+    fn push_gso_burst(&mut self, mut burst: PacketBuf) {
+        let port = burst.udp.map(|path| path.local.port());
         let daemons = self.ports.daemons.iter().find(|daemons| Some(daemons.port) == port);
         match daemons {
-            Some(daemons) if !ike::take(&mut train, &daemons.messages) => self.pool.give(train),
-            Some(_) | None => self.batch.push(train),
+            Some(daemons) if !ike::take(&mut burst, &daemons.messages) => self.pool.give(burst),
+            Some(_) | None => self.batch.push(burst),
         }
     }
 

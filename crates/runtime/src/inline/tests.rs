@@ -21,7 +21,7 @@ const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0
 
 /// One gateway, and the far ends of its ports.
 struct Site {
-    lane: InlineLane,
+    worker_loop: InlineLane,
     host: Memory,
     protected: Memory,
     database: Database,
@@ -49,23 +49,23 @@ impl Site {
             daemons: Vec::new(),
         };
         let events = Events::new(mpsc::channel().0, waker);
-        let lane = InlineLane::new(ports, guide, worker, events).unwrap();
+        let worker_loop = InlineLane::new(ports, guide, worker, events).unwrap();
         let (questions, standing) = (asked, Standing::Known(NEIGHBOUR));
         let pool = Pool::new();
-        Self { lane, host, protected, database, questions, news, standing, pool }
+        Self { worker_loop, host, protected, database, questions, news, standing, pool }
     }
 
     /// Runs one turn, answers its requests, and runs another.
     fn turn(&mut self) {
-        self.lane.turn().unwrap();
+        self.worker_loop.turn().unwrap();
         self.send_icmp_error();
-        self.lane.turn().unwrap();
+        self.worker_loop.turn().unwrap();
     }
 
     /// Answers requests: 10.1.0.0/16 and fd00:1::/32 are behind the left protected port, all else
     /// behind the wire; so on the right.
     fn send_icmp_error(&self) {
-        let own = &self.lane.worker().settings().addresses;
+        let own = &self.worker_loop.worker().settings().addresses;
         let left = own.holds("192.0.2.1".parse().unwrap());
         for question in self.questions.try_iter() {
             let hop = match question {
@@ -106,7 +106,7 @@ impl Site {
     }
 
     fn drops(&self, reason: DropReason) -> u64 {
-        self.lane.worker().drops().of(reason)
+        self.worker_loop.worker().drops().of(reason)
     }
 }
 
@@ -237,7 +237,7 @@ fn ike_message_in_gro_burst_reaches_daemon() {
     let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
     let mut sites = Sites::new(&wrapping);
     let (daemon, messages) = mpsc::sync_channel(8);
-    sites.right.lane.ports.daemons = vec![Daemons { port: 4500, messages: daemon }];
+    sites.right.worker_loop.ports.daemons = vec![Daemons { port: 4500, messages: daemon }];
     let mut message = [7; 40];
     message[..4].fill(0);
     for count in 1..3 {
@@ -346,14 +346,14 @@ fn packets_wait_for_neighbour_until_resolution_fails() {
     let address = IpAddr::from([192, 0, 2, 2]);
     let hop = NextHop { side: Side::Wire, address };
     sites.left.news.send(News::Neighbour(hop, Standing::Stale(NEIGHBOUR))).unwrap();
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1);
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Use(hop)], "the kernel hears that it is used");
     for dropped in 0..2 {
         sites.left.news.send(News::Neighbour(hop, Standing::Gone)).unwrap();
         sites.left.send(vec![datagram()]);
-        sites.left.lane.turn().unwrap();
+        sites.left.worker_loop.turn().unwrap();
         assert!(sites.on_left_wire().is_empty());
         let asked: Vec<_> = sites.left.questions.try_iter().collect();
         assert_eq!(asked.is_empty(), dropped > 0, "it may have another address: {asked:?}");
@@ -372,12 +372,12 @@ fn packets_wait_for_neighbour_forgotten_by_kernel() {
         sites.left.news.send(News::Neighbour(hop, standing)).unwrap();
     }
     sites.left.send(vec![datagram()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Use(hop)]);
     assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 0);
     sites.left.news.send(News::Neighbour(hop, Standing::Known(NEIGHBOUR))).unwrap();
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1);
 }
 
@@ -396,7 +396,7 @@ fn changed_route_is_requested_again_and_used_meanwhile() {
     assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
     sites.left.news.send(News::Changed).unwrap();
     sites.left.send(vec![datagram()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1, "nobody waits");
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Way(IpAddr::from([192, 0, 2, 2]))]);
@@ -418,7 +418,7 @@ fn route_mtu_below_engines_is_requested_again() {
     sites.left.news.send(News::Way(address, narrow)).unwrap();
     let long = || packets::dont_fragment(packets::udp("10.1.0.2:7", "10.2.0.2:9", &[7; 1400 - 28]));
     sites.left.send(vec![long(), long()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 2);
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Way(address)], "once for many packets");
@@ -452,7 +452,7 @@ fn refragmented_fragment_keeps_datagram_offsets() {
             uxfrm_packet::ipv4::fill_checksum(fragment.bytes_mut()).unwrap();
         }
         sites.left.send(fragments);
-        sites.left.lane.turn().unwrap();
+        sites.left.worker_loop.turn().unwrap();
         let pieces = sites.on_left_wire();
         assert!(pieces.iter().all(|piece| piece.len() <= 600));
         let mut end = 0;
@@ -474,13 +474,13 @@ fn super_packet_without_df_is_fragmented() {
     let mut sites = with_narrow_way(600);
     let large = || packets::tcp_super("10.1.0.2:7", "198.51.100.1:9", &[7; 5000], 1000);
     sites.left.send(vec![large()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     let pieces = sites.on_left_wire();
     assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 0);
     assert_eq!(pieces.len(), 10, "five segments in two pieces each");
     assert!(pieces.iter().all(|piece| piece.len() <= 600));
     sites.left.send(vec![packets::dont_fragment(large())]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert!(sites.on_left_wire().is_empty());
     assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 5);
 }

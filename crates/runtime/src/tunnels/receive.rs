@@ -64,12 +64,12 @@ impl TunnelLane {
         }
     }
 
-    fn receive_train(&mut self, mut train: PacketBuf, socket: usize) {
+    fn receive_train(&mut self, mut burst: PacketBuf, socket: usize) {
         let Self { tunnels, ports, interfaces, incoming, pool, drops, others, .. } = self;
         let Incoming { source, counts, .. } = &incoming[socket].incoming;
         let (device, tally) = (source.device(), DropTally { all: drops, own: &counts.drops });
-        let (path, checksum) = (train.udp, train.checksum);
-        tunnels.receive_train(&mut train, device, ports, |part| match part {
+        let (path, checksum) = (burst.udp, burst.checksum);
+        tunnels.receive_train(&mut burst, device, ports, |part| match part {
             Part::Inner(inner) => {
                 if let Some(tunnel_port) = port_of(interfaces, inner.tunnel) {
                     tunnel_port.interface.counts.traffic.received.add(1, inner.bytes.len());
@@ -94,7 +94,7 @@ impl TunnelLane {
             }
             Part::Dropped(reason) => tally.count(reason),
         });
-        self.pool.give(train);
+        self.pool.give(burst);
         let mut others = std::mem::take(&mut self.others);
         others.drain(..).for_each(|packet| self.receive_one(packet, socket));
         self.others = others;

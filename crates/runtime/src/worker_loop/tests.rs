@@ -65,7 +65,7 @@ impl Port for Ready {
 
 /// The left gateway's worker behind a device, the far ends of its ports, and the right gateway.
 struct Site {
-    lane: Lane,
+    worker_loop: Lane,
     device: DeviceLane,
     host: Memory,
     /// The network's side of the worker.
@@ -86,7 +86,7 @@ impl Site {
         let (nic, nics) = (Arc::new(Mutex::new(nic)), Nics::default());
         assert!(nics.plug("nic0", &nic, FunctionId(0)));
         left.database.set_devices(Box::new(nics.clone()));
-        let bay = Bay::new(nics);
+        let device_ports = Bay::new(nics);
         for (direction, way, spi) in
             [(Direction::Out, Way::Right, FIRST_SPI), (Direction::In, Way::Left, FIRST_SPI + 1)]
         {
@@ -102,10 +102,11 @@ impl Site {
         let other = || Box::new(Memory::pair(1).0);
         let events = Events::new(mpsc::channel().0, Poller::new().unwrap().waker());
         let wires = Wire::new(near_wire, other(), Vec::new());
-        let lane = Lane::new(near_host, wires, left.worker, events).unwrap().behind(&bay);
+        let worker_loop =
+            Lane::new(near_host, wires, left.worker, events).unwrap().behind(&device_ports);
         let exit = Exit::Wire(Wire::new(Box::new(network), other(), Vec::new()));
-        let device = DeviceLane::new(&bay, nic, vec![DeviceId(7)], exit).unwrap();
-        Self { lane, device, host, wire, out, right, pool: Pool::new() }
+        let device = DeviceLane::new(&device_ports, nic, vec![DeviceId(7)], exit).unwrap();
+        Self { worker_loop, device, host, wire, out, right, pool: Pool::new() }
     }
 
     /// Puts a packet into a port, runs worker and device once, and returns the other port's
@@ -117,9 +118,9 @@ impl Site {
         };
         let mut batch: Batch = std::iter::once(packet).collect();
         assert_eq!(from.transmit(&mut batch, &mut self.pool).packets, 1);
-        self.lane.turn().unwrap();
+        self.worker_loop.turn().unwrap();
         self.device.turn().unwrap();
-        self.lane.turn().unwrap();
+        self.worker_loop.turn().unwrap();
         to.receive(&mut self.pool, &mut batch).unwrap();
         batch.drain().collect()
     }
@@ -155,7 +156,7 @@ fn device_encrypts_outbound_and_decrypts_inbound() {
             assert_eq!(opened[0].bytes(), back().bytes());
         }
         assert!(site.turn(Side::Wire, back()).is_empty(), "plain");
-        assert_eq!(site.lane.worker().drops().of(DropReason::InDeviceUnmarked) > 0, {
+        assert_eq!(site.worker_loop.worker().drops().of(DropReason::InDeviceUnmarked) > 0, {
             kind == OffloadKind::Packet
         });
     }
@@ -164,9 +165,9 @@ fn device_encrypts_outbound_and_decrypts_inbound() {
 #[test]
 fn packet_for_missing_device_is_dropped() {
     let mut site = Site::new(OffloadKind::Packet);
-    site.lane.devices = None;
+    site.worker_loop.devices = None;
     assert!(site.turn(Side::Host, there()).is_empty());
-    assert_eq!(site.lane.worker().drops().of(DropReason::PortRefused), 1);
+    assert_eq!(site.worker_loop.worker().drops().of(DropReason::PortRefused), 1);
 }
 
 /// Far more packets than the device's ring holds, while its thread does not run.
@@ -192,12 +193,12 @@ fn full_device_ring_keeps_burst_without_loss() {
                 assert_eq!(sent.refused.packets(), 0);
             }
             let (turns, mut passed) = (BURST / uxfrm_packet::BATCH, 0);
-            while !is_full(&site.lane) {
-                site.lane.turn().unwrap();
+            while !is_full(&site.worker_loop) {
+                site.worker_loop.turn().unwrap();
             }
             for _ in 0..8 * turns {
                 site.device.turn().unwrap();
-                site.lane.turn().unwrap();
+                site.worker_loop.turn().unwrap();
                 let mut batch = Batch::new();
                 while to.receive(&mut site.pool, &mut batch).unwrap() > 0 {
                     passed += batch.drain().map(|packet| count(&packet)).sum::<usize>();
@@ -207,7 +208,7 @@ fn full_device_ring_keeps_burst_without_loss() {
                 }
             }
             assert_eq!(passed, BURST, "{kind:?}");
-            for drops in [site.lane.worker().drops(), site.device.drops()] {
+            for drops in [site.worker_loop.worker().drops(), site.device.drops()] {
                 assert_eq!(drops.of(DropReason::PortFull), 0, "{kind:?}");
                 assert_eq!(drops.of(DropReason::InTooOld), 0, "{kind:?}");
             }
@@ -215,8 +216,8 @@ fn full_device_ring_keeps_burst_without_loss() {
     }
 }
 
-fn is_full(lane: &Lane) -> bool {
-    lane.backpressure != Backpressure::default()
+fn is_full(worker_loop: &Lane) -> bool {
+    worker_loop.backpressure != Backpressure::default()
 }
 
 fn count(packet: &PacketBuf) -> usize {
