@@ -9,9 +9,9 @@
 //!
 //! Nothing is confined unless the process said so ([`begin`]): libraries and benches use the same threads.
 
-mod calls;
 mod capabilities;
-mod files;
+mod landlock;
+mod syscalls;
 
 use std::{
     fmt, io,
@@ -21,7 +21,7 @@ use std::{
 
 /// What a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Duty {
+enum ThreadRole {
     /// It carries packets or messages by descriptors that are open, and opens sockets.
     Packets,
     /// It looks after all others: rules, routes, devices, the store, clients.
@@ -65,7 +65,7 @@ pub enum Error {
 #[must_use = "what is held has to live as long as the thread uses its files"]
 pub struct Confined {
     faults: Vec<Error>,
-    _held: files::Held,
+    _held: landlock::PathHandles,
 }
 
 impl Confined {
@@ -104,12 +104,16 @@ pub fn has_begun() -> bool {
 
 /// Leaves the calling thread what a thread that carries packets needs; nothing happens unless that [began](begin).
 pub fn packets() -> Confined {
-    if has_begun() { confine(Duty::Packets, &[], None) } else { Confined::default() }
+    if has_begun() { confine(ThreadRole::Packets, &[], None) } else { Confined::default() }
 }
 
 /// Leaves the calling thread, and those that it starts from now on, what looking after a gateway needs.
 pub fn control(extras: &[Extra], places: &Places) -> Confined {
-    if has_begun() { confine(Duty::Control, extras, Some(places)) } else { Confined::default() }
+    if has_begun() {
+        confine(ThreadRole::Control, extras, Some(places))
+    } else {
+        Confined::default()
+    }
 }
 
 /// What the kernel would not take away from a thread; found out on one of its own.
@@ -117,19 +121,19 @@ pub fn control(extras: &[Extra], places: &Places) -> Confined {
 /// # Errors
 /// When it can't be started.
 pub fn try_out() -> io::Result<Confined> {
-    let work = || confine(Duty::Packets, &[], None);
+    let work = || confine(ThreadRole::Packets, &[], None);
     let thread = std::thread::Builder::new().name("confined".into()).spawn(work)?;
     thread.join().map_err(|_panic| io::Error::other("the thread that tried it is gone"))
 }
 
 /// Files first, as later the calls are missing that fence them off.
-fn confine(duty: Duty, extras: &[Extra], places: Option<&Places>) -> Confined {
+fn confine(role: ThreadRole, extras: &[Extra], places: Option<&Places>) -> Confined {
     let mut faults = Vec::new();
     let mut keep = |result: Result<(), Error>| faults.extend(result.err());
     keep(capabilities::keep(extras));
-    let (held, fenced) = files::fence(places);
+    let (held, fenced) = landlock::restrict_paths(places);
     keep(fenced);
-    keep(calls::filter(duty, extras));
+    keep(syscalls::filter(role, extras));
     Confined { faults, _held: held }
 }
 

@@ -81,22 +81,22 @@ pub trait FramePort: Debug + Send {
     /// The kernel's, when the device is gone. Transient ones are an empty answer.
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize>;
 
-    /// Sends all of `frames` in order, behind what it [keeps](Self::keeps), and gives the buffers back to `pool`; what became of them.
+    /// Sends all of `frames` in order, behind what it [keeps](Self::has_backlog), and gives the buffers back to `pool`; what became of them.
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted;
 
     /// Whether it has taken packets that the device has no room for yet: another [`transmit`](Self::transmit), of nothing if need be, is to follow soon.
-    fn keeps(&mut self) -> bool {
+    fn has_backlog(&mut self) -> bool {
         false
     }
 
     /// Leaves to another process of the gateway what that needs beside the descriptors to go on with the port; nothing where the kernel has all.
-    fn lay_down(&mut self) {}
+    fn save_state(&mut self) {}
 
-    /// Goes on where another process has [laid it down](Self::lay_down).
+    /// Goes on where another process has [laid it down](Self::save_state).
     ///
     /// # Errors
     /// Where it can't have.
-    fn take_up(&mut self) -> io::Result<()> {
+    fn restore_state(&mut self) -> io::Result<()> {
         Ok(())
     }
 

@@ -13,7 +13,7 @@
 //! | [`xdp`] | the same by `AF_XDP`, without the kernel's network stack |
 //! | [`ike`] | a UDP port shared with IKE daemons |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
-//! | [`fitted`] | segments and checksums for a port that cannot |
+//! | [`segmenting_port`] | segments and checksums for a port that cannot |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
 //! | [`ethtool`], [`napi`] | features of an interface; how long it gathers frames |
 //! | [`uevents`] | word that the virtual machine goes on from a snapshot |
@@ -30,15 +30,14 @@
 
 pub mod absent;
 pub mod affinity;
-mod appetite;
 pub mod capture;
 pub mod clock;
+mod cmsg;
 pub mod confine;
-mod control;
 pub mod dump;
+pub mod esp_fanout;
 pub mod ethtool;
 pub mod fence;
-pub mod fitted;
 pub mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -56,18 +55,19 @@ pub mod netns;
 pub mod nftables;
 pub mod packet_socket;
 pub mod path_errors;
-mod patience;
 pub mod pcap;
 pub mod poll;
 pub mod port;
 pub mod priority;
 pub mod random;
 pub mod raw;
+mod recv_batch_size;
 pub mod rtnetlink;
+pub mod segmenting_port;
+mod send_backoff;
 pub mod shared_page;
 pub mod signal;
 mod socket;
-pub mod spread;
 pub mod state_directory;
 pub mod text_file;
 pub mod tun;
@@ -76,7 +76,7 @@ pub mod uevents;
 mod virtio;
 pub mod xdp;
 
-pub use fitted::Fitted;
+pub use esp_fanout::Share;
 pub use frames::{FramePort, Framed, Frames};
 pub use memory::Memory;
 pub use netns::Namespace;
@@ -86,7 +86,7 @@ pub use pcap::{Pcap, Tap};
 pub use port::{Accepts, NarrowPath, Port, Refused, Transmitted, wire_packets};
 pub use raw::{Raw, RawOptions};
 pub use rtnetlink::Rtnetlink;
-pub use spread::Share;
+pub use segmenting_port::Fitted;
 pub use tun::{Tun, TunOptions};
 pub use udp::{Site, Udp, UdpOptions};
 pub use xdp::Xdp;

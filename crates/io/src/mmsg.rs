@@ -19,17 +19,17 @@ use std::time::Duration;
 
 use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 
-use crate::appetite::Appetite;
 use crate::clock;
-use crate::control::Control;
-use crate::patience::{Patience, is_busy};
-use crate::socket::Name;
+use crate::cmsg::ControlMessages;
+use crate::recv_batch_size::RecvBatchSize;
+use crate::send_backoff::{SendBackoff, is_busy};
+use crate::socket::SocketName;
 
 /// Messages in one system call, in either direction.
 pub(crate) const MESSAGES: usize = 32;
 
 /// Buffers in one message: as many as a train has packets at the most.
-pub(crate) const GATHERED: usize = 64;
+pub(crate) const MAX_IOVECS: usize = 64;
 
 /// Buffers in all messages of one system call.
 const VECTORS: usize = 256;
@@ -42,12 +42,12 @@ pub(crate) const LARGE: usize = 65_536;
 
 /// A buffer for what comes next, whatever its size.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct SplitBuffer {
     small: Option<PacketBuf>,
     large: Option<PacketBuf>,
 }
 
-impl Slot {
+impl SplitBuffer {
     /// Where a packet's first [`SMALL`] bytes and its rest go, as two vectors of a scattered read.
     pub(crate) fn vectors(&mut self, pool: &mut Pool) -> [libc::iovec; 2] {
         let small = self.small.get_or_insert_with(|| pool.take(SizeClass::Packet));
@@ -73,31 +73,31 @@ impl Slot {
 
 /// The receiving half of a datagram socket.
 #[derive(Debug)]
-pub(crate) struct Receiver {
-    slots: Box<[Slot]>,
-    names: Box<[Name]>,
-    controls: Box<[Control]>,
+pub(crate) struct MmsgReceiver {
+    slots: Box<[SplitBuffer]>,
+    names: Box<[SocketName]>,
+    controls: Box<[ControlMessages]>,
     lengths: [usize; MESSAGES],
-    appetite: Appetite,
+    batch_size: RecvBatchSize,
 }
 
 /// What one call brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Haul {
+pub(crate) struct RecvCount {
     /// So many datagrams.
     pub(crate) count: usize,
     /// It was as many as were asked for: there may be more.
     pub(crate) is_full: bool,
 }
 
-impl Receiver {
+impl MmsgReceiver {
     pub(crate) fn new() -> Self {
         Self {
-            slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
-            names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
-            controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
+            slots: (0..MESSAGES).map(|_| SplitBuffer::default()).collect(),
+            names: vec![SocketName::EMPTY; MESSAGES].into_boxed_slice(),
+            controls: vec![ControlMessages::EMPTY; MESSAGES].into_boxed_slice(),
             lengths: [0; MESSAGES],
-            appetite: Appetite::new(),
+            batch_size: RecvBatchSize::new(),
         }
     }
 
@@ -107,11 +107,11 @@ impl Receiver {
         fd: BorrowedFd<'_>,
         pool: &mut Pool,
         most: usize,
-    ) -> io::Result<Haul> {
-        let asked = self.appetite.of(most.min(MESSAGES));
+    ) -> io::Result<RecvCount> {
+        let asked = self.batch_size.of(most.min(MESSAGES));
         let count = self.receive_some(fd, pool, asked)?;
-        self.appetite.note(asked, count, MESSAGES);
-        Ok(Haul { count, is_full: count == asked })
+        self.batch_size.note(asked, count, MESSAGES);
+        Ok(RecvCount { count, is_full: count == asked })
     }
 
     /// One `recvmmsg` of up to `asked` datagrams; how many came.
@@ -129,9 +129,9 @@ impl Receiver {
             header.msg_hdr.msg_iov = vectors.as_mut_ptr();
             header.msg_hdr.msg_iovlen = vectors.len();
             header.msg_hdr.msg_name = self.names[index].as_ptr();
-            header.msg_hdr.msg_namelen = Name::ROOM;
+            header.msg_hdr.msg_namelen = SocketName::ROOM;
             header.msg_hdr.msg_control = self.controls[index].as_ptr();
-            header.msg_hdr.msg_controllen = crate::control::ROOM;
+            header.msg_hdr.msg_controllen = crate::cmsg::ROOM;
         }
         // SAFETY: the first `asked` headers are filled in and point into `vectors`, `names`, `controls` and the slots'
         // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
@@ -161,7 +161,7 @@ impl Receiver {
         &mut self,
         index: usize,
         pool: &mut Pool,
-    ) -> (PacketBuf, &Name, &Control) {
+    ) -> (PacketBuf, &SocketName, &ControlMessages) {
         (
             self.slots[index].take(self.lengths[index], pool),
             &self.names[index],
@@ -189,7 +189,7 @@ impl Receiver {
 
 /// One message to send: a piece of a buffer of the batch, or several whole ones that follow each other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct OutMessage {
     /// Which buffer, or which is the first.
     pub(crate) packet: usize,
     /// How many buffers; only a single one may be a piece.
@@ -204,29 +204,29 @@ pub(crate) struct Part {
 
 /// The sending half of a datagram socket: messages collected for one system call.
 #[derive(Debug)]
-pub(crate) struct Sender {
-    parts: Vec<Part>,
+pub(crate) struct MmsgSender {
+    parts: Vec<OutMessage>,
     /// Buffers of all parts.
     buffers: usize,
-    names: Box<[Name]>,
-    controls: Box<[Control]>,
-    patience: Patience,
+    names: Box<[SocketName]>,
+    controls: Box<[ControlMessages]>,
+    backoff: SendBackoff,
 }
 
-impl Sender {
+impl MmsgSender {
     pub(crate) fn new() -> Self {
         Self {
-            patience: Patience::new(),
+            backoff: SendBackoff::new(),
             parts: Vec::with_capacity(MESSAGES),
             buffers: 0,
-            names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
-            controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
+            names: vec![SocketName::EMPTY; MESSAGES].into_boxed_slice(),
+            controls: vec![ControlMessages::EMPTY; MESSAGES].into_boxed_slice(),
         }
     }
 
     /// A new batch begins: it may wait for the kernel once.
     pub(crate) fn begin(&mut self) {
-        self.patience = Patience::new();
+        self.backoff = SendBackoff::new();
     }
 
     /// Whether it must be [sent](Self::send) before more fits.
@@ -235,7 +235,7 @@ impl Sender {
     }
 
     /// Adds a message and returns its empty control messages to fill in.
-    pub(crate) fn push(&mut self, part: Part, name: Name) -> &mut Control {
+    pub(crate) fn push(&mut self, part: OutMessage, name: SocketName) -> &mut ControlMessages {
         let index = self.parts.len();
         self.parts.push(part);
         self.buffers += part.buffers;
@@ -245,13 +245,13 @@ impl Sender {
     }
 
     /// The message added last, unless all are sent.
-    pub(crate) fn last(&self) -> Option<&Part> {
+    pub(crate) fn last(&self) -> Option<&OutMessage> {
         self.parts.last()
     }
 
-    /// Adds the buffer that follows, of `len` bytes, to the message added last, which must have fewer than [`GATHERED`]; the sender must
+    /// Adds the buffer that follows, of `len` bytes, to the message added last, which must have fewer than [`MAX_IOVECS`]; the sender must
     /// not be full. How many buffers the message has now, and its control messages.
-    pub(crate) fn extend(&mut self, len: usize) -> Option<(usize, &mut Control)> {
+    pub(crate) fn extend(&mut self, len: usize) -> Option<(usize, &mut ControlMessages)> {
         let at = self.parts.len().checked_sub(1)?;
         let last = &mut self.parts[at];
         last.buffers += 1;
@@ -263,13 +263,13 @@ impl Sender {
 
     /// Sends all messages in order and tells the fate of each.
     ///
-    /// When the kernel has no room it [waits](Patience) once per batch; what does not fit then is refused: under
+    /// When the kernel has no room it [waits](SendBackoff) once per batch; what does not fit then is refused: under
     /// overload it is better to drop than to queue.
     pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
         packets: &[PacketBuf],
-        mut fate: impl FnMut(Part, Result<(), &io::Error>),
+        mut fate: impl FnMut(OutMessage, Result<(), &io::Error>),
     ) {
         let mut at = 0;
         while at < self.parts.len() {
@@ -280,7 +280,7 @@ impl Sender {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_busy(&error) => {
-                    if !self.patience.wait(fd) {
+                    if !self.backoff.wait(fd) {
                         self.parts[at..].iter().for_each(|part| fate(*part, Err(&error)));
                         break;
                     }

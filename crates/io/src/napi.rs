@@ -19,7 +19,7 @@ use nix::sys::{
 use crate::message::{Attributes, GENERIC, Payload, answers, append, attribute, flag};
 
 /// The kernel answers at once; who waits longer waits in vain.
-const PATIENCE: i64 = 10;
+const REPLY_TIMEOUT: i64 = 10;
 
 /// Of `linux/genetlink.h`: the family of families, its question for one, and the attributes of that.
 const CONTROL: u16 = 16;
@@ -40,9 +40,9 @@ const GRO_FLUSH_TIMEOUT: u16 = 6;
 pub struct Gathering {
     kernel: Kernel,
     link: u32,
-    wanted: Pace,
+    wanted: NapiSettings,
     /// Queues that have been changed, and what they had before.
-    before: Vec<(QueueId, Pace)>,
+    before: Vec<(QueueId, NapiSettings)>,
 }
 
 /// The kernel's number of a queue's NAPI.
@@ -51,7 +51,7 @@ struct QueueId(u32);
 
 /// When a queue is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pace {
+struct NapiSettings {
     /// After how many looks that found nothing the device tells of each frame again.
     idle_looks: u32,
     /// Between looks.
@@ -65,7 +65,7 @@ impl Gathering {
     /// `ENOENT` or `EOPNOTSUPP` of a kernel that can't; `EPERM` without `CAP_NET_ADMIN` in the first user namespace.
     pub fn start(link: u32, span: Duration) -> io::Result<Self> {
         let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let wanted = Pace { idle_looks: 1, nanoseconds };
+        let wanted = NapiSettings { idle_looks: 1, nanoseconds };
         let mut gathering = Self { kernel: Kernel::open()?, link, wanted, before: Vec::new() };
         gathering.renew()?;
         Ok(gathering)
@@ -73,9 +73,9 @@ impl Gathering {
 
     /// Has them do as they did, until they are [told](Self::renew) again.
     pub fn rest(&mut self) {
-        for (id, pace) in self.before.drain(..) {
+        for (id, settings) in self.before.drain(..) {
             // A queue that is gone needs no pace.
-            let _gone = self.kernel.set(id, pace);
+            let _gone = self.kernel.set(id, settings);
         }
     }
 
@@ -86,10 +86,10 @@ impl Gathering {
     pub fn renew(&mut self) -> io::Result<()> {
         let queues = self.kernel.queues(self.link)?;
         self.before.retain(|(id, _)| queues.iter().any(|(known, _)| known == id));
-        for (id, pace) in queues {
-            if pace.nanoseconds == 0 {
+        for (id, settings) in queues {
+            if settings.nanoseconds == 0 {
                 self.kernel.set(id, self.wanted)?;
-                self.before.push((id, pace));
+                self.before.push((id, settings));
             }
         }
         Ok(())
@@ -108,7 +108,7 @@ impl Drop for Gathering {
 /// As [`Gathering::start`].
 pub fn spans(link: u32) -> io::Result<Vec<Duration>> {
     let queues = Kernel::open()?.queues(link)?;
-    Ok(queues.into_iter().map(|(_, pace)| Duration::from_nanos(pace.nanoseconds)).collect())
+    Ok(queues.into_iter().map(|(_, settings)| Duration::from_nanos(settings.nanoseconds)).collect())
 }
 
 /// Who is asked.
@@ -124,7 +124,7 @@ impl Kernel {
         let mut socket = Socket::new(NETLINK_GENERIC)?;
         socket.bind_auto()?;
         socket.set_cap_ack(true)?;
-        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE, 0))?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(REPLY_TIMEOUT, 0))?;
         let mut kernel = Self { socket, family: CONTROL, sequence: 0 };
         let families =
             kernel.ask(GET_FAMILY, flag::ACK, |family| family.text(FAMILY_NAME, "netdev"))?;
@@ -133,18 +133,18 @@ impl Kernel {
         Ok(kernel)
     }
 
-    fn queues(&mut self, link: u32) -> io::Result<Vec<(QueueId, Pace)>> {
+    fn queues(&mut self, link: u32) -> io::Result<Vec<(QueueId, NapiSettings)>> {
         let found = self.ask(NAPI_GET, flag::DUMP, |question| {
             question.bytes(LINK, &link.to_ne_bytes());
         })?;
         Ok(found.iter().filter_map(|queue| read(queue)).collect())
     }
 
-    fn set(&mut self, QueueId(id): QueueId, pace: Pace) -> io::Result<()> {
+    fn set(&mut self, QueueId(id): QueueId, settings: NapiSettings) -> io::Result<()> {
         let set = |queue: &mut Attributes<'_>| {
             queue.bytes(ID, &id.to_ne_bytes());
-            queue.bytes(DEFER_HARD_IRQS, &pace.idle_looks.to_ne_bytes());
-            queue.bytes(GRO_FLUSH_TIMEOUT, &pace.nanoseconds.to_ne_bytes());
+            queue.bytes(DEFER_HARD_IRQS, &settings.idle_looks.to_ne_bytes());
+            queue.bytes(GRO_FLUSH_TIMEOUT, &settings.nanoseconds.to_ne_bytes());
         };
         self.ask(NAPI_SET, flag::ACK, set).map(drop)
     }
@@ -179,7 +179,7 @@ impl Kernel {
 }
 
 /// A queue as the kernel describes it: what is 0 may be left out, and the time is a number of four or of eight bytes.
-fn read(queue: &[u8]) -> Option<(QueueId, Pace)> {
+fn read(queue: &[u8]) -> Option<(QueueId, NapiSettings)> {
     let id = u32::from_ne_bytes(attribute(queue, ID)?.try_into().ok()?);
     let number = |kind| {
         let bytes = attribute(queue, kind).unwrap_or_default();
@@ -190,14 +190,14 @@ fn read(queue: &[u8]) -> Option<(QueueId, Pace)> {
         }
     };
     let idle_looks = u32::try_from(number(DEFER_HARD_IRQS)).unwrap_or(u32::MAX);
-    Some((QueueId(id), Pace { idle_looks, nanoseconds: number(GRO_FLUSH_TIMEOUT) }))
+    Some((QueueId(id), NapiSettings { idle_looks, nanoseconds: number(GRO_FLUSH_TIMEOUT) }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn described(attributes: impl FnOnce(&mut Attributes<'_>)) -> Option<(QueueId, Pace)> {
+    fn described(attributes: impl FnOnce(&mut Attributes<'_>)) -> Option<(QueueId, NapiSettings)> {
         let mut message = Vec::new();
         append(&mut message, CONTROL, 0, 0, [0; GENERIC], attributes);
         let answer = answers(&message).next().unwrap();
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_queue_is_read_whatever_is_left_out() {
         let id = QueueId(8193);
-        let of = |idle_looks, nanoseconds| Some((id, Pace { idle_looks, nanoseconds }));
+        let of = |idle_looks, nanoseconds| Some((id, NapiSettings { idle_looks, nanoseconds }));
         let long = 5_000_000_000_u64;
         assert_eq!(described(|queue| queue.bytes(ID, &id.0.to_ne_bytes())), of(0, 0));
         let whole = |queue: &mut Attributes<'_>| {

@@ -11,11 +11,11 @@ pub(crate) mod bytes;
 mod change;
 mod condition;
 mod field;
+mod key_field;
 mod message;
 mod model;
-mod question;
-mod replica;
 mod set;
+mod simulated_table;
 mod watch;
 
 use std::{
@@ -33,19 +33,19 @@ use nix::sys::{
 pub use change::{Change, RuleId};
 pub use condition::Condition;
 pub use field::Destination;
+pub use key_field::{Question, Reply};
 pub use model::{Among, Chain, Hook, Rule, Table, Verdict};
-pub use question::{Question, Reply};
-pub use replica::{Replica, Sample};
 pub use set::{Keys, Set, SetId};
+pub use simulated_table::{Replica, Sample};
 pub use watch::Watch;
 
 use message::{Batch, Kind};
-use model::{Ownership, Part};
+use model::{MessageSubject, Ownership};
 
 use crate::message::{Answer, Payload, answers, attribute, flag};
 
 /// The kernel answers at once; who waits longer waits in vain.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// New rules in one transaction, of each of which the kernel tells: of more the socket might not keep all.
 const TOLD: usize = 100;
@@ -188,7 +188,7 @@ impl Nftables {
     ) -> Result<(), Error> {
         self.change(&table.name, &table.filling()).map_err(Error::alone)?;
         let mut batch = self.batch();
-        table.describe_turn(others, &mut batch);
+        table.describe_swap(others, &mut batch);
         self.commit(request, batch)
     }
 
@@ -196,7 +196,7 @@ impl Nftables {
     fn leave_sets(&mut self, table: &str, kept: &[String]) -> Result<(), Error> {
         let mut batch = self.batch();
         for set in self.sets(table)?.iter().filter(|set| !kept.contains(set)) {
-            batch.push(Part::Table, Kind::DeleteSet, 0, |gone| {
+            batch.push(MessageSubject::Table, Kind::DeleteSet, 0, |gone| {
                 gone.text(1, table);
                 gone.text(2, set);
             });
@@ -284,7 +284,11 @@ impl Nftables {
     }
 
     /// Reads what is there of a transaction's results, without waiting: until then the kernel sends no more.
-    fn drain(&self, batch: &Batch, first: &mut Option<(Option<Part>, i32)>) -> io::Result<()> {
+    fn drain(
+        &self,
+        batch: &Batch,
+        first: &mut Option<(Option<MessageSubject>, i32)>,
+    ) -> io::Result<()> {
         self.socket.set_non_blocking(true)?;
         while let Ok(datagram) = self.receive() {
             read_results(&datagram, batch, first);
@@ -502,7 +506,11 @@ impl Error {
 }
 
 /// Looks for the first error of a transaction, and what it is about; whether the last answer was among them.
-fn read_results(datagram: &[u8], batch: &Batch, first: &mut Option<(Option<Part>, i32)>) -> bool {
+fn read_results(
+    datagram: &[u8],
+    batch: &Batch,
+    first: &mut Option<(Option<MessageSubject>, i32)>,
+) -> bool {
     for answer in answers(datagram) {
         let (part, is_begin) = (batch.part(answer.sequence), batch.begins_with(answer.sequence));
         let Payload::Result(errno) = answer.payload else { continue };
@@ -546,13 +554,13 @@ fn connect() -> io::Result<Socket> {
     socket.bind_auto()?;
     // An error's answer need not bring back the message.
     socket.set_cap_ack(true)?;
-    let seconds = i64::try_from(PATIENCE.as_secs()).unwrap_or(i64::MAX);
+    let seconds = i64::try_from(REPLY_TIMEOUT.as_secs()).unwrap_or(i64::MAX);
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(seconds, 0))?;
     Ok(socket)
 }
 
 fn delete(name: &str, batch: &mut Batch) {
-    batch.push(Part::Table, Kind::DeleteTable, 0, |table| table.text(1, name));
+    batch.push(MessageSubject::Table, Kind::DeleteTable, 0, |table| table.text(1, name));
 }
 
 /// A counter of `table` in the kernel's words (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).

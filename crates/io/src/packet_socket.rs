@@ -18,11 +18,11 @@ use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments};
 use zerocopy::IntoBytes;
 
-use crate::appetite::Appetite;
 use crate::frames::{FramePort, Frames};
-use crate::mmsg::{EMPTY, MESSAGES, SMALL, Slot, nothing_waits, vector};
-use crate::patience::{Patience, is_busy};
+use crate::mmsg::{EMPTY, MESSAGES, SMALL, SplitBuffer, nothing_waits, vector};
 use crate::port::{Accepts, Transmitted, wire_packets};
+use crate::recv_batch_size::RecvBatchSize;
+use crate::send_backoff::{SendBackoff, is_busy};
 use crate::socket;
 use crate::virtio::{HEADER, VirtioHeader};
 
@@ -58,15 +58,15 @@ impl PacketSocketOptions {
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: OwnedFd,
-    slots: Box<[Slot]>,
+    slots: Box<[SplitBuffer]>,
     supers_arrive: bool,
-    appetite: Appetite,
-    parts: Vec<Part>,
+    batch_size: RecvBatchSize,
+    parts: Vec<OutMessage>,
 }
 
 /// One message to send: a piece of a buffer.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct OutMessage {
     packet: usize,
     start: usize,
     len: usize,
@@ -107,9 +107,9 @@ impl PacketSocket {
     fn of(socket: OwnedFd) -> Self {
         Self {
             socket,
-            slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
+            slots: (0..MESSAGES).map(|_| SplitBuffer::default()).collect(),
             supers_arrive: false,
-            appetite: Appetite::new(),
+            batch_size: RecvBatchSize::new(),
             parts: Vec::with_capacity(MESSAGES),
         }
     }
@@ -165,7 +165,7 @@ impl PacketSocket {
         &mut self,
         index: usize,
         frames: &Frames,
-        patience: &mut Patience,
+        backoff: &mut SendBackoff,
         done: &mut Transmitted,
     ) {
         let packet = &frames.packets()[index];
@@ -179,15 +179,15 @@ impl PacketSocket {
         let virtio = VirtioHeader::of(packet).before(ETHERNET).to_bytes();
         for start in (0..packet.len()).step_by(step) {
             if self.parts.len() == MESSAGES {
-                self.flush(frames, patience, done);
+                self.flush(frames, backoff, done);
             }
             let len = step.min(packet.len() - start);
-            self.parts.push(Part { packet: index, start, len, virtio });
+            self.parts.push(OutMessage { packet: index, start, len, virtio });
         }
     }
 
     /// Sends what is queued, waiting once per batch for room.
-    fn flush(&mut self, frames: &Frames, patience: &mut Patience, done: &mut Transmitted) {
+    fn flush(&mut self, frames: &Frames, backoff: &mut SendBackoff, done: &mut Transmitted) {
         let mut at = 0;
         while at < self.parts.len() {
             match self.send_from(at, frames) {
@@ -200,7 +200,7 @@ impl PacketSocket {
                     at += sent;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_busy(&error) && patience.wait(self.socket.as_fd()) => {}
+                Err(error) if is_busy(&error) && backoff.wait(self.socket.as_fd()) => {}
                 Err(error) => {
                     done.refuse(pieces(&frames.packets()[self.parts[at].packet]), &error);
                     at += 1;
@@ -246,9 +246,9 @@ impl FramePort for PacketSocket {
         let before = into.len();
         while into.room() > 0 {
             let most = if self.supers_arrive { SUPERS_AT_ONCE } else { MESSAGES }.min(into.room());
-            let asked = self.appetite.of(most);
+            let asked = self.batch_size.of(most);
             let count = self.receive_some(asked, pool, into)?;
-            self.appetite.note(asked, count, MESSAGES);
+            self.batch_size.note(asked, count, MESSAGES);
             if count < asked || self.supers_arrive {
                 break;
             }
@@ -257,11 +257,11 @@ impl FramePort for PacketSocket {
     }
 
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
-        let (mut done, mut patience) = (Transmitted::default(), Patience::new());
+        let (mut done, mut backoff) = (Transmitted::default(), SendBackoff::new());
         for index in 0..frames.len() {
-            self.queue(index, frames, &mut patience, &mut done);
+            self.queue(index, frames, &mut backoff, &mut done);
         }
-        self.flush(frames, &mut patience, &mut done);
+        self.flush(frames, &mut backoff, &mut done);
         frames.give_all(pool);
         done
     }

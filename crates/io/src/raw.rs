@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version, ipv4};
 
-use crate::control::{Control, integer};
-use crate::mmsg::{Haul, MESSAGES, Part, Receiver, Sender};
+use crate::cmsg::{ControlMessages, integer};
+use crate::esp_fanout::{self, Share};
+use crate::mmsg::{MESSAGES, MmsgReceiver, MmsgSender, OutMessage, RecvCount};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
-use crate::socket::{self, Name, Overflow};
-use crate::spread::{self, Share};
+use crate::socket::{self, RxOverflow, SocketName};
 
 /// What a raw port is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,24 +58,24 @@ pub struct Raw {
     mark: u32,
     incoming: OwnedFd,
     outgoing: OwnedFd,
-    receiver: Receiver,
-    sender: Sender,
-    overflow: Overflow,
+    receiver: MmsgReceiver,
+    sender: MmsgSender,
+    overflow: RxOverflow,
     waited: Duration,
-    /// By which the kernel learns, see [`learner`]; nothing else is done with it.
-    _learner: Option<OwnedFd>,
+    /// By which the kernel learns, see [`pmtu_listener`]; nothing else is done with it.
+    _pmtu_listener: Option<OwnedFd>,
 }
 
 /// A socket by which the kernel learns what paths take that ESP goes over IPv6. There it heeds "packet too big" about what raw sockets sent only for one
 /// that asks for errors (`net/ipv6/raw.c: rawv6_err`), in IPv4 for any. As errors that nobody takes fill a socket's buffer, this one receives nothing else.
-fn learner(mark: u32) -> io::Result<OwnedFd> {
-    let learner = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ESP)?;
-    let fd = learner.as_fd();
-    socket::attach_filter(fd, &mut [spread::nothing()])?;
+fn pmtu_listener(mark: u32) -> io::Result<OwnedFd> {
+    let pmtu_listener = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ESP)?;
+    let fd = pmtu_listener.as_fd();
+    socket::attach_filter(fd, &mut [esp_fanout::nothing()])?;
     socket::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 0)?;
     socket::set_mark(fd, mark)?;
     socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
-    Ok(learner)
+    Ok(pmtu_listener)
 }
 
 impl Raw {
@@ -96,7 +96,7 @@ impl Raw {
     pub fn receiving(incoming: OwnedFd, options: &RawOptions) -> io::Result<Self> {
         let family = family_of(options.version);
         if options.protocol == Protocol::ESP {
-            spread::restrict(incoming.as_fd(), options.version, options.share)?;
+            esp_fanout::restrict(incoming.as_fd(), options.version, options.share)?;
         }
         let outgoing = socket::open(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
         if options.version == Version::V6 {
@@ -117,19 +117,19 @@ impl Raw {
         let learns = options.version == Version::V6
             && options.protocol == Protocol::ESP
             && options.share.is_first();
-        let learner = learns.then(|| learner(options.mark)).transpose()?;
-        let mut overflow = Overflow::default();
+        let pmtu_listener = learns.then(|| pmtu_listener(options.mark)).transpose()?;
+        let mut overflow = RxOverflow::default();
         // What was lost before is another's to tell.
         let _before = overflow.since(incoming.as_fd());
         Ok(Self {
-            _learner: learner,
+            _pmtu_listener: pmtu_listener,
             version: options.version,
             protocol: options.protocol,
             mark: options.mark,
             incoming,
             outgoing,
-            receiver: Receiver::new(),
-            sender: Sender::new(),
+            receiver: MmsgReceiver::new(),
+            sender: MmsgSender::new(),
             overflow,
             waited: Duration::ZERO,
         })
@@ -153,13 +153,14 @@ impl Raw {
             return done
                 .refuse(wire_packets(packet), &io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
         };
-        let name = Name::of(SocketAddr::new(destination, 0));
+        let name = SocketName::of(SocketAddr::new(destination, 0));
         for start in (0..packet.len()).step_by(step) {
             if self.sender.is_full() {
                 self.flush(packets, done);
             }
             let len = step.min(packet.len() - start);
-            self.sender.push(Part { packet: index, buffers: 1, start, len, packets: 1 }, name);
+            self.sender
+                .push(OutMessage { packet: index, buffers: 1, start, len, packets: 1 }, name);
         }
     }
 
@@ -188,7 +189,7 @@ impl Port for Raw {
         let before = into.len();
         while into.room() > 0 {
             let most = MESSAGES.min(into.room());
-            let Haul { count, is_full } =
+            let RecvCount { count, is_full } =
                 self.receiver.receive(self.incoming.as_fd(), pool, most)?;
             if count > 0 && into.len() == before {
                 self.waited = self.receiver.waited();
@@ -276,8 +277,8 @@ fn renew_checksum(bytes: &mut [u8]) -> Option<()> {
 fn restore_header(
     packet: &mut PacketBuf,
     protocol: Protocol,
-    name: &Name,
-    control: &Control,
+    name: &SocketName,
+    control: &ControlMessages,
 ) -> Option<()> {
     let source = name.address().and_then(|address| match address {
         SocketAddr::V6(v6) => Some(*SocketAddrV6::ip(&v6)),
@@ -340,18 +341,20 @@ mod tests {
 
     #[test]
     fn an_ipv6_header_is_restored() {
-        let mut control = Control::EMPTY;
+        let mut control = ControlMessages::EMPTY;
         let mut info = [0; 20];
         info[15] = 1;
         control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
         control.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &0xb9_i32.to_ne_bytes());
         control.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &63_i32.to_ne_bytes());
-        let name = Name::of("[2001:db8::2]:0".parse().unwrap());
+        let name = SocketName::of("[2001:db8::2]:0".parse().unwrap());
         let mut packet = PacketBuf::from_slice(b"payload!");
         restore_header(&mut packet, Protocol::ESP, &name, &control).unwrap();
         assert_eq!(packet.bytes()[..8], [0x6b, 0x90, 0, 0, 0, 8, 50, 63]);
         assert_eq!(packet.bytes()[8..24], "2001:db8::2".parse::<Ipv6Addr>().unwrap().octets());
         assert_eq!(packet.bytes()[24..40], Ipv6Addr::LOCALHOST.octets());
-        assert!(restore_header(&mut packet, Protocol::ESP, &name, &Control::EMPTY).is_none());
+        assert!(
+            restore_header(&mut packet, Protocol::ESP, &name, &ControlMessages::EMPTY).is_none()
+        );
     }
 }

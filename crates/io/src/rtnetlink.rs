@@ -6,13 +6,13 @@
 mod address;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod bytes;
-mod installed;
 mod link;
 mod monitor;
 mod neighbour;
 mod route;
+mod route_monitor;
 mod rule;
-mod surroundings;
+mod scoped_routes;
 
 use std::fmt;
 use std::io;
@@ -25,13 +25,13 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use address::Address;
-pub use installed::Installed;
 pub use link::Link;
 pub use monitor::{Monitor, News};
 pub use neighbour::{Neighbour, Standing};
 pub use route::{Chosen, Route, RouteChange, Via};
+pub use route_monitor::{Change, Surroundings};
 pub use rule::{FirewallMark, Rule, RuleAction, Sender};
-pub use surroundings::{Change, Surroundings};
+pub use scoped_routes::Installed;
 
 /// What can go wrong with a request; `request` says what was asked for.
 #[derive(Debug, thiserror::Error)]

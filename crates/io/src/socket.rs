@@ -11,11 +11,11 @@ use crate::NarrowPath;
 /// A `sockaddr_in` or `sockaddr_in6` as the kernel reads and writes it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-pub(crate) struct Name {
+pub(crate) struct SocketName {
     bytes: [u8; 28],
 }
 
-impl Name {
+impl SocketName {
     /// Bytes of the largest name.
     pub(crate) const ROOM: u32 = 28;
 
@@ -130,11 +130,11 @@ pub(crate) fn packets_lost(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// Packets that a socket's receive queue had no room for, asked for now and then. `SO_RXQ_OVFL` would tell only with the next packet that has
 /// some (`include/net/sock.h: sock_skb_set_dropcount`), and after a burst none may come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Overflow {
+pub(crate) struct RxOverflow {
     seen: u32,
 }
 
-impl Overflow {
+impl RxOverflow {
     /// Those since the last time. Where the kernel can't say (before Linux 4.12), none are known.
     pub(crate) fn since(&mut self, socket: BorrowedFd<'_>) -> u64 {
         let Ok(count) = dropped(socket) else { return 0 };
@@ -180,7 +180,7 @@ pub(crate) fn attach_filter(
 
 /// Binds to a local address.
 pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
-    let mut name = Name::of(address);
+    let mut name = SocketName::of(address);
     // SAFETY: the pointer is to a live name of at least the length given.
     let result = unsafe { libc::bind(socket.as_raw_fd(), name.as_ptr().cast(), name.len()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -188,7 +188,7 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()
 
 /// Fixes the other end.
 pub(crate) fn connect(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
-    let mut name = Name::of(address);
+    let mut name = SocketName::of(address);
     // SAFETY: the pointer is to a live name of at least the length given.
     let result = unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr().cast(), name.len()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -196,8 +196,8 @@ pub(crate) fn connect(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result
 
 /// The address that a socket is bound to.
 pub(crate) fn local_address(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
-    let mut name = Name::EMPTY;
-    let mut length = Name::ROOM;
+    let mut name = SocketName::EMPTY;
+    let mut length = SocketName::ROOM;
     // SAFETY: the pointers are to a live name and its room.
     let result =
         unsafe { libc::getsockname(socket.as_raw_fd(), name.as_ptr().cast(), &raw mut length) };
@@ -265,8 +265,8 @@ mod tests {
     fn names_carry_addresses_unchanged() {
         for text in ["192.0.2.7:4500", "[2001:db8::7]:500", "[fe80::1%3]:1"] {
             let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(Name::of(address).address(), Some(address));
+            assert_eq!(SocketName::of(address).address(), Some(address));
         }
-        assert_eq!(Name::EMPTY.address(), None);
+        assert_eq!(SocketName::EMPTY.address(), None);
     }
 }

@@ -20,10 +20,10 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
 
 use crate::clock;
-use crate::mmsg::{Slot, nothing_waits, vector};
-use crate::patience::{Patience, is_busy};
+use crate::mmsg::{SplitBuffer, nothing_waits, vector};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::rtnetlink::Rtnetlink;
+use crate::send_backoff::{SendBackoff, is_busy};
 use crate::virtio::{HEADER, VirtioHeader};
 
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2_u32 as libc::Ioctl;
@@ -97,7 +97,7 @@ pub struct Tun {
     header: bool,
     accepts: Accepts,
     proven: Accepts,
-    slot: Slot,
+    slot: SplitBuffer,
     queue: Queue,
     /// Packets that the device had dropped when they were counted last; `None` for all queues but the first, as the kernel counts by device.
     dropped: Option<u64>,
@@ -216,7 +216,7 @@ impl Tun {
             header: header == Header::Virtio,
             accepts,
             proven: Accepts::PLAIN,
-            slot: Slot::default(),
+            slot: SplitBuffer::default(),
             queue: Queue::default(),
             dropped: None,
         })
@@ -252,12 +252,12 @@ impl Tun {
     }
 
     /// Writes one packet, waiting once per batch for room, and counts what became of it.
-    fn send(&mut self, packet: &mut PacketBuf, patience: &mut Patience, done: &mut Transmitted) {
+    fn send(&mut self, packet: &mut PacketBuf, backoff: &mut SendBackoff, done: &mut Transmitted) {
         if packet.udp.is_some() || !self.accepts.takes(packet) {
             return done.unsupported(packet);
         }
         let mut result = self.write(packet);
-        if result.as_ref().is_err_and(is_busy) && patience.wait(self.file.as_fd()) {
+        if result.as_ref().is_err_and(is_busy) && backoff.wait(self.file.as_fd()) {
             result = self.write(packet);
         }
         match result {
@@ -329,9 +329,9 @@ impl Port for Tun {
     }
 
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
-        let (mut done, mut patience) = (Transmitted::default(), Patience::new());
+        let (mut done, mut backoff) = (Transmitted::default(), SendBackoff::new());
         for mut packet in batch.drain() {
-            self.send(&mut packet, &mut patience, &mut done);
+            self.send(&mut packet, &mut backoff, &mut done);
             pool.give(packet);
         }
         done

@@ -16,7 +16,7 @@
 //! messages cost. [`Site`] opens such sockets beside one for all addresses.
 
 mod path;
-mod site;
+mod per_address;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,14 +28,14 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::ike;
-use crate::mmsg::{GATHERED, Haul, MESSAGES, Part, Receiver, SMALL, Sender};
+use crate::mmsg::{MAX_IOVECS, MESSAGES, MmsgReceiver, MmsgSender, OutMessage, RecvCount, SMALL};
 use crate::port::{Accepts, Port, Transmitted};
-use crate::socket::{self, Name, Overflow};
+use crate::socket::{self, RxOverflow, SocketName};
 
 use self::path::{ask_for_path, read_path, write_source, write_tos};
 
 pub(crate) use self::path::write_path;
-pub use self::site::Site;
+pub use self::per_address::Site;
 
 /// Datagrams in one `UDP_SEGMENT` message that every kernel takes (`UDP_MAX_SEGMENTS`).
 const TRAIN_PACKETS: usize = 64;
@@ -82,11 +82,11 @@ pub struct Udp {
     mark: u32,
     trains: bool,
     dont_fragment: Option<bool>,
-    receiver: Receiver,
-    sender: Sender,
-    refused_trains: Vec<Part>,
+    receiver: MmsgReceiver,
+    sender: MmsgSender,
+    refused_trains: Vec<OutMessage>,
     trains_arrive: bool,
-    overflow: Overflow,
+    overflow: RxOverflow,
     waited: Duration,
     daemons: Option<SyncSender<ike::Datagram>>,
 }
@@ -141,7 +141,7 @@ impl Udp {
 
     fn of(socket: OwnedFd, options: &UdpOptions, trains: bool) -> io::Result<Self> {
         let local = socket::local_address(socket.as_fd())?;
-        let mut overflow = Overflow::default();
+        let mut overflow = RxOverflow::default();
         // What was lost before is another's to tell.
         let _before = overflow.since(socket.as_fd());
         Ok(Self {
@@ -150,8 +150,8 @@ impl Udp {
             mark: options.mark,
             trains,
             dont_fragment: None,
-            receiver: Receiver::new(),
-            sender: Sender::new(),
+            receiver: MmsgReceiver::new(),
+            sender: MmsgSender::new(),
             refused_trains: Vec::with_capacity(MESSAGES),
             trains_arrive: false,
             overflow,
@@ -242,7 +242,8 @@ impl Udp {
             return self.join(packet.len());
         }
         let step = if self.trains { train_bytes(stride) } else { usize::from(stride) };
-        let whole = Part { packet: index, buffers: 1, start: 0, len: packet.len(), packets: 0 };
+        let whole =
+            OutMessage { packet: index, buffers: 1, start: 0, len: packet.len(), packets: 0 };
         self.queue_pieces(whole, step, stride, &path, packets, done);
     }
 
@@ -260,7 +261,7 @@ impl Udp {
             && packet.segments == Segments::One
             && first.udp == packet.udp
             && last.packet + last.buffers == index
-            && last.buffers < GATHERED
+            && last.buffers < MAX_IOVECS
             && is_open
             && (1..=first.len()).contains(&packet.len())
             && last.len + packet.len() <= TRAIN_BYTES
@@ -279,7 +280,7 @@ impl Udp {
     /// Queues `whole` in pieces of `step` bytes, each a train of datagrams of `stride` bytes.
     fn queue_pieces(
         &mut self,
-        whole: Part,
+        whole: OutMessage,
         step: usize,
         stride: u16,
         path: &UdpPath,
@@ -294,8 +295,8 @@ impl Udp {
             }
             let len = step.min(end - start);
             let count = len.div_ceil(usize::from(stride)).max(1);
-            let part = Part { start, len, packets: count as u64, ..whole };
-            let control = self.sender.push(part, Name::of(path.remote));
+            let part = OutMessage { start, len, packets: count as u64, ..whole };
+            let control = self.sender.push(part, SocketName::of(path.remote));
             if path.local.ip() != self.local.ip() {
                 write_source(control, path.local.ip());
             }
@@ -346,7 +347,7 @@ impl Udp {
                 let of = &packets[packet];
                 let len = if part.buffers == 1 { part.len } else { of.len() };
                 if let (Some(path), Some(stride)) = (of.udp, stride(of)) {
-                    let whole = Part { packet, buffers: 1, len, ..part };
+                    let whole = OutMessage { packet, buffers: 1, len, ..part };
                     self.queue_pieces(whole, usize::from(stride), stride, &path, packets, done);
                 }
             }
@@ -381,7 +382,8 @@ impl Port for Udp {
         let before = into.len();
         while into.room() > 0 {
             let most = if self.trains_arrive { TRAINS_AT_ONCE } else { MESSAGES }.min(into.room());
-            let Haul { count, is_full } = self.receiver.receive(self.socket.as_fd(), pool, most)?;
+            let RecvCount { count, is_full } =
+                self.receiver.receive(self.socket.as_fd(), pool, most)?;
             if count > 0 && into.len() == before {
                 self.waited = self.receiver.waited();
             }

@@ -14,15 +14,15 @@
 //! A socket belongs to one queue of the device. Queues without one are served by the packet sockets.
 //! Sources: `Documentation/networking/af_xdp.rst`, `net/xdp/xsk.c`.
 
-mod arrivals;
+mod arrival_times;
+mod assembler;
 mod bpf;
-mod code;
-mod filling;
-mod ledger;
+mod fill_ring;
 mod mapping;
 mod program;
 mod queue;
 mod ring;
+mod saved_state;
 mod umem;
 
 use std::io;
@@ -208,10 +208,10 @@ impl Program {
     /// The kernel's; what was done before one stays.
     pub fn know_host(&self, now: &[IpAddr]) -> io::Result<()> {
         let own = self.own.as_fd();
-        now.iter().try_for_each(|address| bpf::admit(own, &key(*address)))?;
-        let mut gone = bpf::admitted(own)?;
+        now.iter().try_for_each(|address| bpf::insert_address(own, &key(*address)))?;
+        let mut gone = bpf::list_addresses(own)?;
         gone.retain(|known| now.iter().all(|address| key(*address) != *known));
-        gone.iter().try_for_each(|address| bpf::dismiss(own, address))
+        gone.iter().try_for_each(|address| bpf::remove_address(own, address))
     }
 
     /// How many frames have come by its queues.
@@ -226,7 +226,7 @@ impl Program {
     /// The kernel's: a frame without a whole Ethernet header, or larger than a page.
     pub fn verdict(&self, frame: &[u8]) -> io::Result<Verdict> {
         const XDP_REDIRECT: u32 = 4;
-        let answer = bpf::try_out(self.program.as_fd(), frame)?;
+        let answer = bpf::test_run(self.program.as_fd(), frame)?;
         Ok(if answer == XDP_REDIRECT { Verdict::Socket } else { Verdict::Kernel })
     }
 }
@@ -234,7 +234,7 @@ impl Program {
 /// The program of such options for these maps.
 fn load(options: &ProgramOptions, sockets: &OwnedFd, own: &OwnedFd) -> Result<OwnedFd, XdpError> {
     let (own, sockets) = (own.as_raw_fd(), sockets.as_raw_fd());
-    let frames = program::Frames { mac: options.mac, most: options.most() };
+    let frames = program::FrameFilter { mac: options.mac, most: options.most() };
     let code = match &options.takes {
         Takes::Esp { ports } => program::esp(frames, ports, sockets),
         Takes::OwnEsp => program::own_esp(frames, own, sockets),
@@ -346,16 +346,16 @@ impl FramePort for Xdp {
         done
     }
 
-    fn keeps(&mut self) -> bool {
-        self.queue.keeps()
+    fn has_backlog(&mut self) -> bool {
+        self.queue.has_backlog()
     }
 
-    fn lay_down(&mut self) {
-        self.queue.lay_down();
+    fn save_state(&mut self) {
+        self.queue.save_state();
     }
 
-    fn take_up(&mut self) -> io::Result<()> {
-        self.queue.take_up()
+    fn restore_state(&mut self) -> io::Result<()> {
+        self.queue.restore_state()
     }
 
     fn lost(&mut self) -> u64 {
@@ -390,20 +390,20 @@ impl FramePort for Queue {
         done
     }
 
-    fn keeps(&mut self) -> bool {
-        Self::keeps(self)
+    fn has_backlog(&mut self) -> bool {
+        Self::has_backlog(self)
     }
 
-    fn lay_down(&mut self) {
-        Self::lay_down(self);
+    fn save_state(&mut self) {
+        Self::save_state(self);
     }
 
-    fn take_up(&mut self) -> io::Result<()> {
-        Self::take_up(self)
+    fn restore_state(&mut self) -> io::Result<()> {
+        Self::restore_state(self)
     }
 
     fn waited(&self) -> Duration {
-        self.arrivals.waited()
+        self.arrival_times.waited()
     }
 
     fn mtu(&self) -> usize {

@@ -86,15 +86,15 @@ impl Express {
     /// Sends what was queued, and what the device had no room for before.
     pub(crate) fn transmit(&mut self, pool: &mut Pool) -> Transmitted {
         self.next_hops.wake_resolver();
-        if self.leaving.is_empty() && !self.port.keeps() {
+        if self.leaving.is_empty() && !self.port.has_backlog() {
             return Transmitted::default();
         }
         self.port.transmit(&mut self.leaving, pool)
     }
 
     /// Whether the device had no room for all packets; call `transmit` again soon.
-    pub(crate) fn keeps(&mut self) -> bool {
-        self.port.keeps()
+    pub(crate) fn has_backlog(&mut self) -> bool {
+        self.port.has_backlog()
     }
 
     /// See [`FramePort::receive`].
@@ -102,14 +102,14 @@ impl Express {
         self.port.receive(pool, into)
     }
 
-    /// See [`FramePort::lay_down`].
-    pub(crate) fn lay_down(&mut self) {
-        self.port.lay_down();
+    /// See [`FramePort::save_state`].
+    pub(crate) fn save_state(&mut self) {
+        self.port.save_state();
     }
 
-    /// See [`FramePort::take_up`].
-    pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.port.take_up()
+    /// See [`FramePort::restore_state`].
+    pub(crate) fn restore_state(&mut self) -> io::Result<()> {
+        self.port.restore_state()
     }
 
     /// See [`FramePort::lost`].

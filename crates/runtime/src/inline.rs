@@ -120,7 +120,7 @@ pub struct InlineLane {
     now: Moment,
     ident: u32,
     /// Whether a port keeps frames that its device had no room for.
-    keeps: bool,
+    has_backlog: bool,
 }
 
 impl InlineLane {
@@ -175,7 +175,7 @@ impl InlineLane {
             last_periodic: Moment(0),
             now: Moment(0),
             ident,
-            keeps: false,
+            has_backlog: false,
         })
     }
 
@@ -204,16 +204,16 @@ impl InlineLane {
         self.worker.settle();
     }
 
-    pub(crate) fn lay_down(&mut self) {
-        self.ports.protected.0.lay_down();
-        self.ports.wire.0.lay_down();
+    pub(crate) fn save_state(&mut self) {
+        self.ports.protected.0.save_state();
+        self.ports.wire.0.save_state();
     }
 
-    pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.ports.protected.0.take_up()?;
-        self.ports.wire.0.take_up()?;
+    pub(crate) fn restore_state(&mut self) -> io::Result<()> {
+        self.ports.protected.0.restore_state()?;
+        self.ports.wire.0.restore_state()?;
         // The first turn finds out whether it does.
-        self.keeps = true;
+        self.has_backlog = true;
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl InlineLane {
     pub fn turn(&mut self) -> Result<(), Error> {
         self.apply_backpressure()?;
         // 1 wait
-        let timeout = match (self.polled, self.keeps, self.worker.owes()) {
+        let timeout = match (self.polled, self.has_backlog, self.worker.owes()) {
             (false, ..) => Duration::ZERO,
             (true, true, _) => RETRY,
             (true, false, true) => SETTLE,
@@ -435,13 +435,13 @@ impl InlineLane {
 
     /// Sends all frames of this turn.
     fn transmit(&mut self) {
-        let Self { ports, frames, to_host, pool, keeps, .. } = self;
+        let Self { ports, frames, to_host, pool, has_backlog, .. } = self;
         let mut total = Transmitted::default();
-        let kept = std::mem::take(keeps);
+        let kept = std::mem::take(has_backlog);
         for (port, frames) in [&mut ports.protected.0, &mut ports.wire.0].into_iter().zip(frames) {
             if !frames.is_empty() || kept {
                 total += port.transmit(frames, pool);
-                *keeps |= port.keeps();
+                *has_backlog |= port.has_backlog();
             }
         }
         if !to_host.is_empty() {

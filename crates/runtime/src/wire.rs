@@ -107,14 +107,14 @@ impl Wire {
         af_xdp.transmit(pool)
     }
 
-    /// See [`uxfrm_io::FramePort::lay_down`].
-    pub(crate) fn lay_down(&mut self) {
-        self.af_xdp.iter_mut().for_each(|af_xdp| af_xdp.lay_down());
+    /// See [`uxfrm_io::FramePort::save_state`].
+    pub(crate) fn save_state(&mut self) {
+        self.af_xdp.iter_mut().for_each(|af_xdp| af_xdp.save_state());
     }
 
-    /// See [`uxfrm_io::FramePort::take_up`].
-    pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.af_xdp.as_mut().map_or(Ok(()), |af_xdp| af_xdp.take_up())
+    /// See [`uxfrm_io::FramePort::restore_state`].
+    pub(crate) fn restore_state(&mut self) -> io::Result<()> {
+        self.af_xdp.as_mut().map_or(Ok(()), |af_xdp| af_xdp.restore_state())
     }
 
     /// Packets lost in full receive queues since the last call.
@@ -125,8 +125,8 @@ impl Wire {
 
     /// Whether a device had no room for all packets, so that [`poll_af_xdp`](Self::poll_af_xdp)
     /// must be called soon.
-    pub(crate) fn keeps(&mut self) -> bool {
-        self.af_xdp.as_mut().is_some_and(|af_xdp| af_xdp.keeps())
+    pub(crate) fn has_backlog(&mut self) -> bool {
+        self.af_xdp.as_mut().is_some_and(|af_xdp| af_xdp.has_backlog())
     }
 
     /// Signals congestion to TCP senders from now on once packets wait in a port's queue for

@@ -163,12 +163,12 @@ impl Lane {
         &self.worker
     }
 
-    pub(crate) fn lay_down(&mut self) {
-        self.wire.lay_down();
+    pub(crate) fn save_state(&mut self) {
+        self.wire.save_state();
     }
 
-    pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.wire.take_up()
+    pub(crate) fn restore_state(&mut self) -> io::Result<()> {
+        self.wire.restore_state()
     }
 
     /// Runs the loop once.
@@ -178,7 +178,7 @@ impl Lane {
     pub fn turn(&mut self) -> Result<(), Error> {
         self.apply_backpressure()?;
         // 1 wait
-        let timeout = match (self.wire.keeps(), self.worker.owes()) {
+        let timeout = match (self.wire.has_backlog(), self.worker.owes()) {
             (true, _) => RETRY,
             (false, true) => SETTLE,
             (false, false) => IDLE,

@@ -73,11 +73,11 @@ impl Turns for Lane {
     }
 
     fn lay_down(&mut self) {
-        Self::lay_down(self);
+        Self::save_state(self);
     }
 
     fn take_up(&mut self) -> io::Result<()> {
-        Self::take_up(self)
+        Self::restore_state(self)
     }
 
     fn settle(&mut self) {
@@ -115,11 +115,11 @@ impl Turns for InlineLane {
     }
 
     fn lay_down(&mut self) {
-        Self::lay_down(self);
+        Self::save_state(self);
     }
 
     fn take_up(&mut self) -> io::Result<()> {
-        Self::take_up(self)
+        Self::restore_state(self)
     }
 }
 

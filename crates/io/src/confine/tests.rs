@@ -15,12 +15,12 @@ use super::*;
 
 /// Runs `work` on a confined thread.
 fn confined<T: Send + 'static>(
-    duty: Duty,
+    role: ThreadRole,
     places: Option<Places>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let run = move || {
-        let confined = confine(duty, &[], places.as_ref());
+        let confined = confine(role, &[], places.as_ref());
         assert!(confined.faults().is_none(), "{confined:?}");
         work()
     };
@@ -140,7 +140,7 @@ fn these_attacks_are_refused_by_nothing_else() {
 
 #[test]
 fn a_thread_that_carries_packets_can_do_nothing_else() {
-    let (attacks, file, program, server, packet) = confined(Duty::Packets, None, || {
+    let (attacks, file, program, server, packet) = confined(ThreadRole::Packets, None, || {
         assert_eq!(netlink(libc::NETLINK_ROUTE), None);
         assert_eq!(netlink(libc::NETLINK_NETFILTER), Some(libc::EPERM));
         let program = kind(Command::new("true").status());
@@ -157,7 +157,7 @@ fn a_thread_that_carries_packets_can_do_nothing_else() {
 fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path().to_owned();
-    let (attacks, program, packet) = confined(Duty::Control, Some(places(&own)), move || {
+    let (attacks, program, packet) = confined(ThreadRole::Control, Some(places(&own)), move || {
         for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER] {
             assert_eq!(netlink(protocol), None, "{protocol}");
         }
@@ -176,7 +176,7 @@ fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
         let written = fs::OpenOptions::new().write(true).open("/proc/sys/kernel/core_pattern");
         assert_eq!(kind(written), Err(ErrorKind::PermissionDenied));
         let packet = thread::spawn(|| {
-            assert!(confine(Duty::Packets, &[], None).faults().is_none());
+            assert!(confine(ThreadRole::Packets, &[], None).faults().is_none());
             exchange().unwrap()
         });
         (attacks(), kind(Command::new("true").status()), packet.join().unwrap())
@@ -192,7 +192,7 @@ fn places_that_the_kernel_forgets_are_reached_again() {
     let Ok(mut caches) = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches") else {
         return eprintln!("not tried: only root has the kernel forget");
     };
-    let status = confined(Duty::Control, Some(Places::default()), move || {
+    let status = confined(ThreadRole::Control, Some(Places::default()), move || {
         (0..3).try_for_each(|_| caches.write_all(b"2")).unwrap();
         kind(fs::read("/proc/self/status"))
     });
@@ -201,7 +201,7 @@ fn places_that_the_kernel_forgets_are_reached_again() {
 
 #[test]
 fn capabilities_go_for_good() {
-    let status = confined(Duty::Control, Some(places(Path::new("/nowhere"))), || {
+    let status = confined(ThreadRole::Control, Some(places(Path::new("/nowhere"))), || {
         fs::read_to_string("/proc/thread-self/status").unwrap()
     });
     let of = |name: &str| {
@@ -223,9 +223,9 @@ fn capabilities_go_for_good() {
 /// A fault's last words: names in a backtrace may be missing, as files are, but the words come.
 #[test]
 fn a_panic_is_told_and_ends_its_thread_alone() {
-    for duty in [Duty::Packets, Duty::Control] {
-        let places = (duty == Duty::Control).then(Places::default);
-        let (words, trace) = confined(duty, places, || {
+    for role in [ThreadRole::Packets, ThreadRole::Control] {
+        let places = (role == ThreadRole::Control).then(Places::default);
+        let (words, trace) = confined(role, places, || {
             let fault = panic::catch_unwind(|| panic!("a fault")).unwrap_err();
             let words = fault.downcast_ref::<&str>().map(ToString::to_string);
             (words, Backtrace::force_capture().to_string())
@@ -238,10 +238,10 @@ fn a_panic_is_told_and_ends_its_thread_alone() {
 /// Memory comes, grows, is given back and locked as before; threads that are confined already confine themselves again.
 #[test]
 fn memory_and_threads_go_on() {
-    confined(Duty::Control, Some(Places::default()), || {
+    confined(ThreadRole::Control, Some(Places::default()), || {
         for _ in 0..20 {
             let worker = thread::spawn(|| {
-                let _again = confine(Duty::Packets, &[], None);
+                let _again = confine(ThreadRole::Packets, &[], None);
                 let mut large = vec![1_u8; 64 << 20];
                 large.extend_from_within(..);
                 large.truncate(1);

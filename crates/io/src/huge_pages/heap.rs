@@ -7,7 +7,7 @@
 #[inline]
 pub(super) fn with(block: *mut u8) -> *mut u8 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    glibc::meet(block);
+    glibc::note_growth(block);
     block
 }
 
@@ -26,16 +26,16 @@ mod glibc {
     const STEP: usize = 64 << 20;
 
     #[inline]
-    pub(super) fn meet(block: *mut u8) {
+    pub(super) fn note_growth(block: *mut u8) {
         let beyond = BEYOND.load(Relaxed);
         // Arenas of other threads and mapped blocks are far above the heap.
         if block.addr().wrapping_sub(beyond) < STEP || beyond == 0 {
-            see_to(beyond);
+            advise(beyond);
         }
     }
 
     #[cold]
-    fn see_to(beyond: usize) {
+    fn advise(beyond: usize) {
         // SAFETY: an increment of 0 only tells where the heap ends.
         let end = unsafe { libc::sbrk(0) }.addr();
         let next = if beyond == 0 { end + SMALL } else { end.max(beyond) };

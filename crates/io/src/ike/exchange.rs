@@ -17,8 +17,8 @@ use uxfrm_packet::Version;
 
 use super::{Datagram, message, name, names};
 use crate::absent::is_absent;
-use crate::control::Control;
-use crate::socket::{self as sockets, Name};
+use crate::cmsg::ControlMessages;
+use crate::socket::{self as sockets, SocketName};
 use crate::udp::write_path;
 
 /// Addresses that no host has and that nothing is sent to (RFC 7600, RFC 6666): what a socket is bound to that only sends.
@@ -26,7 +26,7 @@ const NOBODY4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const NOBODY6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
 
 /// How long a daemon whose queue is full is waited for, in milliseconds.
-const PATIENCE: i64 = 100;
+const REPLY_TIMEOUT: i64 = 100;
 
 /// Bytes of the largest message.
 const LARGEST: usize = message::LENGTH + (1 << 16);
@@ -97,7 +97,7 @@ impl Exchange {
         let daemons =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&daemons, sockopt::PassCred, &true)?;
-        setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(PATIENCE))?;
+        setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(REPLY_TIMEOUT))?;
         bind(daemons.as_raw_fd(), &own)?;
         Self::hearing(daemons, port, mark, user)
     }
@@ -167,9 +167,9 @@ impl Exchange {
         }
         let wire = if path.remote.is_ipv4() { Some(&self.wire4) } else { self.wire6.as_ref() };
         let wire = wire.ok_or(Errno::EAFNOSUPPORT)?;
-        let mut control = Control::EMPTY;
+        let mut control = ControlMessages::EMPTY;
         write_path(&mut control, &path);
-        transmit(wire.as_fd(), &datagram.payload, Name::of(path.remote), control)
+        transmit(wire.as_fd(), &datagram.payload, SocketName::of(path.remote), control)
     }
 
     /// Ends what waits in [`next`](Self::next), and what will.
@@ -234,8 +234,8 @@ fn sending(local: SocketAddr, mark: u32) -> io::Result<OwnedFd> {
 fn transmit(
     socket: BorrowedFd<'_>,
     payload: &[u8],
-    mut to: Name,
-    mut control: Control,
+    mut to: SocketName,
+    mut control: ControlMessages,
 ) -> io::Result<()> {
     let mut vector =
         libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };

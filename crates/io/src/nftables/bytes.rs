@@ -1,7 +1,7 @@
 //! Any bytes as what `nf_tables` answers, for fuzzers and tests.
 
 use super::message::{Batch, Kind};
-use super::model::Part;
+use super::model::MessageSubject;
 use super::{count, handle, read_results, text, told};
 use crate::message::{Payload, answers, attributes};
 
@@ -24,7 +24,9 @@ pub(crate) fn decode(bytes: &[u8]) {
         }
     }
     let mut batch = Batch::new(BEGIN);
-    (0..3).for_each(|_| batch.push(Part::Table, Kind::NewTable, 0, |table| table.text(1, TABLE)));
+    (0..3).for_each(|_| {
+        batch.push(MessageSubject::Table, Kind::NewTable, 0, |table| table.text(1, TABLE))
+    });
     batch.finish();
     let mut first = None;
     let is_over = read_results(bytes, &batch, &mut first);

@@ -1,7 +1,7 @@
 //! A change of a table that is there.
 
 use super::message::{Batch, Kind};
-use super::model::{Part, Rule};
+use super::model::{MessageSubject, Rule};
 use super::set::{Keys, SetId};
 use crate::message::flag;
 
@@ -62,7 +62,7 @@ impl Change {
         match self {
             Self::AddRule { chain, before, rule } => add(table, chain, *before, rule, place, batch),
             Self::DeleteRule { chain, rule: RuleId(handle) } => {
-                batch.push(Part::Rule(chain, place), Kind::DeleteRule, 0, |attributes| {
+                batch.push(MessageSubject::Rule(chain, place), Kind::DeleteRule, 0, |attributes| {
                     attributes.text(1, table);
                     attributes.text(2, chain);
                     attributes.long(3, *handle);
@@ -88,7 +88,7 @@ fn add(
 ) {
     let place_flag = if before.is_none() { flag::APPEND } else { 0 };
     let flags = flag::CREATE | flag::ECHO | place_flag;
-    batch.push(Part::Rule(chain, place), Kind::NewRule, flags, |attributes| {
+    batch.push(MessageSubject::Rule(chain, place), Kind::NewRule, flags, |attributes| {
         attributes.text(1, table);
         attributes.text(2, chain);
         attributes.nest(4, |list| rule.describe(list));

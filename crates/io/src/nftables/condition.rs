@@ -7,10 +7,10 @@ use std::net::IpAddr;
 
 use uxfrm_packet::Version;
 
-use super::field::{Base, Destination, Extension, Field, Meta, Word};
+use super::field::{Base, Destination, Extension, Field, Meta, RegisterValue};
+use super::key_field::{Question, REGISTER as REGISTER_BYTES, Reply};
 use super::message::expression;
-use super::question::{Question, REGISTER as REGISTER_BYTES, Reply};
-use super::replica::Sample;
+use super::simulated_table::Sample;
 use crate::message::Attributes;
 use crate::rtnetlink::Prefix;
 
@@ -18,9 +18,9 @@ use crate::rtnetlink::Prefix;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
     field: Field,
-    mask: Option<Word>,
+    mask: Option<RegisterValue>,
     relation: Relation,
-    value: Word,
+    value: RegisterValue,
 }
 
 /// `NFT_CMP_*`
@@ -208,7 +208,7 @@ impl Condition {
     }
 
     fn is(field: Field, value: &[u8]) -> Self {
-        Self { field, mask: None, relation: Relation::Is, value: Word::of(value) }
+        Self { field, mask: None, relation: Relation::Is, value: RegisterValue::of(value) }
     }
 
     /// Words of zeros at a mask's end are not loaded, as in IPv6 those behind a prefix.
@@ -220,10 +220,14 @@ impl Condition {
             return Self::is(field, value);
         }
         let counted: Vec<_> = value.iter().zip(mask).map(|(value, mask)| value & mask).collect();
-        Self { mask: Some(Word::of(mask)), ..Self::is(field, &counted) }
+        Self { mask: Some(RegisterValue::of(mask)), ..Self::is(field, &counted) }
     }
 
-    pub(super) const fn answered(field: Field, mask: Option<Word>, value: Word) -> Self {
+    pub(super) const fn answered(
+        field: Field,
+        mask: Option<RegisterValue>,
+        value: RegisterValue,
+    ) -> Self {
         Self { field, mask, relation: Relation::Is, value }
     }
 

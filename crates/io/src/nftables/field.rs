@@ -5,7 +5,7 @@ use crate::message::Attributes;
 
 /// Up to 16 bytes: what fits into a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Word {
+pub(super) struct RegisterValue {
     bytes: [u8; 16],
     length: u8,
 }
@@ -118,7 +118,7 @@ impl Field {
     }
 }
 
-impl Word {
+impl RegisterValue {
     /// At most 16 bytes: this module's users give no more.
     pub(super) fn of(value: &[u8]) -> Self {
         let mut bytes = [0; 16];

@@ -3,7 +3,7 @@
 //! Numbers in attributes are big-endian (`include/uapi/linux/netfilter/nfnetlink.h`, `nf_tables.h`). Total: everything that can be said to it has an
 //! encoding.
 
-use super::model::Part;
+use super::model::MessageSubject;
 use crate::message::{Attributes, GENERIC, append, flag};
 
 /// `NFNL_SUBSYS_NFTABLES`
@@ -49,7 +49,7 @@ pub(super) struct Batch {
     bytes: Vec<u8>,
     begin: u32,
     /// What each message between begin and end is about; the first has the sequence number behind `begin`.
-    parts: Vec<Part>,
+    parts: Vec<MessageSubject>,
     /// Where the last message starts.
     last: usize,
 }
@@ -69,7 +69,7 @@ impl Batch {
 
     pub(super) fn push(
         &mut self,
-        part: Part,
+        part: MessageSubject,
         kind: Kind,
         flags: u16,
         attributes: impl FnOnce(&mut Attributes<'_>),
@@ -98,7 +98,7 @@ impl Batch {
     }
 
     /// What the message of a number is about.
-    pub(super) fn part(&self, sequence: u32) -> Option<Part> {
+    pub(super) fn part(&self, sequence: u32) -> Option<MessageSubject> {
         let place = sequence.wrapping_sub(self.begin).checked_sub(1)?;
         self.parts.get(usize::try_from(place).ok()?).copied()
     }

@@ -5,8 +5,8 @@ use std::fmt;
 use super::change::Change;
 use super::condition::Condition;
 use super::field;
+use super::key_field::{Question, REGISTER};
 use super::message::{Batch, Kind, expression};
-use super::question::{Question, REGISTER};
 use super::set::{Set, SetId};
 use crate::message::{Attributes, flag};
 
@@ -138,7 +138,7 @@ pub enum Verdict {
 
 /// What a message of a transaction is about: for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum MessageSubject {
     Table,
     Counter(&'static str),
     Chain(&'static str),
@@ -147,7 +147,7 @@ pub(super) enum Part {
     Rule(&'static str, usize),
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for MessageSubject {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table => write!(out, "the table itself"),
@@ -171,12 +171,12 @@ pub(super) enum Ownership {
 impl Table {
     /// Adds the table, its counters and chains; it must not be there.
     pub(super) fn describe(&self, ownership: Ownership, batch: &mut Batch) {
-        batch.push(Part::Table, Kind::NewTable, flag::CREATE, |table| {
+        batch.push(MessageSubject::Table, Kind::NewTable, flag::CREATE, |table| {
             table.text(1, &self.name);
             table.number(2, ownership as u32);
         });
         for counter in &self.counters {
-            batch.push(Part::Counter(counter), Kind::NewObject, flag::CREATE, |object| {
+            batch.push(MessageSubject::Counter(counter), Kind::NewObject, flag::CREATE, |object| {
                 object.text(1, &self.name);
                 object.text(2, counter);
                 object.number(3, COUNTER);
@@ -196,7 +196,7 @@ impl Table {
     }
 
     /// The same where its sets are there already.
-    pub(super) fn describe_turn(&self, others: &[String], batch: &mut Batch) {
+    pub(super) fn describe_swap(&self, others: &[String], batch: &mut Batch) {
         self.describe_end(others, batch);
         self.describe_rules(batch);
     }
@@ -212,9 +212,9 @@ impl Table {
 
     /// No rules, and none of these sets.
     fn describe_end(&self, sets: &[String], batch: &mut Batch) {
-        batch.push(Part::Table, Kind::DeleteRule, 0, |table| table.text(1, &self.name));
+        batch.push(MessageSubject::Table, Kind::DeleteRule, 0, |table| table.text(1, &self.name));
         for name in sets {
-            batch.push(Part::Table, Kind::DeleteSet, 0, |set| {
+            batch.push(MessageSubject::Table, Kind::DeleteSet, 0, |set| {
                 set.text(1, &self.name);
                 set.text(2, name);
             });
@@ -229,7 +229,7 @@ impl Table {
     }
 
     fn describe_chain(&self, chain: &Chain, batch: &mut Batch) {
-        batch.push(Part::Chain(chain.name), Kind::NewChain, flag::CREATE, |attributes| {
+        batch.push(MessageSubject::Chain(chain.name), Kind::NewChain, flag::CREATE, |attributes| {
             attributes.text(1, &self.name);
             attributes.text(3, chain.name);
             if let Some(hook) = chain.hook {
@@ -245,7 +245,7 @@ impl Table {
     fn describe_rules(&self, batch: &mut Batch) {
         for chain in &self.chains {
             for (place, rule) in chain.rules.iter().enumerate() {
-                let part = Part::Rule(chain.name, place + 1);
+                let part = MessageSubject::Rule(chain.name, place + 1);
                 batch.push(part, Kind::NewRule, flag::CREATE | flag::APPEND, |attributes| {
                     attributes.text(1, &self.name);
                     attributes.text(2, chain.name);

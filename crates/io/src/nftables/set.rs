@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::message::{Batch, Kind};
-use super::model::Part;
+use super::model::MessageSubject;
 use crate::message::flag;
 
 /// The name of a set in its table.
@@ -74,7 +74,7 @@ impl fmt::Display for SetId {
 impl SetId {
     /// Adds it, empty, for keys of `length` bytes. The kernel chooses a hash table that grows, as nothing is said of sizes and intervals.
     pub(super) fn add(self, table: &str, length: usize, batch: &mut Batch) {
-        batch.push(Part::Set(self), Kind::NewSet, flag::CREATE, |set| {
+        batch.push(MessageSubject::Set(self), Kind::NewSet, flag::CREATE, |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
             set.number(4, INTEGER);
@@ -84,7 +84,7 @@ impl SetId {
     }
 
     pub(super) fn delete(self, table: &str, batch: &mut Batch) {
-        batch.push(Part::Set(self), Kind::DeleteSet, 0, |set| {
+        batch.push(MessageSubject::Set(self), Kind::DeleteSet, 0, |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
         });
@@ -95,7 +95,7 @@ impl SetId {
         let flags = if kind == Kind::NewElements { flag::CREATE } else { 0 };
         let each = ELEMENT + keys.length.next_multiple_of(4);
         for some in keys.bytes.chunks(MOST / each * keys.length) {
-            batch.push(Part::Set(self), kind, flags, |elements| {
+            batch.push(MessageSubject::Set(self), kind, flags, |elements| {
                 elements.text(1, table);
                 elements.text(2, &self.to_string());
                 elements.nest(3, |list| {

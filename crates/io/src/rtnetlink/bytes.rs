@@ -3,7 +3,7 @@
 use netlink_packet_route::RouteNetlinkMessage;
 use uxfrm_packet::Version;
 
-use super::{address, failure, link, monitor, neighbour, route, rule, surroundings, take};
+use super::{address, failure, link, monitor, neighbour, route, route_monitor, rule, take};
 
 /// The number of the request that is answered.
 const NUMBER: u32 = 7;
@@ -19,7 +19,7 @@ pub(crate) fn decode(bytes: &[u8]) {
     if let Some((_, errno)) = failure(bytes, NUMBER) {
         assert_ne!(errno, 0);
     }
-    let _ = surroundings::read(bytes);
+    let _ = route_monitor::read(bytes);
     if let Some(head) = bytes.first_chunk() {
         let _ = monitor::read(head, 3);
     }

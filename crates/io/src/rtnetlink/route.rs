@@ -243,7 +243,7 @@ fn failure(request: Request, route: &Route, error: io::Error) -> Error {
 
 /// What the attributes of an answer say.
 #[derive(Default)]
-struct Found {
+struct RouteAttributes {
     destination: Option<IpAddr>,
     link: Option<u32>,
     gateway: Option<IpAddr>,
@@ -254,7 +254,7 @@ struct Found {
     needs_kernel: bool,
 }
 
-impl Found {
+impl RouteAttributes {
     fn of(attributes: Vec<RouteAttribute>) -> Self {
         let mut found = Self::default();
         for attribute in attributes {
@@ -299,7 +299,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Route> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
     let header = message.header;
-    let found = Found::of(message.attributes);
+    let found = RouteAttributes::of(message.attributes);
     let everything: IpAddr = if header.address_family == AddressFamily::Inet {
         Ipv4Addr::UNSPECIFIED.into()
     } else {
@@ -329,7 +329,7 @@ pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Route> {
 pub(super) fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
     let is_local = matches!(message.header.kind, RouteType::Local | RouteType::Broadcast);
-    let found = Found::of(message.attributes);
+    let found = RouteAttributes::of(message.attributes);
     Some(Chosen {
         link: found.link?,
         source: found.source,

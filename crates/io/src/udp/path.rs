@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use uxfrm_packet::{PacketBuf, Segments, UdpPath};
 
-use crate::control::{Control, integer};
+use crate::cmsg::{ControlMessages, integer};
 use crate::socket;
 
 /// Has the kernel tell of each datagram what the socket's own address does not: to which of several it came, and its TOS.
@@ -26,13 +26,13 @@ pub(super) fn ask_for_path(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> 
 }
 
 /// Control messages for the outer header.
-pub(crate) fn write_path(control: &mut Control, path: &UdpPath) {
+pub(crate) fn write_path(control: &mut ControlMessages, path: &UdpPath) {
     write_source(control, path.local.ip());
     write_tos(control, path);
 }
 
 /// Says where a datagram is to come from.
-pub(super) fn write_source(control: &mut Control, local: IpAddr) {
+pub(super) fn write_source(control: &mut ControlMessages, local: IpAddr) {
     match local {
         local if local.is_unspecified() => {}
         IpAddr::V4(local) => {
@@ -48,7 +48,7 @@ pub(super) fn write_source(control: &mut Control, local: IpAddr) {
     }
 }
 
-pub(super) fn write_tos(control: &mut Control, path: &UdpPath) {
+pub(super) fn write_tos(control: &mut ControlMessages, path: &UdpPath) {
     if path.tos != 0 {
         let (level, kind) = match path.remote {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
@@ -61,7 +61,7 @@ pub(super) fn write_tos(control: &mut Control, path: &UdpPath) {
 /// Notes on a received datagram or train what its control messages say.
 pub(super) fn read_path(
     packet: &mut PacketBuf,
-    control: &Control,
+    control: &ControlMessages,
     bound: SocketAddr,
     remote: SocketAddr,
 ) {

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use super::code::Instruction;
+use super::assembler::Instruction;
 use super::program::ADDRESS;
 
 /// Commands (`enum bpf_cmd`).
@@ -107,7 +107,7 @@ pub(super) fn insert(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -
 }
 
 /// Puts an address into such a set; one that is there stays.
-pub(super) fn admit(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
+pub(super) fn insert_address(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
     let value = 1_u8;
     let mut arguments = of_map(set, address).with_address(4, &raw const value);
     // SAFETY: the addresses are those of a key and a value of as many bytes as the set was made for, live until the call is over.
@@ -115,7 +115,7 @@ pub(super) fn admit(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<
 }
 
 /// Takes an address out of it, if it is there.
-pub(super) fn dismiss(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
+pub(super) fn remove_address(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
     // SAFETY: the address is that of a key of as many bytes as the set was made for, live until the call is over.
     match unsafe { of_map(set, address).call(MAP_DELETE_ELEM) } {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -124,7 +124,7 @@ pub(super) fn dismiss(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Resul
 }
 
 /// All addresses in it.
-pub(super) fn admitted(set: BorrowedFd<'_>) -> io::Result<Vec<[u8; ADDRESS]>> {
+pub(super) fn list_addresses(set: BorrowedFd<'_>) -> io::Result<Vec<[u8; ADDRESS]>> {
     let mut found: Vec<[u8; ADDRESS]> = Vec::new();
     loop {
         let mut next = [0_u8; ADDRESS];
@@ -145,11 +145,11 @@ fn of_map<T>(map: BorrowedFd<'_>, key: *const T) -> Arguments {
 }
 
 /// Loads a program; when the kernel refuses it, its last words.
-pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
-    let count = u32::try_from(code.len()).unwrap_or(u32::MAX);
+pub(super) fn load(asm: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
+    let count = u32::try_from(asm.len()).unwrap_or(u32::MAX);
     let plain = || {
         let mut arguments = Arguments::new(&[XDP_PROGRAM, count])
-            .with_address(2, code.as_ptr())
+            .with_address(2, asm.as_ptr())
             .with_address(4, LICENSE.as_ptr());
         arguments.0[17] = AT_XDP;
         arguments
@@ -165,7 +165,7 @@ pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, (io::Error, String)>
     // SAFETY: as above, and a log of the length given.
     match unsafe { arguments.open(PROG_LOAD) } {
         Ok(program) => Ok(program),
-        Err(_again) => Err((refused, last_words(&log))),
+        Err(_again) => Err((refused, verifier_error(&log))),
     }
 }
 
@@ -184,7 +184,7 @@ pub(super) fn replace(at_device: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io:
 }
 
 /// What a program answers about a frame, without doing it.
-pub(super) fn try_out(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
+pub(super) fn test_run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
     let program = program.as_raw_fd().cast_unsigned();
     let mut arguments = Arguments::new(&[program, 0, len]).with_address(4, frame.as_ptr());
@@ -194,7 +194,7 @@ pub(super) fn try_out(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> 
 }
 
 /// The last lines of the verifier but its summary.
-fn last_words(log: &[u8]) -> String {
+fn verifier_error(log: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(log).unwrap_or_default().to_string_lossy();
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("processed ")).collect();
     lines[lines.len().saturating_sub(3)..].join("; ")
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_verifiers_last_words_are_kept() {
         let log = b"0: r0 = 1\n1: exit\nR0 is wrong\nprocessed 2 insns (limit 1000000)\n\0\0\0";
-        assert_eq!(last_words(log), "0: r0 = 1; 1: exit; R0 is wrong");
-        assert_eq!(last_words(&[0]), "");
+        assert_eq!(verifier_error(log), "0: r0 = 1; 1: exit; R0 is wrong");
+        assert_eq!(verifier_error(&[0]), "");
     }
 }

@@ -5,21 +5,23 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
 use zerocopy::IntoBytes as _;
 
-use super::arrivals::Arrivals;
-use super::filling::Filling;
-use super::ledger::{Rest, Shape};
+use super::arrival_times::ArrivalTimes;
+use super::fill_ring::FillRing;
 use super::mapping::Mapping;
 use super::ring::{Consumer, Producer};
+use super::saved_state::{RingState, UmemLayout};
 use super::umem::Umem;
 use super::{Program, XdpError, bpf};
 use crate::clock;
-use crate::patience::{Patience, is_busy};
 use crate::port::Transmitted;
+use crate::send_backoff::{SendBackoff, is_busy};
 use crate::socket;
 
 /// Frames to receive into, and places of their rings: at full speed some milliseconds for which the worker may not run.
@@ -27,11 +29,15 @@ const RECEIVED: u32 = 4096;
 /// Frames to send from, and places of their rings.
 const SENT: u32 = 2048;
 /// Frames that may be on their way out where the kernel copies them. The queue of a veth has 256 places, and drops what finds none.
-const ON_THEIR_WAY: u32 = 240;
+const MAX_IN_FLIGHT: u32 = 240;
 /// Bytes of memory that the kernel has to allow for them, of which it allows twice as many as it is told.
 const MEMORY: i32 = 240 * 2304 / 2;
 /// `XDP_MAX_TX_SKB_BUDGET`: how many frames the kernel copies at a call (Linux 6.17; before 32), and how many are worth a call.
-const SENT_AT_A_CALL: (i32, i32) = (9, 256);
+const TX_BUDGET: (i32, i32) = (9, 256);
+/// How long a queue may stay busy: the kernel frees it a little after the end of its last process.
+const FREED_WITHIN: Duration = Duration::from_secs(3);
+/// Pause between two attempts to bind a busy queue.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = size_of::<EthernetHeader>();
 
@@ -39,18 +45,18 @@ const ETHERNET: usize = size_of::<EthernetHeader>();
 /// to the ring of what is to be sent, and to that of what has been.
 #[derive(Debug)]
 pub struct Queue {
-    filling: Filling,
+    fill_ring: FillRing,
     received: Consumer<libc::xdp_desc>,
-    pub(super) arrivals: Arrivals,
+    pub(super) arrival_times: ArrivalTimes,
     sending: Producer<libc::xdp_desc>,
     sent: Consumer<u64>,
     free: Vec<u64>,
     /// Frames to send from, free or not.
-    to_send_from: u32,
+    tx_frames: u32,
     /// Frames that may be on their way at a time.
-    most: u32,
+    max_in_flight: u32,
     /// It may still wait for room in this batch.
-    patience: Patience,
+    backoff: SendBackoff,
     /// Frames that were lost by the last time that the kernel was asked.
     lost: u64,
     /// The last that the kernel said of sending was that there is no use in it: the device is down or gone.
@@ -91,12 +97,12 @@ impl Queue {
         let sender = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         make_rings(socket.as_fd(), sender.as_fd())?;
         let mut queue = Self::of(program, socket, sender, umem)?;
-        frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.filling.give(frame));
-        queue.filling.publish();
+        frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.fill_ring.give(frame));
+        queue.fill_ring.publish();
         queue.free.extend(frames);
-        queue.widen();
-        queue.take_place(number)?;
-        queue.narrow_down()?;
+        queue.enlarge_send_buffer();
+        queue.bind_queue(number)?;
+        queue.limit_if_copied()?;
         Ok(queue)
     }
 
@@ -111,7 +117,7 @@ impl Queue {
             return Err(XdpError::MtuChanged(program.options.mtu));
         }
         let mut queue = Self::of(program, socket, sender, umem).map_err(XdpError::Passed)?;
-        queue.narrow_down()?;
+        queue.limit_if_copied()?;
         Ok(queue)
     }
 
@@ -122,19 +128,19 @@ impl Queue {
         sender: OwnedFd,
         umem: Umem,
     ) -> io::Result<Self> {
-        let shape = umem.ledger().shape();
-        let (filling, received, sent) = receiving_rings(socket.as_fd(), shape)?;
-        let sending = sending_ring(sender.as_fd(), shape)?;
+        let layout = umem.saved_state().layout();
+        let (fill_ring, received, sent) = receiving_rings(socket.as_fd(), layout)?;
+        let sending = sending_ring(sender.as_fd(), layout)?;
         Ok(Self {
-            filling: Filling::new(filling),
+            fill_ring: FillRing::new(fill_ring),
             received,
-            arrivals: Arrivals::default(),
+            arrival_times: ArrivalTimes::default(),
             sending,
             sent,
-            free: Vec::with_capacity(shape.sent as usize),
-            to_send_from: shape.sent,
-            most: u32::MAX,
-            patience: Patience::new(),
+            free: Vec::with_capacity(layout.sent as usize),
+            tx_frames: layout.sent,
+            max_in_flight: u32::MAX,
+            backoff: SendBackoff::new(),
             lost: 0,
             is_down: false,
             socket,
@@ -145,9 +151,9 @@ impl Queue {
     }
 
     /// Where the kernel copies, fewer may be on their way.
-    fn narrow_down(&mut self) -> io::Result<()> {
+    fn limit_if_copied(&mut self) -> io::Result<()> {
         if !self.is_zero_copy()? {
-            self.most = ON_THEIR_WAY;
+            self.max_in_flight = MAX_IN_FLIGHT;
         }
         Ok(())
     }
@@ -160,24 +166,24 @@ impl Queue {
     }
 
     /// Leaves to another process what only this one knows. It may go on itself after that, if the other does not.
-    pub(super) fn lay_down(&mut self) {
+    pub(super) fn save_state(&mut self) {
         self.reclaim();
-        self.filling.publish();
+        self.fill_ring.publish();
         let numbers = |frames: &[u64]| frames.iter().map(|at| self.umem.number(*at)).collect();
-        let (free, waiting) = (numbers(&self.free), numbers(self.filling.waiting()));
-        let rest = Rest { unseen: self.sending.unseen(), lost: self.lost, free, waiting };
-        self.umem.ledger().leave(&rest);
+        let (free, waiting) = (numbers(&self.free), numbers(self.fill_ring.waiting()));
+        let rest = RingState { unseen: self.sending.unseen(), lost: self.lost, free, waiting };
+        self.umem.saved_state().save(&rest);
     }
 
     /// Goes on where another process has laid it down.
     ///
     /// # Errors
     /// Where that did not.
-    pub(super) fn take_up(&mut self) -> io::Result<()> {
-        let Rest { unseen, lost, free, waiting } = self.umem.ledger().rest()?;
+    pub(super) fn restore_state(&mut self) -> io::Result<()> {
+        let RingState { unseen, lost, free, waiting } = self.umem.saved_state().restore()?;
         let places = |numbers: Vec<u32>| numbers.into_iter().map(|at| self.umem.place(at));
         let (free, waiting) = (places(free).collect(), places(waiting).collect());
-        self.filling.resume(waiting);
+        self.fill_ring.resume(waiting);
         self.received.resume();
         self.sending.resume(unseen);
         self.sent.resume();
@@ -186,18 +192,18 @@ impl Queue {
     }
 
     /// Lets the kernel have more on its way, and take more at a call, where it can and may: without, it is slower.
-    fn widen(&self) {
+    fn enlarge_send_buffer(&self) {
         let socket = self.sender.as_fd();
         let _limited = socket::set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, MEMORY);
-        let (option, frames) = SENT_AT_A_CALL;
+        let (option, frames) = TX_BUDGET;
         let _older = socket::set(socket, libc::SOL_XDP, option, frames);
     }
 
     /// Binds the sockets to the device's queue, and lets the program know.
-    fn take_place(&self, number: u32) -> Result<(), XdpError> {
-        let place = Place { link: self.program.options.link, queue: number };
+    fn bind_queue(&self, number: u32) -> Result<(), XdpError> {
+        let place = QueueAddress { link: self.program.options.link, queue: number };
         let bind = || {
-            bind(self.socket.as_fd(), place, None)?;
+            bind_once_free(self.socket.as_fd(), place)?;
             bind(self.sender.as_fd(), place, Some(self.socket.as_fd()))
         };
         bind().map_err(|error| XdpError::Queue(number, error))?;
@@ -221,13 +227,13 @@ impl Queue {
     /// Frames that found no room here, or no free frame, since the last time.
     pub(super) fn lost(&mut self) -> u64 {
         // Where the kernel can't say, nothing is known to be lost.
-        let lost = statistics(self.socket.as_fd()).map_or(self.lost, |counts| counts.in_all());
+        let lost = statistics(self.socket.as_fd()).map_or(self.lost, |counts| counts.total());
         lost.saturating_sub(std::mem::replace(&mut self.lost, lost))
     }
 
     pub(super) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) {
         let (read, written) = self.received.positions();
-        self.arrivals.look(read, written, clock::boot_nanoseconds());
+        self.arrival_times.record(read, written, clock::boot_nanoseconds());
         let mut count = 0;
         while into.room() > 0 {
             let Some(place) = self.received.next() else { break };
@@ -241,20 +247,20 @@ impl Queue {
             if let Some(packet) = packet {
                 into.push(packet);
             }
-            self.filling.give(self.umem.frame_of(place.addr));
+            self.fill_ring.give(self.umem.frame_of(place.addr));
             count += 1;
         }
         self.program.received.fetch_add(count, Ordering::Relaxed);
         self.received.release();
-        self.filling.publish();
-        if self.filling.needs_call() {
-            self.call_for_receiving();
+        self.fill_ring.publish();
+        if self.fill_ring.needs_call() {
+            self.wake_rx();
         }
     }
 
     /// A batch begins: it may wait for the kernel once.
     pub(super) fn begin(&mut self) {
-        self.patience = Patience::new();
+        self.backoff = SendBackoff::new();
         self.reclaim();
     }
 
@@ -290,7 +296,7 @@ impl Queue {
             let (front, behind) = room.split_at_mut(ETHERNET);
             front.copy_from_slice(header.as_bytes());
             behind.copy_from_slice(piece);
-            let len = narrow(ETHERNET + piece.len());
+            let len = frame_len(ETHERNET + piece.len());
             // There are as many places as frames to be sent; one may not be seen to be free yet.
             if self.sending.push(libc::xdp_desc { addr: frame, len, options: 0 }).is_err() {
                 self.free.push(frame);
@@ -307,7 +313,7 @@ impl Queue {
         if self.free.is_empty() {
             self.send();
             self.reclaim();
-            if self.free.is_empty() && self.patience.wait(self.sender.as_fd()) {
+            if self.free.is_empty() && self.backoff.wait(self.sender.as_fd()) {
                 self.send();
                 self.reclaim();
             }
@@ -316,19 +322,19 @@ impl Queue {
     }
 
     /// Lets the kernel send what is queued. It takes a few at a call, so it is called for as long as there are fewer each time. What a link does
-    /// not take now stays in the ring, where it is [kept](Self::keeps).
+    /// not take now stays in the ring, where it is [kept](Self::has_backlog).
     pub(super) fn send(&mut self) {
         let mut before = u32::MAX;
         loop {
             self.reclaim();
             let left = self.sending.waiting();
-            let on_their_way = self.to_send_from - narrow(self.free.len()) - left;
-            self.sending.publish_some(self.most.saturating_sub(on_their_way));
+            let in_flight = self.tx_frames - frame_len(self.free.len()) - left;
+            self.sending.publish_some(self.max_in_flight.saturating_sub(in_flight));
             if left >= before || self.sending.unread() == 0 || !self.sending.needs_call() {
                 return;
             }
             before = left;
-            self.is_down = self.call_for_sending().is_err_and(|error| is_lasting(&error));
+            self.is_down = self.wake_tx().is_err_and(|error| is_lasting(&error));
             if self.is_down {
                 return;
             }
@@ -336,18 +342,18 @@ impl Queue {
     }
 
     /// Whether the ring has what leaves only after another [`send`](Self::send), which may well do soon.
-    pub(super) fn keeps(&mut self) -> bool {
+    pub(super) fn has_backlog(&mut self) -> bool {
         !self.is_down && self.sending.waiting() > 0 && self.sending.needs_call()
     }
 
-    fn call_for_sending(&self) -> io::Result<()> {
+    fn wake_tx(&self) -> io::Result<()> {
         let fd = self.sender.as_raw_fd();
         // SAFETY: no bytes and no name.
         let result = unsafe { libc::sendto(fd, null(), 0, libc::MSG_DONTWAIT, null(), 0) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    fn call_for_receiving(&self) {
+    fn wake_rx(&self) {
         let fd = self.socket.as_raw_fd();
         // SAFETY: no bytes and no name. What it says does not matter: it only wakes the driver.
         unsafe { libc::recvfrom(fd, null_mut(), 0, libc::MSG_DONTWAIT, null_mut(), null_mut()) };
@@ -366,7 +372,7 @@ fn is_lasting(error: &io::Error) -> bool {
 }
 
 /// Bytes of a frame.
-fn narrow(bytes: usize) -> u32 {
+fn frame_len(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
@@ -387,24 +393,24 @@ fn make_rings(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> io::Result<()
 }
 
 /// Maps the rings of the socket that receives.
-fn receiving_rings(fd: BorrowedFd<'_>, shape: Shape) -> io::Result<Rings> {
-    let Shape { received: places, sent: places_of_sent, .. } = shape;
+fn receiving_rings(fd: BorrowedFd<'_>, layout: UmemLayout) -> io::Result<Rings> {
+    let UmemLayout { received: places, sent: places_of_sent, .. } = layout;
     let offsets = offsets(fd)?;
-    let filling = map::<u64>(fd, &offsets.fr, places, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+    let fill_ring = map::<u64>(fd, &offsets.fr, places, libc::XDP_UMEM_PGOFF_FILL_RING)?;
     let at = libc::XDP_PGOFF_RX_RING.cast_unsigned();
     let received = map::<libc::xdp_desc>(fd, &offsets.rx, places, at)?;
     let at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
     let sent = map::<u64>(fd, &offsets.cr, places_of_sent, at)?;
     Ok((
-        Producer::new(filling, &offsets.fr, places)?,
+        Producer::new(fill_ring, &offsets.fr, places)?,
         Consumer::new(received, &offsets.rx, places)?,
         Consumer::new(sent, &offsets.cr, places_of_sent)?,
     ))
 }
 
 /// Maps the ring of the socket that sends.
-fn sending_ring(fd: BorrowedFd<'_>, shape: Shape) -> io::Result<Producer<libc::xdp_desc>> {
-    let (offsets, places) = (offsets(fd)?, shape.sent);
+fn sending_ring(fd: BorrowedFd<'_>, layout: UmemLayout) -> io::Result<Producer<libc::xdp_desc>> {
+    let (offsets, places) = (offsets(fd)?, layout.sent);
     let at = libc::XDP_PGOFF_TX_RING.cast_unsigned();
     Producer::new(map::<libc::xdp_desc>(fd, &offsets.tx, places, at)?, &offsets.tx, places)
 }
@@ -450,7 +456,7 @@ struct Statistics {
 
 impl Statistics {
     /// What was lost: without a free frame, or too long for one; or without a place in the ring.
-    fn in_all(&self) -> u64 {
+    fn total(&self) -> u64 {
         self.rx_dropped.saturating_add(self.rx_ring_full)
     }
 }
@@ -474,14 +480,29 @@ fn statistics(fd: BorrowedFd<'_>) -> io::Result<Statistics> {
 
 /// A queue of a device.
 #[derive(Clone, Copy)]
-struct Place {
+struct QueueAddress {
     link: u32,
     queue: u32,
 }
 
+/// Binds a socket as the first of a queue, and waits for a while where the queue is busy.
+fn bind_once_free(fd: BorrowedFd<'_>, place: QueueAddress) -> io::Result<()> {
+    let deadline = Instant::now() + FREED_WITHIN;
+    loop {
+        match bind(fd, place, None) {
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
+            {
+                thread::sleep(RETRY_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Binds a socket, as the first of a queue or with the memory of another that is. Without a word for or against copying: the kernel copies where
 /// the driver can't do without.
-fn bind(fd: BorrowedFd<'_>, place: Place, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn bind(fd: BorrowedFd<'_>, place: QueueAddress, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = match other {
         None => libc::XDP_USE_NEED_WAKEUP,
         Some(_) => libc::XDP_SHARED_UMEM,

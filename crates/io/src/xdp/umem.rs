@@ -1,13 +1,13 @@
 //! The memory that an `AF_XDP` socket receives into and sends from: frames of one size, each the kernel's or ours.
 //!
 //! It is a file without a name, so that the process that takes this one's place can map the same frames: those that the kernel has then stay
-//! the kernel's. What else that process has to know stands [before them](Ledger).
+//! the kernel's. What else that process has to know stands [before them](SavedState).
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::ledger::{self, Ledger, Shape};
 use super::mapping::Mapping;
+use super::saved_state::{self, SavedState, UmemLayout};
 use crate::memfd;
 
 /// All frames of a socket. A frame is known by where it begins.
@@ -15,7 +15,7 @@ use crate::memfd;
 pub(super) struct Umem {
     mapping: Mapping,
     frame: u32,
-    ledger: Ledger,
+    saved_state: SavedState,
     memory: OwnedFd,
 }
 
@@ -29,11 +29,11 @@ impl Umem {
     /// none so large.
     pub(super) fn new(received: u32, sent: u32, longest: u32) -> Option<io::Result<Self>> {
         let frame = Self::most(longest)? + HEADROOM;
-        let shape = Shape { received, sent, frame };
+        let layout = UmemLayout { received, sent, frame };
         let made = || {
-            let memory = memfd::sealed(c"uxfrm-frames", ledger::LENGTH + shape.bytes())?;
-            let ledger = Ledger::begin(&memory, shape)?;
-            Self::map(memory, ledger)
+            let memory = memfd::sealed(c"uxfrm-frames", saved_state::LENGTH + layout.bytes())?;
+            let saved_state = SavedState::begin(&memory, layout)?;
+            Self::map(memory, saved_state)
         };
         Some(made())
     }
@@ -41,22 +41,22 @@ impl Umem {
     /// Those of another process.
     ///
     /// # Errors
-    /// As [`Ledger::of`].
+    /// As [`SavedState::of`].
     pub(super) fn of(memory: OwnedFd) -> io::Result<Self> {
-        let ledger = Ledger::of(&memory)?;
-        Self::map(memory, ledger)
+        let saved_state = SavedState::of(&memory)?;
+        Self::map(memory, saved_state)
     }
 
-    fn map(memory: OwnedFd, ledger: Ledger) -> io::Result<Self> {
-        let Shape { frame, .. } = ledger.shape();
-        let start = libc::off_t::try_from(ledger::LENGTH).map_err(io::Error::other)?;
-        let mapping = Mapping::shared(memory.as_fd(), start, ledger.shape().bytes())?;
-        Ok(Self { mapping, frame, ledger, memory })
+    fn map(memory: OwnedFd, saved_state: SavedState) -> io::Result<Self> {
+        let UmemLayout { frame, .. } = saved_state.layout();
+        let start = libc::off_t::try_from(saved_state::LENGTH).map_err(io::Error::other)?;
+        let mapping = Mapping::shared(memory.as_fd(), start, saved_state.layout().bytes())?;
+        Ok(Self { mapping, frame, saved_state, memory })
     }
 
     /// What stands before the frames.
-    pub(super) const fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub(super) const fn saved_state(&self) -> &SavedState {
+        &self.saved_state
     }
 
     /// The file.

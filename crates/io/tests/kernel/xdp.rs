@@ -146,6 +146,26 @@ fn all_else_passes_by_the_packet_socket() {
 }
 
 #[test]
+fn queue_open_waits_until_other_owner_releases_it() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, _there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let held = Queue::open(&program, 0).unwrap();
+        let refused = Queue::open(&program, 0).unwrap_err();
+        let XdpError::Queue(0, error) = &refused else { panic!("{refused}") };
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "it gives up after a while");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                drop(held);
+            });
+            Queue::open(&program, 0).unwrap();
+        });
+    });
+}
+
+#[test]
 fn a_program_leaves_its_device_with_its_owner() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
@@ -419,7 +439,7 @@ fn frames_find_room(size: usize) {
             }
             let sent = sender.transmit(&mut frames, &mut pool);
             assert_eq!((sent.packets, sent.refused.packets()), (400, 0));
-            while sender.keeps() {
+            while sender.has_backlog() {
                 kept += 1;
                 assert_eq!(sender.transmit(&mut frames, &mut pool).packets, 0);
             }
@@ -435,7 +455,7 @@ fn frames_find_room(size: usize) {
         Rtnetlink::open().unwrap().set_down(near.0).unwrap();
         frames.push(header, esp(0));
         let _sent = sender.transmit(&mut frames, &mut pool);
-        assert!(!sender.keeps());
+        assert!(!sender.has_backlog());
         assert!(came.into_iter().eq(0..numbers.start), "out of order");
     });
 }

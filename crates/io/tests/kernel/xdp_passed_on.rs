@@ -39,8 +39,8 @@ fn queue_of(before: &Queue, program: &Arc<Program>) -> Result<Queue, XdpError> {
 fn pass_on(queue: &mut Queue, program: &mut Arc<Program>, options: &ProgramOptions) {
     let next = program_of(program, options.clone());
     let mut taken = queue_of(queue, &next).unwrap();
-    FramePort::lay_down(queue);
-    FramePort::take_up(&mut taken).unwrap();
+    FramePort::save_state(queue);
+    FramePort::restore_state(&mut taken).unwrap();
     next.put_in_place().unwrap();
     (*queue, *program) = (taken, next);
 }
@@ -74,7 +74,7 @@ fn no_frame_is_lost_or_used_twice_where_rings_pass_on() {
             }
             let sent = sender.transmit(&mut frames, &mut pool);
             assert_eq!((sent.packets, sent.refused.packets()), (AT_ONCE.into(), 0), "{round}");
-            kept += u32::from(sender.keeps());
+            kept += u32::from(sender.has_backlog());
             pass_on(&mut sender, &mut program, &ours);
             let deadline = Instant::now() + Duration::from_secs(10);
             while came.len() < ((round + 1) * AT_ONCE) as usize && Instant::now() < deadline {
@@ -111,8 +111,8 @@ fn who_is_not_followed_goes_on() {
         for round in 0..200 {
             let next = program_of(&program, options(near));
             let mut unused = queue_of(&sender, &next).unwrap();
-            FramePort::lay_down(&mut sender);
-            FramePort::take_up(&mut unused).unwrap();
+            FramePort::save_state(&mut sender);
+            FramePort::restore_state(&mut unused).unwrap();
             drop((unused, next));
             (0..20).for_each(|number| frames.push(header, esp(number)));
             let sent = sender.transmit(&mut frames, &mut pool);

@@ -21,7 +21,7 @@ const VERSION: u32 = 0x7578_0001;
 
 /// How many frames there are, and how large each is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct UmemLayout {
     /// To receive into, and places of their rings: a power of two, as all of these.
     pub(super) received: u32,
     /// To send from, behind them.
@@ -30,7 +30,7 @@ pub(super) struct Shape {
     pub(super) frame: u32,
 }
 
-impl Shape {
+impl UmemLayout {
     /// Frames of both kinds.
     pub(super) const fn frames(&self) -> u32 {
         self.received + self.sent
@@ -50,7 +50,7 @@ impl Shape {
 
 /// What becomes of frames that are at neither the kernel nor the next process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rest {
+pub(super) struct RingState {
     /// Entries of the sending ring that the kernel has not been shown.
     pub(super) unseen: u32,
     /// Frames that were lost by the last time that the kernel was asked.
@@ -63,22 +63,22 @@ pub(super) struct Rest {
 
 /// The words before the frames.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct SavedState {
     _mapping: Mapping,
     words: NonNull<[AtomicU32; WORDS]>,
-    shape: Shape,
+    layout: UmemLayout,
 }
 
 // SAFETY: what it points to is its own mapping, which belongs to no thread, and all that is read or written there is atomic.
-unsafe impl Send for Ledger {}
+unsafe impl Send for SavedState {}
 
-impl Ledger {
+impl SavedState {
     /// That of memory which is new.
-    pub(super) fn begin(memory: &OwnedFd, shape: Shape) -> io::Result<Self> {
-        let ledger = Self { shape, ..Self::map(memory)? };
-        let Shape { received, sent, frame } = shape;
-        ledger.write(0, [VERSION, received, sent, frame]);
-        Ok(ledger)
+    pub(super) fn begin(memory: &OwnedFd, layout: UmemLayout) -> io::Result<Self> {
+        let saved_state = Self { layout, ..Self::map(memory)? };
+        let UmemLayout { received, sent, frame } = layout;
+        saved_state.write(0, [VERSION, received, sent, frame]);
+        Ok(saved_state)
     }
 
     /// That which another process has begun.
@@ -90,25 +90,26 @@ impl Ledger {
         if length < LENGTH {
             return Err(INVALID.into());
         }
-        let mut ledger = Self::map(memory)?;
-        let [version, received, sent, frame] = [0, 1, 2, 3].map(|place| ledger.word(place));
-        ledger.shape = Shape { received, sent, frame };
-        let is_whole = ledger.shape.is_sound() && length == LENGTH + ledger.shape.bytes();
-        if version == VERSION && is_whole { Ok(ledger) } else { Err(INVALID.into()) }
+        let mut saved_state = Self::map(memory)?;
+        let [version, received, sent, frame] = [0, 1, 2, 3].map(|place| saved_state.word(place));
+        saved_state.layout = UmemLayout { received, sent, frame };
+        let is_whole =
+            saved_state.layout.is_sound() && length == LENGTH + saved_state.layout.bytes();
+        if version == VERSION && is_whole { Ok(saved_state) } else { Err(INVALID.into()) }
     }
 
     fn map(memory: &OwnedFd) -> io::Result<Self> {
         let mapping = Mapping::shared(memory.as_fd(), 0, LENGTH)?;
         let words = mapping.place(0, 1).ok_or(INVALID)?;
-        Ok(Self { _mapping: mapping, words, shape: Shape { received: 0, sent: 0, frame: 0 } })
+        Ok(Self { _mapping: mapping, words, layout: UmemLayout { received: 0, sent: 0, frame: 0 } })
     }
 
-    pub(super) const fn shape(&self) -> Shape {
-        self.shape
+    pub(super) const fn layout(&self) -> UmemLayout {
+        self.layout
     }
 
     /// Leaves what the next process needs.
-    pub(super) fn leave(&self, rest: &Rest) {
+    pub(super) fn save(&self, rest: &RingState) {
         let [a, b] = [rest.lost >> 32, rest.lost & u64::from(u32::MAX)];
         let [high, low] = [a, b].map(|half| u32::try_from(half).unwrap_or(0));
         let counts = [&rest.free, &rest.waiting].map(|frames| u32::try_from(frames.len()));
@@ -121,9 +122,9 @@ impl Ledger {
     ///
     /// # Errors
     /// `InvalidData` where frames are named that there are not, or twice.
-    pub(super) fn rest(&self) -> io::Result<Rest> {
+    pub(super) fn restore(&self) -> io::Result<RingState> {
         let [unseen, high, low, free, waiting] = [4, 5, 6, 7, 8].map(|place| self.word(place));
-        let Shape { received, sent, .. } = self.shape;
+        let UmemLayout { received, sent, .. } = self.layout;
         if unseen.saturating_add(free) > sent || waiting > received {
             return Err(INVALID.into());
         }
@@ -133,7 +134,7 @@ impl Ledger {
         let waiting: Vec<_> = words.take(waiting as usize).collect();
         let are_right =
             are_different(&free, received..received + sent) && are_different(&waiting, 0..received);
-        if are_right { Ok(Rest { unseen, lost, free, waiting }) } else { Err(INVALID.into()) }
+        if are_right { Ok(RingState { unseen, lost, free, waiting }) } else { Err(INVALID.into()) }
     }
 
     fn words(&self) -> &[AtomicU32; WORDS] {
@@ -165,7 +166,7 @@ fn are_different(frames: &[u32], among: std::ops::Range<u32>) -> bool {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { received: 8, sent: 4, frame: 2048 };
+    const SHAPE: UmemLayout = UmemLayout { received: 8, sent: 4, frame: 2048 };
 
     fn memory() -> OwnedFd {
         memfd::sealed(c"frames", LENGTH + SHAPE.bytes()).unwrap()
@@ -174,22 +175,23 @@ mod tests {
     #[test]
     fn what_is_left_is_found() {
         let memory = memory();
-        let ours = Ledger::begin(&memory, SHAPE).unwrap();
-        let theirs = Ledger::of(&memory).unwrap();
-        assert_eq!((theirs.shape(), theirs.rest().unwrap()), (SHAPE, Rest::default()));
-        let rest = Rest { unseen: 1, lost: 7 << 32 | 9, free: vec![11, 8], waiting: vec![0, 7] };
-        ours.leave(&rest);
-        assert_eq!(theirs.rest().unwrap(), rest);
+        let ours = SavedState::begin(&memory, SHAPE).unwrap();
+        let theirs = SavedState::of(&memory).unwrap();
+        assert_eq!((theirs.layout(), theirs.restore().unwrap()), (SHAPE, RingState::default()));
+        let rest =
+            RingState { unseen: 1, lost: 7 << 32 | 9, free: vec![11, 8], waiting: vec![0, 7] };
+        ours.save(&rest);
+        assert_eq!(theirs.restore().unwrap(), rest);
     }
 
     #[test]
     fn what_no_process_leaves_is_refused() {
         let memory = memory();
-        let ledger = Ledger::begin(&memory, SHAPE).unwrap();
+        let saved_state = SavedState::begin(&memory, SHAPE).unwrap();
         let rest = |unseen, free: &[u32], waiting: &[u32]| {
             let (free, waiting) = (free.to_vec(), waiting.to_vec());
-            ledger.leave(&Rest { unseen, lost: 0, free, waiting });
-            ledger.rest().map(drop).map_err(|error| error.kind())
+            saved_state.save(&RingState { unseen, lost: 0, free, waiting });
+            saved_state.restore().map(drop).map_err(|error| error.kind())
         };
         assert_eq!(rest(2, &[8, 9], &[1]), Ok(()));
         for (unseen, free, waiting) in [
@@ -204,9 +206,9 @@ mod tests {
         }
         for (place, word) in [(0, VERSION + 1), (1, 7), (1, 16), (2, 0), (3, 1024)] {
             let memory = self::memory();
-            Ledger::begin(&memory, SHAPE).unwrap().write(place, [word]);
-            assert_eq!(Ledger::of(&memory).unwrap_err().kind(), INVALID, "{place}: {word}");
+            SavedState::begin(&memory, SHAPE).unwrap().write(place, [word]);
+            assert_eq!(SavedState::of(&memory).unwrap_err().kind(), INVALID, "{place}: {word}");
         }
-        assert!(Ledger::of(&memfd::sealed(c"short", 4096).unwrap()).is_err());
+        assert!(SavedState::of(&memfd::sealed(c"short", 4096).unwrap()).is_err());
     }
 }

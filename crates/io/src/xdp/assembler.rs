@@ -6,7 +6,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Instruction {
-    code: u8,
+    asm: u8,
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -31,7 +31,7 @@ pub(super) enum Label {
 
 /// Comparisons, against a number or a register.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum If {
+pub(super) enum Comparison {
     Equal = 0x10,
     Above = 0x20,
     NotEqual = 0x50,
@@ -64,13 +64,13 @@ const STACK: u8 = 10;
 
 /// Instructions, and the jumps among them whose ends are not known yet.
 #[derive(Debug, Default)]
-pub(super) struct Code {
+pub(super) struct Assembler {
     instructions: Vec<Instruction>,
     jumps: Vec<(usize, Label)>,
     labels: Vec<(Label, usize)>,
 }
 
-impl Code {
+impl Assembler {
     pub(super) fn load(&mut self, width: Width, to: u8, from: u8, offset: i16) {
         self.push(0x61 | width as u8, to, from, offset, 0);
     }
@@ -136,33 +136,33 @@ impl Code {
     pub(super) fn reach(&mut self, bytes: i16) {
         self.copy(LEFT, START);
         self.add(LEFT, bytes.into());
-        self.jump_with(0x0d | If::Above as u8, (LEFT, END), 0, Label::Pass);
+        self.jump_with(0x0d | Comparison::Above as u8, (LEFT, END), 0, Label::Pass);
     }
 
     /// Frames with more bytes pass.
     pub(super) fn within(&mut self, bytes: i32) {
         self.copy(LEFT, START);
         self.add(LEFT, bytes);
-        self.jump_with(0x0d | If::Below as u8, (LEFT, END), 0, Label::Pass);
+        self.jump_with(0x0d | Comparison::Below as u8, (LEFT, END), 0, Label::Pass);
     }
 
-    pub(super) fn jump(&mut self, condition: If, number: i32, label: Label) {
+    pub(super) fn jump(&mut self, condition: Comparison, number: i32, label: Label) {
         self.jump_with(0x05 | condition as u8, (LEFT, 0), number, label);
     }
 
     /// As [`jump`](Self::jump), by all bits of a word and no sign.
-    pub(super) fn jump_word(&mut self, condition: If, number: i32, label: Label) {
+    pub(super) fn jump_word(&mut self, condition: Comparison, number: i32, label: Label) {
         self.jump_with(0x06 | condition as u8, (LEFT, 0), number, label);
     }
 
     /// As [`jump`](Self::jump), of the two that are compared.
-    pub(super) fn jump_register(&mut self, condition: If, label: Label) {
+    pub(super) fn jump_register(&mut self, condition: Comparison, label: Label) {
         self.jump_with(0x0d | condition as u8, (LEFT, RIGHT), 0, label);
     }
 
     /// Where a call answered nothing.
     pub(super) fn jump_if_none(&mut self, label: Label) {
-        self.jump_with(0x05 | If::Equal as u8, (R0, 0), 0, label);
+        self.jump_with(0x05 | Comparison::Equal as u8, (R0, 0), 0, label);
     }
 
     pub(super) fn go(&mut self, label: Label) {
@@ -183,14 +183,14 @@ impl Code {
         self.instructions
     }
 
-    fn jump_with(&mut self, code: u8, (left, right): (u8, u8), number: i32, label: Label) {
+    fn jump_with(&mut self, asm: u8, (left, right): (u8, u8), number: i32, label: Label) {
         self.jumps.push((self.instructions.len(), label));
-        self.push(code, left, right, 0, number);
+        self.push(asm, left, right, 0, number);
     }
 
-    fn push(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) {
+    fn push(&mut self, asm: u8, to: u8, from: u8, offset: i16, immediate: i32) {
         self.instructions.push(Instruction {
-            code,
+            asm,
             registers: registers(to, from),
             offset,
             immediate,
@@ -214,15 +214,14 @@ mod tests {
 
     #[test]
     fn jumps_lead_to_their_labels() {
-        let mut code = Code::default();
-        code.jump(If::Equal, 1, Label::Take);
-        code.go(Label::Pass);
-        code.label(Label::Take);
-        code.exit();
-        code.label(Label::Pass);
-        code.exit();
-        let offsets =
-            code.finish().iter().map(|instruction| instruction.offset).collect::<Vec<_>>();
+        let mut asm = Assembler::default();
+        asm.jump(Comparison::Equal, 1, Label::Take);
+        asm.go(Label::Pass);
+        asm.label(Label::Take);
+        asm.exit();
+        asm.label(Label::Pass);
+        asm.exit();
+        let offsets = asm.finish().iter().map(|instruction| instruction.offset).collect::<Vec<_>>();
         assert_eq!(offsets, [1, 1, 0, 0]);
     }
 }

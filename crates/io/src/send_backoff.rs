@@ -6,14 +6,14 @@ use std::ptr;
 
 /// Whether a batch may still wait.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SendBackoff {
     is_left: bool,
 }
 
 /// How long a port waits at the most, in nanoseconds.
-const MOMENT: libc::c_long = 200_000;
+const MAX_WAIT: libc::c_long = 200_000;
 
-impl Patience {
+impl SendBackoff {
     /// That of a batch that begins.
     pub(crate) const fn new() -> Self {
         Self { is_left: true }
@@ -36,7 +36,7 @@ pub(crate) fn is_busy(error: &io::Error) -> bool {
 
 fn wait_for_room(fd: BorrowedFd<'_>) {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    let moment = libc::timespec { tv_sec: 0, tv_nsec: MOMENT };
+    let moment = libc::timespec { tv_sec: 0, tv_nsec: MAX_WAIT };
     // SAFETY: one live pollfd, a live timespec, no signal mask. Its result does not matter: the next send tells.
     unsafe { libc::ppoll(&raw mut poll, 1, &raw const moment, ptr::null()) };
 }

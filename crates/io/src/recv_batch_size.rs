@@ -4,18 +4,18 @@
 //! cold, that is several cache lines for each of 32, and one packet that comes. So a port asks for few until more come.
 
 /// Asked for at the least: a few packets that belong together come in one call.
-const LEAST: usize = 4;
+const MIN: usize = 4;
 
 /// How many times as many are asked for where all that were asked for came.
 const GROWTH: usize = 4;
 
 /// How many messages to ask for next.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Appetite(usize);
+pub(crate) struct RecvBatchSize(usize);
 
-impl Appetite {
+impl RecvBatchSize {
     pub(crate) const fn new() -> Self {
-        Self(LEAST)
+        Self(MIN)
     }
 
     /// How many to ask for where there is room for `most`.
@@ -26,7 +26,7 @@ impl Appetite {
     /// Of `asked` messages `came` came. It grows at once, and shrinks to no less than half with each call.
     pub(crate) fn note(&mut self, asked: usize, came: usize, most: usize) {
         let next = if came == asked { asked * GROWTH } else { (self.0 / 2).max(2 * came) };
-        self.0 = next.max(LEAST).min(most.max(LEAST));
+        self.0 = next.max(MIN).min(most.max(MIN));
     }
 }
 
@@ -36,10 +36,10 @@ mod tests {
 
     /// What is asked for in calls of a port with room for 32, each with so many messages before it.
     fn asked(waiting: &[usize]) -> Vec<usize> {
-        let mut appetite = Appetite::new();
+        let mut batch_size = RecvBatchSize::new();
         let call = |waiting: &usize| {
-            let asked = appetite.of(32);
-            appetite.note(asked, asked.min(*waiting), 32);
+            let asked = batch_size.of(32);
+            batch_size.note(asked, asked.min(*waiting), 32);
             asked
         };
         waiting.iter().map(call).collect()
@@ -56,10 +56,10 @@ mod tests {
 
     #[test]
     fn there_may_be_less_room_than_it_asks_for() {
-        let mut appetite = Appetite::new();
-        assert_eq!(appetite.of(2), 2);
-        appetite.note(2, 2, 32);
-        assert_eq!(appetite.of(32), 8);
-        assert_eq!(appetite.of(0), 0);
+        let mut batch_size = RecvBatchSize::new();
+        assert_eq!(batch_size.of(2), 2);
+        batch_size.note(2, 2, 32);
+        assert_eq!(batch_size.of(32), 8);
+        assert_eq!(batch_size.of(0), 0);
     }
 }

@@ -9,12 +9,12 @@ const ALIGN: usize = size_of::<usize>();
 /// The control messages of one datagram.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-pub(crate) struct Control {
+pub(crate) struct ControlMessages {
     bytes: [u8; ROOM],
     used: usize,
 }
 
-impl Control {
+impl ControlMessages {
     /// None.
     pub(crate) const EMPTY: Self = Self { bytes: [0; ROOM], used: 0 };
 
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn messages_come_back_in_order() {
-        let mut control = Control::EMPTY;
+        let mut control = ControlMessages::EMPTY;
         control.put(0, 8, &[1; 12]);
         control.put(17, 103, &1400_u16.to_ne_bytes());
         control.put(41, 67, &3_i32.to_ne_bytes());
@@ -95,7 +95,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), ROOM)) {
-            let mut control = Control::EMPTY;
+            let mut control = ControlMessages::EMPTY;
             control.bytes.copy_from_slice(&bytes);
             control.written(ROOM);
             prop_assert!(control.messages().count() <= ROOM / HEADER);

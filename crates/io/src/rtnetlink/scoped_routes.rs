@@ -9,11 +9,11 @@ use super::{Error, Route, Rtnetlink, Rule};
 #[derive(Debug)]
 pub struct Installed {
     kernel: Rtnetlink,
-    things: Vec<Thing>,
+    things: Vec<Entry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Thing {
+enum Entry {
     Route(Route),
     Rule(Rule),
 }
@@ -31,7 +31,7 @@ impl Installed {
     /// As [`Rtnetlink::add_route`]; a route that is there already is somebody else's and stays.
     pub fn add_route(&mut self, route: Route) -> Result<(), Error> {
         self.kernel.add_route(&route)?;
-        self.things.push(Thing::Route(route));
+        self.things.push(Entry::Route(route));
         Ok(())
     }
 
@@ -41,7 +41,7 @@ impl Installed {
     /// As [`Rtnetlink::add_rule`], except [`Error::Exists`].
     pub fn add_rule(&mut self, rule: Rule) -> Result<(), Error> {
         match self.kernel.add_rule(&rule) {
-            Ok(()) | Err(Error::Exists { .. }) => self.things.push(Thing::Rule(rule)),
+            Ok(()) | Err(Error::Exists { .. }) => self.things.push(Entry::Rule(rule)),
             Err(error) => return Err(error),
         }
         Ok(())
@@ -59,8 +59,8 @@ impl Installed {
         let mut result = Ok(());
         while let Some(thing) = self.things.pop() {
             let done = match &thing {
-                Thing::Route(route) => self.kernel.delete_route(route),
-                Thing::Rule(rule) => self.kernel.delete_rule(rule),
+                Entry::Route(route) => self.kernel.delete_route(route),
+                Entry::Rule(rule) => self.kernel.delete_rule(rule),
             };
             if !matches!(done, Ok(()) | Err(Error::NotFound { .. })) {
                 result = done;

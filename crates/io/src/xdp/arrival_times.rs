@@ -5,14 +5,14 @@ use std::time::Duration;
 
 /// Looks at a ring: up to which position frames had come at a time, in nanoseconds. Positions wrap.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals {
+pub(super) struct ArrivalTimes {
     looks: VecDeque<(u32, u64)>,
     waited: Duration,
 }
 
-impl Arrivals {
+impl ArrivalTimes {
     /// It is `now`; the next frame to be received is that at `read`, and those before `written` are there.
-    pub(super) fn look(&mut self, read: u32, written: u32, now: u64) {
+    pub(super) fn record(&mut self, read: u32, written: u32, now: u64) {
         while self.looks.front().is_some_and(|(before, _)| !is_after(*before, read)) {
             self.looks.pop_front();
         }
@@ -44,10 +44,10 @@ mod tests {
 
     #[test]
     fn what_was_there_at_an_earlier_look_has_waited_since() {
-        let mut arrivals = Arrivals::default();
+        let mut arrival_times = ArrivalTimes::default();
         let mut waited = |read, written, now| {
-            arrivals.look(read, written, now);
-            arrivals.waited().as_nanos()
+            arrival_times.record(read, written, now);
+            arrival_times.waited().as_nanos()
         };
         let start = u32::MAX - 1;
         let at = |frames: u32| start.wrapping_add(frames);
@@ -66,20 +66,20 @@ mod tests {
             steps in prop::collection::vec((0..5_u32, 0..5_u32, 1..9_u64), 0..200),
         ) {
             let start = u32::MAX - 20;
-            let (mut arrivals, mut seen) = (Arrivals::default(), VecDeque::new());
+            let (mut arrival_times, mut seen) = (ArrivalTimes::default(), VecDeque::new());
             let (mut read, mut now, mut waited) = (start, 0, 0);
             for (come, taken, passed) in steps {
                 now += passed;
                 seen.extend((0..come).map(|_| now));
                 let written = read.wrapping_add(u32::try_from(seen.len()).unwrap());
-                arrivals.look(read, written, now);
+                arrival_times.record(read, written, now);
                 waited = seen.front().map_or(waited, |at| now - at);
-                prop_assert_eq!(u64::try_from(arrivals.waited().as_nanos()).unwrap(), waited);
+                prop_assert_eq!(u64::try_from(arrival_times.waited().as_nanos()).unwrap(), waited);
                 let taken = taken.min(u32::try_from(seen.len()).unwrap());
                 seen.drain(..taken as usize);
                 read = read.wrapping_add(taken);
             }
-            prop_assert!(arrivals.looks.len() <= 200);
+            prop_assert!(arrival_times.looks.len() <= 200);
         }
     }
 }

@@ -7,7 +7,7 @@ use seccompiler::{
     SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use super::{Duty, Error, Extra};
+use super::{Error, Extra, ThreadRole};
 
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 type Built<T> = Result<T, seccompiler::BackendError>;
@@ -144,14 +144,14 @@ const CONTROL: &[libc::c_long] = &[
 
 /// Those that only older processors' system call tables have.
 #[cfg(target_arch = "x86_64")]
-const OLDER: &[libc::c_long] =
+const LEGACY: &[libc::c_long] =
     &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_arch_prctl, libc::SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER: &[libc::c_long] = &[];
+const LEGACY: &[libc::c_long] = &[];
 
 /// The same, where files come by names alone.
 #[cfg(target_arch = "x86_64")]
-const OLDER_OF_FILES: &[libc::c_long] = &[
+const LEGACY_FILES: &[libc::c_long] = &[
     libc::SYS_stat,
     libc::SYS_lstat,
     libc::SYS_access,
@@ -163,7 +163,7 @@ const OLDER_OF_FILES: &[libc::c_long] = &[
     libc::SYS_chown,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER_OF_FILES: &[libc::c_long] = &[];
+const LEGACY_FILES: &[libc::c_long] = &[];
 
 /// Calls that give a file its mode, and which argument that is.
 const WITH_MODE: &[(libc::c_long, u8)] = &[
@@ -173,15 +173,15 @@ const WITH_MODE: &[(libc::c_long, u8)] = &[
     (libc::SYS_fchmodat, 2),
 ];
 #[cfg(target_arch = "x86_64")]
-const OLDER_WITH_MODE: &[(libc::c_long, u8)] =
+const LEGACY_WITH_MODE: &[(libc::c_long, u8)] =
     &[(libc::SYS_open, 2), (libc::SYS_mkdir, 1), (libc::SYS_chmod, 1)];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER_WITH_MODE: &[(libc::c_long, u8)] = &[];
+const LEGACY_WITH_MODE: &[(libc::c_long, u8)] = &[];
 /// A file with others of these bits runs as its owner (`S_ISUID`, `S_ISGID`).
 const PERMISSIONS: libc::c_int = 0o777;
 
 /// `fcntl`s: none by which the kernel sends a signal to a process of the caller's choice (`F_SETOWN`, `F_SETSIG`).
-const ON_DESCRIPTORS: &[libc::c_int] = &[
+const FCNTLS: &[libc::c_int] = &[
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -198,10 +198,10 @@ const ON_DESCRIPTORS: &[libc::c_int] = &[
 ];
 
 /// `prctl`s of all threads: names, of memory as well, and slack.
-const OF_ITSELF: &[libc::c_int] =
+const PRCTLS: &[libc::c_int] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_SET_TIMERSLACK];
 /// Those by which threads that begin to carry packets give up more.
-const OF_PRIVILEGES: &[libc::c_int] = &[
+const PRIVILEGE_PRCTLS: &[libc::c_int] = &[
     libc::PR_SET_NO_NEW_PRIVS,
     libc::PR_GET_NO_NEW_PRIVS,
     libc::PR_CAP_AMBIENT,
@@ -216,18 +216,18 @@ const IP: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
 /// Of netlink, what is asked of the kernel later: by threads that carry packets, what a TUN lost;
 /// by the other one the packet filter as well. The socket for uevents is open by then: udev
 /// believes whoever may open another (`NETLINK_KOBJECT_UEVENT`).
-const OF_NETLINK: [libc::c_int; 1] = [libc::NETLINK_ROUTE];
-const OF_NETLINK_CONTROL: [libc::c_int; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
+const NETLINK: [libc::c_int; 1] = [libc::NETLINK_ROUTE];
+const NETLINK_CONTROL: [libc::c_int; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 const KINDS: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
 /// `SOCK_TYPE_MASK`: the kind among flags.
 const KIND: libc::c_int = 0xf;
 
 /// `ioctl`s that nobody may: by these a terminal takes what a program writes for what its user types (`TIOCSTI`, `TIOCLINUX`), and by these the kernel
 /// sends signals to a process of the caller's choice (`FIOASYNC`, `FIOSETOWN`, `SIOCSPGRP`).
-const NEVER: [libc::c_int; 5] = [0x5412, 0x541c, 0x5452, 0x8901, 0x8902];
+const FORBIDDEN_IOCTLS: [libc::c_int; 5] = [0x5412, 0x541c, 0x5452, 0x8901, 0x8902];
 
 /// `bpf` commands on tables that are there: look up, update, delete, list.
-const ON_TABLES: [libc::c_int; 4] = [1, 2, 3, 4];
+const BPF_MAP_COMMANDS: [libc::c_int; 4] = [1, 2, 3, 4];
 
 /// A new task with one of these has a namespace of its own.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
@@ -239,12 +239,12 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 
 /// Refuses the calling thread, and those that it starts, what is not listed for its duty. Needs `PR_SET_NO_NEW_PRIVS`.
-pub(super) fn filter(duty: Duty, extras: &[Extra]) -> Result<(), Error> {
-    if duty == Duty::Control {
+pub(super) fn filter(role: ThreadRole, extras: &[Extra]) -> Result<(), Error> {
+    if role == ThreadRole::Control {
         hide_clone3()?;
     }
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let listed = build(rules(duty, extras).map_err(failed)?, refused, SeccompAction::Allow)?;
+    let listed = build(rules(role, extras).map_err(failed)?, refused, SeccompAction::Allow)?;
     install(&listed, libc::SECCOMP_FILTER_FLAG_LOG)
 }
 
@@ -255,17 +255,17 @@ fn hide_clone3() -> Result<(), Error> {
     install(&build(clone3, SeccompAction::Allow, absent)?, 0)
 }
 
-fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
-    let mut listed = [PACKETS, OLDER].concat();
-    let mut prctls = OF_ITSELF.to_vec();
-    if duty == Duty::Control {
-        listed.extend([CONTROL, OLDER_OF_FILES].concat());
-        prctls.extend(OF_PRIVILEGES);
+fn rules(role: ThreadRole, extras: &[Extra]) -> Built<Rules> {
+    let mut listed = [PACKETS, LEGACY].concat();
+    let mut prctls = PRCTLS.to_vec();
+    if role == ThreadRole::Control {
+        listed.extend([CONTROL, LEGACY_FILES].concat());
+        prctls.extend(PRIVILEGE_PRCTLS);
     }
     let mut rules: Rules = listed.into_iter().map(|call| (call, Vec::new())).collect();
-    rules.insert(libc::SYS_socket, sockets(duty)?);
+    rules.insert(libc::SYS_socket, sockets(role)?);
     rules.insert(libc::SYS_prctl, one_of(0, &prctls)?);
-    let others = NEVER.map(|request| condition(1, Compare::Ne, request));
+    let others = FORBIDDEN_IOCTLS.map(|request| condition(1, Compare::Ne, request));
     rules.insert(libc::SYS_ioctl, vec![rule(others)?]);
     rules.insert(libc::SYS_fcntl, descriptors()?);
     // Nothing that is written is carried out.
@@ -278,9 +278,9 @@ fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
     for call in [libc::SYS_kill, libc::SYS_tgkill] {
         rules.insert(call, one_of(0, &[own])?);
     }
-    if duty == Duty::Control {
+    if role == ThreadRole::Control {
         let extra = Compare::MaskedEq(bits(!PERMISSIONS));
-        for (call, mode) in [WITH_MODE, OLDER_WITH_MODE].concat() {
+        for (call, mode) in [WITH_MODE, LEGACY_WITH_MODE].concat() {
             rules.insert(call, vec![rule([condition(mode, extra.clone(), 0)])?]);
         }
         // Its own limits.
@@ -293,7 +293,7 @@ fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
         rules.insert(libc::SYS_clone3, Vec::new());
     }
     if extras.contains(&Extra::KernelTables) {
-        rules.insert(libc::SYS_bpf, one_of(0, &ON_TABLES)?);
+        rules.insert(libc::SYS_bpf, one_of(0, &BPF_MAP_COMMANDS)?);
     }
     Ok(rules)
 }
@@ -301,18 +301,18 @@ fn rules(duty: Duty, extras: &[Extra]) -> Built<Rules> {
 fn descriptors() -> Built<Vec<SeccompRule>> {
     let quiet = Compare::MaskedEq(bits(libc::O_ASYNC));
     let flags = rule([condition(1, Compare::Eq, libc::F_SETFL), condition(2, quiet, 0)])?;
-    Ok([one_of(1, ON_DESCRIPTORS)?, vec![flags]].concat())
+    Ok([one_of(1, FCNTLS)?, vec![flags]].concat())
 }
 
-fn sockets(duty: Duty) -> Built<Vec<SeccompRule>> {
+fn sockets(role: ThreadRole) -> Built<Vec<SeccompRule>> {
     let kind = Compare::MaskedEq(bits(KIND));
     let of_ip = IP.into_iter().flat_map(|family| KINDS.map(|of| (family, of)));
     let of_ip = of_ip.map(|(family, of)| {
         rule([condition(0, Compare::Eq, family), condition(1, kind.clone(), of)])
     });
-    let protocols = match duty {
-        Duty::Packets => OF_NETLINK.as_slice(),
-        Duty::Control => OF_NETLINK_CONTROL.as_slice(),
+    let protocols = match role {
+        ThreadRole::Packets => NETLINK.as_slice(),
+        ThreadRole::Control => NETLINK_CONTROL.as_slice(),
     };
     let of_netlink = protocols.iter().map(|protocol| {
         rule([condition(0, Compare::Eq, libc::AF_NETLINK), condition(2, Compare::Eq, *protocol)])

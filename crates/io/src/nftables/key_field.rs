@@ -1,31 +1,35 @@
 //! A question to a packet: what stands in one of its fields, under a mask. Packets are sorted by their answers: a set holds some of them.
 
 use super::condition::Condition;
-use super::field::{Field, Word};
-use super::replica::Sample;
+use super::field::{Field, RegisterValue};
+use super::simulated_table::Sample;
 use crate::message::Attributes;
 
 /// A field of a packet, under a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Question {
     field: Field,
-    mask: Option<Word>,
+    mask: Option<RegisterValue>,
     length: u8,
 }
 
 /// What stands there: a part of a set's keys, in whole registers of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Reply(Word);
+pub struct Reply(RegisterValue);
 
 impl Question {
-    pub(super) fn new(field: Field, mask: Option<Word>, value: Word) -> (Self, Reply) {
+    pub(super) fn new(
+        field: Field,
+        mask: Option<RegisterValue>,
+        value: RegisterValue,
+    ) -> (Self, Reply) {
         (Self { field, mask, length: value.length() }, Reply(value))
     }
 
     /// The condition that a packet gives this answer, which has as many bytes as all of its answers.
     #[must_use]
     pub fn answered(&self, reply: &[u8]) -> Condition {
-        let value = Word::of(&reply[..usize::from(self.length).min(reply.len())]);
+        let value = RegisterValue::of(&reply[..usize::from(self.length).min(reply.len())]);
         Condition::answered(self.field, self.mask, value)
     }
 

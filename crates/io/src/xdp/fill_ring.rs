@@ -5,13 +5,13 @@ use super::ring::Producer;
 /// Frames go to the kernel by a ring that has a place for each of them, and come back filled by another. The kernel lets us see what it has filled
 /// before it lets us see the place that the frame has left (`net/xdp/xsk.c: xsk_flush`), so that one that comes back at once may find none.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct FillRing {
     ring: Producer<u64>,
     /// What has found no place yet.
     waiting: Vec<u64>,
 }
 
-impl Filling {
+impl FillRing {
     pub(super) fn new(ring: Producer<u64>) -> Self {
         Self { ring, waiting: Vec::new() }
     }
@@ -61,17 +61,17 @@ mod tests {
     #[test]
     fn a_frame_that_finds_no_place_has_one_later() {
         let (ring, mut kernel) = ends();
-        let mut filling = Filling::new(ring);
-        (0..SIZE.into()).for_each(|frame| filling.give(frame));
-        filling.publish();
+        let mut fill_ring = FillRing::new(ring);
+        (0..SIZE.into()).for_each(|frame| fill_ring.give(frame));
+        fill_ring.publish();
         // The kernel fills three, and says only later that their places are free.
         let filled: Vec<_> = std::iter::from_fn(|| kernel.next()).take(3).collect();
-        filled.iter().for_each(|frame| filling.give(*frame));
-        filling.publish();
-        assert_eq!(filling.waiting.len(), 3);
+        filled.iter().for_each(|frame| fill_ring.give(*frame));
+        fill_ring.publish();
+        assert_eq!(fill_ring.waiting.len(), 3);
         kernel.release();
-        filling.publish();
-        assert!(filling.waiting.is_empty());
+        fill_ring.publish();
+        assert!(fill_ring.waiting.is_empty());
         let mut all: Vec<_> = std::iter::from_fn(|| kernel.next()).collect();
         all.sort_unstable();
         assert_eq!(all, (0..SIZE.into()).collect::<Vec<_>>());

@@ -19,11 +19,11 @@ const WRITTEN: [&str; 3] = ["/proc/sys/net", "/dev/net/tun", "/dev/null"];
 
 /// The places that are left, held open: `/proc` makes a directory that nobody holds anew, and the kernel knows places by inode.
 #[derive(Debug, Default)]
-pub(super) struct Held(Vec<PathFd>);
+pub(super) struct PathHandles(Vec<PathFd>);
 
 /// Leaves the calling thread these places, or none.
-pub(super) fn fence(places: Option<&Places>) -> (Held, Result<(), Error>) {
-    let mut held = Held::default();
+pub(super) fn restrict_paths(places: Option<&Places>) -> (PathHandles, Result<(), Error>) {
+    let mut held = PathHandles::default();
     let fenced = restrict(places, &mut held.0);
     let fenced = fenced.map_err(|error| error.to_string()).and_then(|status| match status {
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
