@@ -1,6 +1,6 @@
-//! Control messages (`cmsg(3)`) in a buffer of their own, written and read as bytes: no pointer arithmetic.
+//! Control messages (`cmsg(3)`) in a byte buffer, without pointer arithmetic.
 
-/// Bytes of control messages that one datagram can carry here; the largest set in use needs 112.
+/// Bytes for the control messages of one datagram; the largest set in use needs 112.
 pub(crate) const ROOM: usize = 192;
 
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -15,20 +15,20 @@ pub(crate) struct ControlMessages {
 }
 
 impl ControlMessages {
-    /// None.
+    /// No messages.
     pub(crate) const EMPTY: Self = Self { bytes: [0; ROOM], used: 0 };
 
-    /// Forgets all messages.
+    /// Removes all messages.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// Bytes that count, padding of the last message included.
+    /// Length in bytes, with the padding of the last message.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
 
-    /// Says how many bytes the kernel wrote.
+    /// Sets the length that the kernel wrote.
     pub(crate) fn written(&mut self, len: usize) {
         self.used = len.min(ROOM);
     }
@@ -66,7 +66,8 @@ impl ControlMessages {
     }
 }
 
-/// The first four bytes of a message's data as an `int`; a single byte (as `IP_TOS` has) counts too.
+/// The first four bytes of a message's data as an `int`; a single byte (as of `IP_TOS`) also
+/// counts.
 pub(crate) fn integer(data: &[u8]) -> Option<i32> {
     match *data {
         [byte] => Some(i32::from(byte)),

@@ -1,8 +1,8 @@
-//! ESP spread over the raw sockets of several workers.
+//! Shares ESP among the raw sockets of several workers by SPI.
 //!
-//! The kernel gives each raw socket a copy of every packet. A filter in each lets only its share in, by the SPI: all packets of a state
-//! come to one worker, in their order, whose caches hold that state; the states are spread. Nothing but `CAP_NET_RAW` is needed, as
-//! for the sockets themselves.
+//! The kernel gives each raw socket a copy of every packet, and a filter in each accepts only its
+//! share: all packets of an SA reach one worker in order, whose caches hold that SA. It needs only
+//! `CAP_NET_RAW`, as the sockets themselves.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use uxfrm_packet::Version;
 
 use crate::socket;
 
-/// Which of several sockets this is.
+/// One socket's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     nth: u32,
@@ -22,20 +22,20 @@ impl Share {
     /// All packets.
     pub const ALL: Self = Self { nth: 0, of: 1 };
 
-    /// The `nth` of as many sockets as `of` says, counted from 0; `None` where there is no such one.
+    /// Share `nth` of `of`, from 0; `None` if out of range.
     #[must_use]
     pub fn new(nth: u32, of: u32) -> Option<Self> {
         (nth < of).then_some(Self { nth, of })
     }
 
-    /// Which of them this is, counted from 0.
+    /// Index of the share, from 0.
     #[must_use]
     pub const fn nth(self) -> u32 {
         self.nth
     }
 }
 
-/// Lets only a share of ESP into a raw socket's queue. What is too short for an SPI comes to the first one.
+/// Limits a raw socket to its share of ESP. Packets too short for an SPI go to the first share.
 pub(crate) fn restrict(socket: BorrowedFd<'_>, version: Version, share: Share) -> io::Result<()> {
     if share == Share::ALL {
         return Ok(());
@@ -44,7 +44,7 @@ pub(crate) fn restrict(socket: BorrowedFd<'_>, version: Version, share: Share) -
 }
 
 impl Share {
-    /// Whether it is the first of them: what one socket is enough for is its.
+    /// Whether it is the first share, which also receives what needs only one socket.
     pub(crate) const fn is_first(self) -> bool {
         self.nth == 0
     }
@@ -62,10 +62,10 @@ const IF_AT_LEAST: u16 = 0x35;
 const IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-/// Many SPIs are counted up, so their bits are mixed first: by the golden ratio of 32 bits.
+/// Sequential SPIs are mixed first, by the 32-bit golden ratio.
 const MIXER: u32 = 0x9e37_79b1;
 
-/// A filter that lets nothing in.
+/// A filter that accepts nothing.
 pub(crate) const fn nothing() -> libc::sock_filter {
     libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: 0 }
 }

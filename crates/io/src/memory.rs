@@ -1,7 +1,8 @@
-//! Two ports that are connected in memory: the wire of tests and benchmarks.
+//! Two ports connected in memory: the wire of tests and benchmarks.
 //!
-//! Buffers change sides without being copied. The receiver pays for each with an empty one of its own pool, which
-//! goes back to the sender's, so a stream in one direction empties no pool and allocates nothing once it is warm.
+//! Buffers change sides without a copy. The receiver pays for each with an empty one of its own
+//! pool, which returns to the sender's, so a one-way stream drains no pool and allocates nothing
+//! once warm.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +21,7 @@ pub struct Memory {
     accepts: Accepts,
 }
 
-/// One direction: buffers under way and the empty ones on their way back.
+/// One direction: buffers in flight, and empty ones on their way back.
 #[derive(Debug)]
 struct Pipe {
     full: VecDeque<PacketBuf>,
@@ -29,9 +30,9 @@ struct Pipe {
 }
 
 impl Memory {
-    /// Two connected ports; each direction holds up to `room` buffers, what comes on top is refused as busy.
+    /// Two connected ports; each direction holds up to `room` buffers and refuses more as busy.
     ///
-    /// Both accept every kind of buffer and hand it to the other end as it is.
+    /// Both accept every kind of buffer and pass it on unchanged.
     #[must_use]
     pub fn pair(room: usize) -> (Self, Self) {
         let there = Arc::new(Mutex::new(Pipe::new(room)));
@@ -45,7 +46,7 @@ impl Memory {
         (a, b)
     }
 
-    /// The same port, but it sends only what `accepts` names, as a device with fewer offloads does.
+    /// Limits the port to the kinds that `accepts` names, as a device with fewer offloads.
     #[must_use]
     pub fn accepting(mut self, accepts: Accepts) -> Self {
         self.accepts = accepts;
@@ -107,7 +108,7 @@ impl Pipe {
     }
 }
 
-/// A lane is whole at every point where a holder could panic, so a poisoned lock is as good as a sound one.
+/// A panic leaves the pipe consistent, so poisoning is ignored.
 fn lock(pipe: &Mutex<Pipe>) -> MutexGuard<'_, Pipe> {
     pipe.lock().unwrap_or_else(PoisonError::into_inner)
 }

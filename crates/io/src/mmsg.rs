@@ -1,13 +1,14 @@
 //! Many datagrams per system call: `recvmmsg` and `sendmmsg` over packet buffers.
 //!
-//! Why not `quinn-udp`, which the issue names: its control messages carry the two ECN bits only, and ESP's outer
-//! header needs the whole TOS or traffic-class byte (RFC 4301 §5.1.2); and it sends one train per call, while a batch
-//! here holds several.
+//! `quinn-udp` does not do: its control messages carry only the two ECN bits, and ESP's outer
+//! header needs the whole TOS or traffic-class byte (RFC 4301 §5.1.2); and it sends one GSO burst
+//! per call, while a batch here holds several.
 //!
-//! Large and small datagrams come through the same call, and nobody knows beforehand which: every message is received
-//! into *two* buffers, the first 2,048 bytes into one of the packet class and what goes beyond into a super-buffer. A
-//! small datagram leaves in the packet buffer, and its super-buffer, not even touched, stays for the next call; a
-//! large one leaves in the super-buffer at the price of copying its first 2,048 bytes there.
+//! Large and small datagrams come by the same call, unpredictably: every message is received into
+//! *two* buffers, the first 2,048 bytes into one of the packet class and the rest into a
+//! super-buffer. A small datagram leaves in the packet buffer, and its untouched super-buffer stays
+//! for the next call; a large one leaves in the super-buffer at the price of copying its first
+//! 2,048 bytes there.
 //!
 //! The kernel's structures are built on the stack per call and point into buffers that outlive it.
 
@@ -28,19 +29,20 @@ use crate::socket::SocketName;
 /// Messages in one system call, in either direction.
 pub(crate) const MESSAGES: usize = 32;
 
-/// Buffers in one message: as many as a train has packets at the most.
+/// Most buffers per message, as many as packets in a GSO burst.
 pub(crate) const MAX_IOVECS: usize = 64;
 
 /// Buffers in all messages of one system call.
 const VECTORS: usize = 256;
 
-/// Bytes of a datagram that go into a buffer of the packet class before the rest goes into a super-buffer.
+/// Bytes of a datagram that go into a packet-class buffer, before the rest goes into a
+/// super-buffer.
 pub(crate) const SMALL: usize = 2048;
 
 /// Bytes that a super-buffer takes from its first byte on.
 pub(crate) const LARGE: usize = 65_536;
 
-/// A buffer for what comes next, whatever its size.
+/// Buffers for the next datagram of any size.
 #[derive(Debug, Default)]
 pub(crate) struct SplitBuffer {
     small: Option<PacketBuf>,
@@ -55,7 +57,8 @@ impl SplitBuffer {
         [vector(&mut small.spare()[..SMALL]), vector(&mut large.spare()[SMALL..LARGE])]
     }
 
-    /// The `len` bytes read into the [`vectors`](Self::vectors), in the buffer of the fitting class.
+    /// The `len` bytes read into the [`vectors`](Self::vectors), in the buffer of the fitting
+    /// class.
     pub(crate) fn take(&mut self, len: usize, pool: &mut Pool) -> PacketBuf {
         if len <= SMALL {
             let mut packet = self.small.take().unwrap_or_else(|| pool.take(SizeClass::Packet));
@@ -81,12 +84,12 @@ pub(crate) struct MmsgReceiver {
     batch_size: RecvBatchSize,
 }
 
-/// What one call brought.
+/// Outcome of one receive call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecvCount {
-    /// So many datagrams.
+    /// Number of datagrams.
     pub(crate) count: usize,
-    /// It was as many as were asked for: there may be more.
+    /// All requested slots were filled: there may be more.
     pub(crate) is_full: bool,
 }
 
@@ -101,7 +104,7 @@ impl MmsgReceiver {
         }
     }
 
-    /// Receives some datagrams, up to `most`; none when none waits. Take each with [`datagram`](Self::datagram).
+    /// Receives up to `most` datagrams; fetch each with [`datagram`](Self::datagram).
     pub(crate) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -133,8 +136,9 @@ impl MmsgReceiver {
             header.msg_hdr.msg_control = self.controls[index].as_ptr();
             header.msg_hdr.msg_controllen = crate::cmsg::ROOM;
         }
-        // SAFETY: the first `asked` headers are filled in and point into `vectors`, `names`, `controls` and the slots'
-        // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
+        // SAFETY: the first `asked` headers are filled in and point into `vectors`, `names`,
+        // `controls` and the slots' buffers with their lengths; none of them moves during the call,
+        // and all are borrowed by us alone.
         let count = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -156,7 +160,8 @@ impl MmsgReceiver {
         Ok(count)
     }
 
-    /// The datagram in a slot that the last [`receive`](Self::receive) filled, who sent it, and what came with it.
+    /// The datagram in a slot that the last [`receive`](Self::receive) filled, its sender, and its
+    /// control messages.
     pub(crate) fn datagram(
         &mut self,
         index: usize,
@@ -169,8 +174,8 @@ impl MmsgReceiver {
         )
     }
 
-    /// How long the first datagram of the last [`receive`](Self::receive) that gave any had waited; no time where the kernel was not
-    /// [asked](crate::socket::note_arrival).
+    /// Waiting time of the first datagram of the last successful [`receive`](Self::receive); zero
+    /// unless the kernel was [asked](crate::socket::note_arrival) for timestamps.
     pub(crate) fn waited(&self) -> Duration {
         let arrival = self.controls[0].messages().find_map(|(level, kind, data)| {
             (level == libc::SOL_SOCKET && kind == libc::SO_TIMESTAMPNS)
@@ -181,24 +186,24 @@ impl MmsgReceiver {
         })
     }
 
-    /// How long the datagram in a slot is.
+    /// Length of the datagram in a slot.
     pub(crate) fn length(&self, index: usize) -> usize {
         self.lengths[index]
     }
 }
 
-/// One message to send: a piece of a buffer of the batch, or several whole ones that follow each other.
+/// One message to send: a piece of a buffer, or several whole consecutive buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutMessage {
-    /// Which buffer, or which is the first.
+    /// Index of the first buffer.
     pub(crate) packet: usize,
-    /// How many buffers; only a single one may be a piece.
+    /// Number of buffers; only a single one may be a piece.
     pub(crate) buffers: usize,
-    /// Where the piece begins.
+    /// Offset of the piece.
     pub(crate) start: usize,
-    /// Its bytes, those of all buffers together.
+    /// Bytes in total.
     pub(crate) len: usize,
-    /// How many packets it becomes on the wire.
+    /// Number of packets on the wire.
     pub(crate) packets: u64,
 }
 
@@ -206,7 +211,7 @@ pub(crate) struct OutMessage {
 #[derive(Debug)]
 pub(crate) struct MmsgSender {
     parts: Vec<OutMessage>,
-    /// Buffers of all parts.
+    /// Buffers of all messages.
     buffers: usize,
     names: Box<[SocketName]>,
     controls: Box<[ControlMessages]>,
@@ -224,7 +229,7 @@ impl MmsgSender {
         }
     }
 
-    /// A new batch begins: it may wait for the kernel once.
+    /// Starts a batch, which may wait for the kernel once.
     pub(crate) fn begin(&mut self) {
         self.backoff = SendBackoff::new();
     }
@@ -249,8 +254,9 @@ impl MmsgSender {
         self.parts.last()
     }
 
-    /// Adds the buffer that follows, of `len` bytes, to the message added last, which must have fewer than [`MAX_IOVECS`]; the sender must
-    /// not be full. How many buffers the message has now, and its control messages.
+    /// Adds the next buffer, of `len` bytes, to the last message, which must have fewer than
+    /// [`MAX_IOVECS`]; the sender must not be full. Returns the message's number of buffers, and
+    /// its control messages.
     pub(crate) fn extend(&mut self, len: usize) -> Option<(usize, &mut ControlMessages)> {
         let at = self.parts.len().checked_sub(1)?;
         let last = &mut self.parts[at];
@@ -261,10 +267,10 @@ impl MmsgSender {
         Some((last.buffers, &mut self.controls[at]))
     }
 
-    /// Sends all messages in order and tells the fate of each.
+    /// Sends all messages in order and reports the fate of each.
     ///
-    /// When the kernel has no room it [waits](SendBackoff) once per batch; what does not fit then is refused: under
-    /// overload it is better to drop than to queue.
+    /// When the kernel has no room it [waits](SendBackoff) once per batch; what does not fit then
+    /// is refused: under overload it is better to drop than to queue.
     pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -328,8 +334,9 @@ impl MmsgSender {
                 header.msg_hdr.msg_control = self.controls[at + index].as_ptr();
             }
         }
-        // SAFETY: the first `count` headers are filled in and point into `vectors`, of which the first `used` are filled in, `names`,
-        // `controls` and `packets` with their lengths; the kernel only reads them, and none moves during the call.
+        // SAFETY: the first `count` headers are filled in and point into `vectors`, of which the
+        // first `used` are filled in, `names`, `controls` and `packets` with their lengths; the
+        // kernel only reads them, and none moves during the call.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),
@@ -364,10 +371,10 @@ pub(crate) fn vector(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }
 
-/// Nothing received for a passing reason is an empty answer; the rest is an error.
+/// Turns a transient receive error into an empty answer.
 ///
-/// An ICMP error to an earlier datagram (`ECONNREFUSED` and its like) is reported by the next call on the socket: it
-/// says nothing about what waits.
+/// An ICMP error to an earlier datagram (`ECONNREFUSED` and its like) is reported by the next call
+/// on the socket: it does not concern waiting datagrams.
 pub(crate) fn nothing_waits(error: io::Error) -> io::Result<usize> {
     match error.raw_os_error() {
         Some(

@@ -1,11 +1,14 @@
-//! How long a device's queues gather frames before the kernel looks at them.
+//! NAPI interrupt deferral: how long a device's queues collect frames before the kernel polls them.
 //!
-//! A device that tells of each frame has the kernel begin anew for each: an interrupt, or on a virtual link a turn of the sender's own. One that
-//! gathers is looked at when a time is over, and all that came is handled at once. What comes after a while of nothing is told at once as ever:
-//! a queue gathers only after one that had frames.
+//! Without deferral each frame raises an interrupt, or on a virtual link runs NAPI on the sender's
+//! CPU. A deferring queue is polled by a timer, and all collected frames are handled at once. The
+//! first frame after a pause is still handled at once: a queue defers only after a poll that found
+//! frames.
 //!
-//! The settings are those of `napi_defer_hard_irqs` and `gro_flush_timeout` (`Documentation/networking/napi.rst`), through generic netlink's `netdev`
-//! (`Documentation/netlink/specs/netdev.yaml`, Linux 6.13). A queue that is made anew, as a virtual link's is when it comes up, begins without.
+//! The settings are `napi_defer_hard_irqs` and `gro_flush_timeout`
+//! (`Documentation/networking/napi.rst`), through generic netlink's `netdev`
+//! (`Documentation/netlink/specs/netdev.yaml`, Linux 6.13). A queue that is recreated, as a virtual
+//! link's when it comes up, starts without them.
 
 use std::io;
 use std::time::Duration;
@@ -18,16 +21,16 @@ use nix::sys::{
 
 use crate::message::{Attributes, GENERIC, Payload, answers, append, attribute, flag};
 
-/// The kernel answers at once; who waits longer waits in vain.
+/// The kernel answers at once; a later answer never comes.
 const REPLY_TIMEOUT: i64 = 10;
 
-/// Of `linux/genetlink.h`: the family of families, its question for one, and the attributes of that.
+/// `linux/genetlink.h`: the controller family, its request for a family, and its attributes.
 const CONTROL: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 
-/// Of `linux/netdev.h`: `NETDEV_CMD_NAPI_GET`, `NETDEV_CMD_NAPI_SET`, and `NETDEV_A_NAPI_*`.
+/// `linux/netdev.h`: `NETDEV_CMD_NAPI_GET`, `NETDEV_CMD_NAPI_SET`, and `NETDEV_A_NAPI_*`.
 const NAPI_GET: u8 = 11;
 const NAPI_SET: u8 = 14;
 const LINK: u16 = 1;
@@ -35,34 +38,36 @@ const ID: u16 = 2;
 const DEFER_HARD_IRQS: u16 = 5;
 const GRO_FLUSH_TIMEOUT: u16 = 6;
 
-/// A device whose queues gather; dropped, they are as they were.
+/// A device with deferring queues; their settings are restored on drop.
 #[derive(Debug)]
 pub struct Gathering {
     kernel: Kernel,
     link: u32,
     wanted: NapiSettings,
-    /// Queues that have been changed, and what they had before.
+    /// Changed queues and their previous settings.
     before: Vec<(QueueId, NapiSettings)>,
 }
 
-/// The kernel's number of a queue's NAPI.
+/// NAPI id of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QueueId(u32);
 
-/// When a queue is looked at.
+/// NAPI settings of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NapiSettings {
-    /// After how many looks that found nothing the device tells of each frame again.
+    /// Empty polls until interrupts are enabled again.
     idle_looks: u32,
-    /// Between looks.
+    /// Interval between polls.
     nanoseconds: u64,
 }
 
 impl Gathering {
-    /// Has all queues of a device of the calling thread's namespace gather for `span`; those that gather already stay as they are.
+    /// Makes all queues of a device in the calling thread's namespace defer for `span`; those that
+    /// defer already stay as they are.
     ///
     /// # Errors
-    /// `ENOENT` or `EOPNOTSUPP` of a kernel that can't; `EPERM` without `CAP_NET_ADMIN` in the first user namespace.
+    /// `ENOENT` or `EOPNOTSUPP` if the kernel can't; `EPERM` without `CAP_NET_ADMIN` in the initial
+    /// user namespace.
     pub fn start(link: u32, span: Duration) -> io::Result<Self> {
         let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         let wanted = NapiSettings { idle_looks: 1, nanoseconds };
@@ -71,15 +76,15 @@ impl Gathering {
         Ok(gathering)
     }
 
-    /// Has them do as they did, until they are [told](Self::renew) again.
+    /// Restores the previous settings until the next [`renew`](Self::renew).
     pub fn rest(&mut self) {
         for (id, settings) in self.before.drain(..) {
-            // A queue that is gone needs no pace.
+            // A queue that is gone needs no settings.
             let _gone = self.kernel.set(id, settings);
         }
     }
 
-    /// The same as at the start, for queues that are new or rest.
+    /// Applies the settings to queues that are new or were restored.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -102,7 +107,7 @@ impl Drop for Gathering {
     }
 }
 
-/// For how long each queue of a device gathers; no time where it does not.
+/// Deferral of each queue of a device; zero for none.
 ///
 /// # Errors
 /// As [`Gathering::start`].
@@ -111,7 +116,7 @@ pub fn spans(link: u32) -> io::Result<Vec<Duration>> {
     Ok(queues.into_iter().map(|(_, settings)| Duration::from_nanos(settings.nanoseconds)).collect())
 }
 
-/// Who is asked.
+/// The netlink socket and family.
 #[derive(Debug)]
 struct Kernel {
     socket: Socket,
@@ -178,7 +183,7 @@ impl Kernel {
     }
 }
 
-/// A queue as the kernel describes it: what is 0 may be left out, and the time is a number of four or of eight bytes.
+/// Parses a queue's attributes: zero values may be left out, and the time has four or eight bytes.
 fn read(queue: &[u8]) -> Option<(QueueId, NapiSettings)> {
     let id = u32::from_ne_bytes(attribute(queue, ID)?.try_into().ok()?);
     let number = |kind| {

@@ -1,11 +1,11 @@
-//! How much of the processors a thread asks for beside others.
+//! CPU priority of threads.
 
 use std::io;
 
-/// The least that a thread can ask for (`nice(2)`).
+/// Highest nice value (`nice(2)`).
 const LAST: i32 = 19;
 
-/// Lets the calling thread run where others leave time; it cannot be taken back without privileges.
+/// Gives the calling thread the lowest priority; only privileges can undo that.
 ///
 /// # Errors
 /// The kernel's.

@@ -1,13 +1,15 @@
-//! Whole IP packets through raw sockets: ESP as protocol 50, and whatever else must leave beside it.
+//! Whole IP packets through raw sockets: ESP as protocol 50, and all else that leaves beside it.
 //!
-//! Sending goes through an `IPPROTO_RAW` socket, so any protocol will do (ICMP errors, bypassed packets); the IP
-//! header is the buffer's own. The kernel only fills in IPv4's total length, checksum and, where they are 0, source
-//! and identification (`net/ipv4/raw.c: raw_send_hdrinc`). It fragments nothing: oversized packets are refused.
+//! Sending uses an `IPPROTO_RAW` socket, so any protocol will do (ICMP errors, bypassed packets);
+//! the IP header is the buffer's own. The kernel only fills in IPv4's total length, checksum and,
+//! where they are 0, source and identification (`net/ipv4/raw.c: raw_send_hdrinc`). It fragments
+//! nothing: oversized packets are refused.
 //!
-//! Receiving takes one protocol only (ESP's, or that of [`RawOptions::protocol`]), after the kernel has put fragments together. IPv4 comes with its header, whose checksum
-//! is renewed where there are options. IPv6
-//! comes without (RFC 3542 §3): it is written anew from the addresses, traffic class and hop limit that come beside
-//! the payload; flow label and extension headers are lost, and ESP does not need them.
+//! Receiving takes one protocol only (ESP, or [`RawOptions::protocol`]), after the kernel has
+//! reassembled. IPv4 comes with its header, whose checksum is recomputed where there are options.
+//! IPv6 comes without (RFC 3542 §3): the header is rebuilt from the addresses, traffic class and
+//! hop limit beside the payload; flow label and extension headers are lost, and ESP does not need
+//! them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -22,22 +24,22 @@ use crate::mmsg::{MESSAGES, MmsgReceiver, MmsgSender, OutMessage, RecvCount};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::socket::{self, RxOverflow, SocketName};
 
-/// What a raw port is opened with.
+/// Options of a raw port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawOptions {
-    /// One port carries one of them.
+    /// IP version of the port.
     pub version: Version,
-    /// The protocol that is received; ESP by default.
+    /// The received protocol; ESP by default.
     pub protocol: Protocol,
-    /// Take only what comes to this address; `None` for all of the host's.
+    /// Receive only packets to this address; `None` for all of the host's.
     pub local: Option<IpAddr>,
-    /// Which share of ESP is received, where several ports share it; all other protocols come whole.
+    /// Share of ESP, if several ports share it; other protocols come whole.
     pub share: Share,
     /// Mark of everything sent (`SO_MARK`); 0 for none.
     pub mark: u32,
     /// Bytes of kernel buffer to ask for in each direction.
     pub buffer: usize,
-    /// The kernel notes when each packet came, for [`Port::waited`].
+    /// The kernel timestamps each packet, for [`Port::waited`].
     pub timed: bool,
 }
 
@@ -62,12 +64,13 @@ pub struct Raw {
     sender: MmsgSender,
     overflow: RxOverflow,
     waited: Duration,
-    /// By which the kernel learns, see [`pmtu_listener`]; nothing else is done with it.
+    /// Makes the kernel learn path MTUs, see [`pmtu_listener`]; not used otherwise.
     _pmtu_listener: Option<OwnedFd>,
 }
 
-/// A socket by which the kernel learns what paths take that ESP goes over IPv6. There it heeds "packet too big" about what raw sockets sent only for one
-/// that asks for errors (`net/ipv6/raw.c: rawv6_err`), in IPv4 for any. As errors that nobody takes fill a socket's buffer, this one receives nothing else.
+/// A socket that makes the kernel learn the MTUs of IPv6 paths of ESP. For raw sockets IPv6 heeds
+/// "packet too big" only if they request errors (`net/ipv6/raw.c: rawv6_err`), IPv4 always. Unread
+/// errors fill a socket's buffer, so this one receives nothing else.
 fn pmtu_listener(mark: u32) -> io::Result<OwnedFd> {
     let pmtu_listener = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ESP)?;
     let fd = pmtu_listener.as_fd();
@@ -79,7 +82,8 @@ fn pmtu_listener(mark: u32) -> io::Result<OwnedFd> {
 }
 
 impl Raw {
-    /// Opens the sockets. Needs `CAP_NET_RAW` in the user namespace that owns the network namespace.
+    /// Opens the sockets. Needs `CAP_NET_RAW` in the user namespace that owns the network
+    /// namespace.
     ///
     /// # Errors
     /// The kernel's: not permitted, no such address.
@@ -89,7 +93,7 @@ impl Raw {
         Self::receiving(incoming, options)
     }
 
-    /// The same with a socket that another process has received by until now.
+    /// Continues with a predecessor's receiving socket.
     ///
     /// # Errors
     /// The kernel's.
@@ -119,7 +123,7 @@ impl Raw {
             && options.share.is_first();
         let pmtu_listener = learns.then(|| pmtu_listener(options.mark)).transpose()?;
         let mut overflow = RxOverflow::default();
-        // What was lost before is another's to tell.
+        // Earlier losses are the predecessor's to report.
         let _before = overflow.since(incoming.as_fd());
         Ok(Self {
             _pmtu_listener: pmtu_listener,
@@ -226,7 +230,7 @@ impl Port for Raw {
         done
     }
 
-    /// Trains always: each of their packets is a message of the same system call.
+    /// Bursts always: each of their packets is a message of the same system call.
     fn accepts(&self) -> Accepts {
         Accepts { trains: true, ..Accepts::PLAIN }
     }
@@ -251,7 +255,7 @@ const fn family_of(version: Version) -> i32 {
     }
 }
 
-/// The destination in a packet's IP header, if it is of this version.
+/// Destination address of a packet of this version.
 fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
     match (version, bytes.first()? >> 4) {
         (Version::V4, 4) => {
@@ -264,8 +268,9 @@ fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The kernel has checked an IPv4 header, and then writes into options that ask for it (`net/ipv4/ip_options.c: __ip_options_compile`: record route,
-/// timestamp), but no new checksum; `None` for what is no header.
+/// Recomputes the checksum: the kernel verifies an IPv4 header, then writes into its options
+/// (`net/ipv4/ip_options.c: __ip_options_compile`: record route, timestamp) without a new checksum.
+/// `None` if there is no header.
 fn renew_checksum(bytes: &mut [u8]) -> Option<()> {
     if *bytes.first()? == ipv4::WITHOUT_OPTIONS {
         return Some(());
@@ -273,7 +278,7 @@ fn renew_checksum(bytes: &mut [u8]) -> Option<()> {
     ipv4::fill_checksum(bytes).ok()
 }
 
-/// Writes the IPv6 header that the kernel took off in front of the payload; `None` when it did not say enough.
+/// Rebuilds the IPv6 header before the payload; `None` if control messages are missing.
 fn restore_header(
     packet: &mut PacketBuf,
     protocol: Protocol,
@@ -306,7 +311,7 @@ fn restore_header(
     Some(())
 }
 
-/// An `int` control message that holds a byte.
+/// A byte in an `int` control message.
 fn byte(data: &[u8]) -> Option<u8> {
     integer(data).and_then(|value| u8::try_from(value).ok())
 }

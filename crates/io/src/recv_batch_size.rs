@@ -1,15 +1,16 @@
-//! For how many messages a call is prepared.
+//! Adaptive `recvmmsg` vector length.
 //!
-//! Each message that might come costs two buffers looked up and headers written, whether it comes or not: on a quiet link whose caches have gone
-//! cold, that is several cache lines for each of 32, and one packet that comes. So a port asks for few until more come.
+//! Each slot of the vector costs two buffers and headers, whether a message comes or not: on a
+//! quiet link with cold caches several cache lines for each of 32 slots, for one packet. So a port
+//! asks for few messages until more come.
 
-/// Asked for at the least: a few packets that belong together come in one call.
+/// Minimum: a few packets that belong together come in one call.
 const MIN: usize = 4;
 
-/// How many times as many are asked for where all that were asked for came.
+/// Growth factor after a call that filled the vector.
 const GROWTH: usize = 4;
 
-/// How many messages to ask for next.
+/// Vector length of the next call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvBatchSize(usize);
 
@@ -18,12 +19,13 @@ impl RecvBatchSize {
         Self(MIN)
     }
 
-    /// How many to ask for where there is room for `most`.
+    /// The length, limited to `most`.
     pub(crate) fn of(self, most: usize) -> usize {
         self.0.min(most)
     }
 
-    /// Of `asked` messages `came` came. It grows at once, and shrinks to no less than half with each call.
+    /// Records that `came` of `asked` messages came. The length grows at once, and at most halves
+    /// with each call.
     pub(crate) fn note(&mut self, asked: usize, came: usize, most: usize) {
         let next = if came == asked { asked * GROWTH } else { (self.0 / 2).max(2 * came) };
         self.0 = next.max(MIN).min(most.max(MIN));
@@ -34,7 +36,7 @@ impl RecvBatchSize {
 mod tests {
     use super::*;
 
-    /// What is asked for in calls of a port with room for 32, each with so many messages before it.
+    /// Lengths of calls on a port with room for 32, with so many messages waiting at each.
     fn asked(waiting: &[usize]) -> Vec<usize> {
         let mut batch_size = RecvBatchSize::new();
         let call = |waiting: &usize| {

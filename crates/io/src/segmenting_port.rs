@@ -1,8 +1,9 @@
-//! A port that takes every kind of buffer, whatever the one behind it takes.
+//! Software fallback for segmentation and checksums: accepts every kind of buffer in front of any
+//! port.
 //!
-//! What [`Port::accepts`] does not name is made to fit: super-packets are segmented, trains taken apart and checksums
-//! filled in, by copying. So a caller may coalesce without asking what the kernel at hand can do, and pays only where
-//! it cannot.
+//! Buffers that [`Port::accepts`] does not name are converted by copying: super-packets are
+//! segmented, GSO bursts split and checksums filled in. So a caller may coalesce without asking for
+//! the kernel's features, and pays only where they are missing.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,7 +14,7 @@ use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, SegmentPlan, Segments, Size
 
 use crate::port::{Accepts, Port, Transmitted};
 
-/// A port and what makes buffers fit it.
+/// A port behind the fallback.
 #[derive(Debug)]
 pub struct Fitted<P> {
     port: P,
@@ -21,19 +22,19 @@ pub struct Fitted<P> {
 }
 
 impl<P: Port> Fitted<P> {
-    /// Puts itself before `port`.
+    /// Wraps `port`.
     #[must_use]
     pub fn new(port: P) -> Self {
         Self { port, fitting: Batch::new() }
     }
 
-    /// The port behind it.
+    /// The wrapped port.
     #[must_use]
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// Makes one buffer fit and queues what comes of it.
+    /// Converts a buffer and queues the result.
     fn fit(&mut self, mut packet: PacketBuf, pool: &mut Pool, done: &mut Transmitted) {
         match packet.segments {
             Segments::One => match complete(&mut packet) {
@@ -72,7 +73,7 @@ impl<P: Port> Fitted<P> {
         }
     }
 
-    /// Queues a buffer that fits; a full queue is sent first.
+    /// Queues a converted buffer; a full queue is sent first.
     fn queue(&mut self, packet: PacketBuf, pool: &mut Pool, done: &mut Transmitted) {
         if self.fitting.room() == 0 {
             *done += self.port.transmit(&mut self.fitting, pool);
@@ -120,7 +121,7 @@ impl<P: Port> Port for Fitted<P> {
     }
 }
 
-/// A packet of `len` bytes that `write` fills, with the notes of the one it is a part of.
+/// A packet of `len` bytes that `write` fills, with the metadata of `whole`.
 fn piece(
     whole: &PacketBuf,
     len: usize,
@@ -145,7 +146,7 @@ mod tests {
     use uxfrm_packet::IpPacket;
     use uxfrm_packet::checksum::{Verification, verify};
 
-    /// 3000 bytes of TCP over IPv4, to be cut after every 1000.
+    /// 3000 bytes of TCP over IPv4, with an MSS of 1000.
     fn super_packet() -> PacketBuf {
         let mut bytes =
             vec![0x45, 0, 0x0b, 0xe0, 0, 1, 0x40, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2];

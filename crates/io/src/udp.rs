@@ -1,19 +1,24 @@
-//! ESP in UDP (RFC 3948): one socket of IPv4 or IPv6, where the kernel writes the outer IP and UDP headers.
+//! ESP in UDP (RFC 3948): one socket of IPv4 or IPv6, where the kernel writes the outer IP and UDP
+//! headers.
 //!
-//! Buffers hold UDP payload and a [`UdpPath`]. A train leaves with one `UDP_SEGMENT` message, and so do single datagrams of one size on
-//! one path that follow each other; several messages leave with one system call. What `UDP_GRO` joined arrives as a train. The whole TOS or traffic-class byte and the local address
-//! go both ways with every message.
+//! Buffers hold UDP payload and a [`UdpPath`]. A train leaves with one `UDP_SEGMENT` message, and
+//! so do single datagrams of one size on one path that follow each other; several messages leave
+//! with one system call. What `UDP_GRO` joined arrives as a train. The whole TOS or traffic-class
+//! byte and the local address go both ways with every message.
 //!
-//! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched where a batch
-//! changes from datagrams that may be fragmented to ones that may not. With it set (`IP_PMTUDISC_DO`) the kernel
-//! refuses what is larger than the path's MTU as it knows it, and [`Refused::path`](crate::Refused::path) tells.
+//! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched
+//! where a batch changes from datagrams that may be fragmented to ones that may not. With it set
+//! (`IP_PMTUDISC_DO`) the kernel refuses what is larger than the path's MTU as it knows it, and
+//! [`Refused::path`](crate::Refused::path) tells.
 //!
 //! Where IKE daemons share the port, [`ike`] tells what becomes of their messages.
 //!
-//! The mark is the socket's, never the packet's: it keeps uxfrm's own datagrams out of uxfrm's own routes.
+//! The mark is the socket's, never the packet's: it keeps uxfrm's own datagrams out of uxfrm's own
+//! routes.
 //!
-//! A socket that is bound to an address neither asks for the local address of what it receives nor tells that of what it sends: control
-//! messages cost. [`Site`] opens such sockets beside one for all addresses.
+//! A socket that is bound to an address neither asks for the local address of what it receives nor
+//! tells that of what it sends: control messages cost. [`Site`] opens such sockets beside one for
+//! all addresses.
 
 mod path;
 mod per_address;
@@ -43,10 +48,12 @@ const TRAIN_PACKETS: usize = 64;
 /// Bytes in one `UDP_SEGMENT` message: the largest UDP payload over IPv4.
 const TRAIN_BYTES: usize = 65_507;
 
-/// A datagram of this size fits every path (RFC 8200 §5, less headers): refused as a train it tells of the kernel.
+/// A datagram of this size fits every path (RFC 8200 §5, less headers): refused as a train it tells
+/// of the kernel.
 const FITS_ANYWHERE: u16 = 1200;
 
-/// Large messages asked for at once while trains arrive: half a MiB, so that a batch stays in the cache.
+/// Large messages asked for at once while trains arrive: half a MiB, so that a batch stays in the
+/// cache.
 const TRAINS_AT_ONCE: usize = 8;
 
 /// What a socket is opened with.
@@ -67,7 +74,8 @@ pub struct UdpOptions {
 }
 
 impl UdpOptions {
-    /// A socket on `local` of its own, of any device, without a mark, with 8 MiB of kernel buffer each way.
+    /// A socket on `local` of its own, of any device, without a mark, with 8 MiB of kernel buffer
+    /// each way.
     #[must_use]
     pub fn new(local: SocketAddr) -> Self {
         Self { local, mark: 0, shared: false, buffer: 8 << 20, timed: false, device: 0 }
@@ -95,7 +103,8 @@ impl Udp {
     /// Opens and binds a socket.
     ///
     /// # Errors
-    /// The kernel's: address in use, not permitted to set the mark, no such address, no such device.
+    /// The kernel's: address in use, not permitted to set the mark, no such address, no such
+    /// device.
     pub fn open(options: &UdpOptions) -> io::Result<Self> {
         let socket = socket::open(socket::family(options.local.ip()), libc::SOCK_DGRAM, 0)?;
         Self::bound(socket, options)
@@ -174,7 +183,8 @@ impl Udp {
         Ok(Site::of(self.socket.try_clone()?, self.local, self.mark))
     }
 
-    /// Takes datagrams over IPv6 without checksum, which the kernel drops otherwise (RFC 6936 §4). Over IPv4 it takes them anyway.
+    /// Takes datagrams over IPv6 without checksum, which the kernel drops otherwise (RFC 6936 §4).
+    /// Over IPv4 it takes them anyway.
     ///
     /// # Errors
     /// The kernel's.
@@ -187,8 +197,9 @@ impl Udp {
         }
     }
 
-    /// Sends without UDP checksum from now on. Each datagram of a train is then a message of its own, of the same system call: with
-    /// `UDP_SEGMENT` the kernel wants the checksum (`net/ipv4/udp.c: udp_send_skb`).
+    /// Sends without UDP checksum from now on. Each datagram of a train is then a message of its
+    /// own, of the same system call: with `UDP_SEGMENT` the kernel wants the checksum
+    /// (`net/ipv4/udp.c: udp_send_skb`).
     ///
     /// # Errors
     /// The kernel's.
@@ -220,7 +231,8 @@ impl Udp {
         self.local
     }
 
-    /// Queues one buffer as messages of up to a train each, sending what was queued before where it must.
+    /// Queues one buffer as messages of up to a train each, sending what was queued before where it
+    /// must.
     fn queue(&mut self, index: usize, packets: &[PacketBuf], done: &mut Transmitted) {
         let packet = &packets[index];
         let (Some(path), Some(stride)) = (packet.udp, stride(packet)) else {
@@ -247,8 +259,8 @@ impl Udp {
         self.queue_pieces(whole, step, stride, &path, packets, done);
     }
 
-    /// Whether a datagram may follow those of the last message, in one train: on the same path, and of the size of all before it or
-    /// shorter, and then none may follow it.
+    /// Whether a datagram may follow those of the last message, in one train: on the same path, and
+    /// of the size of all before it or shorter, and then none may follow it.
     fn joins(&self, index: usize, packets: &[PacketBuf]) -> bool {
         let packet = &packets[index];
         let Some(last) = self.sender.last().filter(|_| self.trains && !self.sender.is_full())
@@ -311,7 +323,8 @@ impl Udp {
         }
     }
 
-    /// Sends what is queued; trains that the kernel refuses as such go out again as single datagrams.
+    /// Sends what is queued; trains that the kernel refuses as such go out again as single
+    /// datagrams.
     fn flush(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
         let mut too_big = None;
         self.sender.send(self.socket.as_fd(), packets, |part, fate| match fate {
@@ -336,7 +349,8 @@ impl Udp {
         self.send_singly(packets, done);
     }
 
-    /// Sends the refused trains again, one datagram a message; none of those is a train to be refused once more.
+    /// Sends the refused trains again, one datagram a message; none of those is a train to be
+    /// refused once more.
     fn send_singly(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
         if self.refused_trains.is_empty() {
             return;
@@ -356,7 +370,8 @@ impl Udp {
         self.refused_trains = refused;
     }
 
-    /// Sets or clears DF, as the path has it, for what is sent from now on; over IPv6 it allows or forbids the kernel to fragment.
+    /// Sets or clears DF, as the path has it, for what is sent from now on; over IPv6 it allows or
+    /// forbids the kernel to fragment.
     fn switch_fragmentation(&mut self, path: &UdpPath) -> io::Result<()> {
         let (level, option, [clear, set]) = match self.local.ip() {
             IpAddr::V4(_) => (
@@ -456,8 +471,8 @@ fn is_no_train(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE))
 }
 
-/// Whether an error to a train means that no train will ever do: `EIO` says that the device cannot sum, and `EINVAL`
-/// otherwise says that one datagram exceeds the MTU.
+/// Whether an error to a train means that no train will ever do: `EIO` says that the device cannot
+/// sum, and `EINVAL` otherwise says that one datagram exceeds the MTU.
 fn tells_of_the_kernel(error: &io::Error, packet: &PacketBuf) -> bool {
     error.raw_os_error() == Some(libc::EIO)
         || (error.raw_os_error() == Some(libc::EINVAL)

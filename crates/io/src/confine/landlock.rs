@@ -1,4 +1,4 @@
-//! Files and directories, and other processes, fenced off by Landlock (`landlock(7)`).
+//! Restricts access to files, directories and other processes by Landlock (`landlock(7)`).
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,20 @@ use landlock::{
 
 use super::{Error, Places};
 
-/// The newest that is asked for; an older kernel fences off what it knows.
+/// Newest ABI to request; an older kernel restricts what it knows.
 const NEWEST: ABI = ABI::V6;
 
-/// What every control thread reads: settings of the kernel, and what it is told of itself.
+/// Read by every control thread: kernel settings and information about the process.
 const READ: [&str; 4] = ["/proc/sys", "/proc/self", "/sys/devices/system/cpu", "/sys/fs/cgroup"];
-/// Settings that it writes, TUNs that it opens.
+/// Settings that it writes, and TUNs that it opens.
 const WRITTEN: [&str; 3] = ["/proc/sys/net", "/dev/net/tun", "/dev/null"];
 
-/// The places that are left, held open: `/proc` makes a directory that nobody holds anew, and the kernel knows places by inode.
+/// Handles of the allowed paths: Landlock knows paths by inode, and `/proc` recreates a directory
+/// that nobody holds.
 #[derive(Debug, Default)]
 pub(super) struct PathHandles(Vec<PathFd>);
 
-/// Leaves the calling thread these places, or none.
+/// Allows the calling thread these paths, or none.
 pub(super) fn restrict_paths(places: Option<&Places>) -> (PathHandles, Result<(), Error>) {
     let mut held = PathHandles::default();
     let fenced = restrict(places, &mut held.0);
@@ -39,11 +40,11 @@ fn restrict(
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?
-        // Signals to other processes, however they are sent.
+        // No signals to other processes.
         .scope(Scope::Signal)?
         .create()?;
     for (path, access) in places.into_iter().flat_map(beneath) {
-        // What is not there need not be reached.
+        // A missing path needs no access.
         let Ok(place) = PathFd::new(&path) else { continue };
         rules = rules.add_rule(PathBeneath::new(&place, access & possible(&path)))?;
         held.push(place);
@@ -51,7 +52,7 @@ fn restrict(
     Ok(rules.restrict_self()?.ruleset)
 }
 
-/// Each place and what may be done there; nothing is carried out anywhere.
+/// Each path and its rights; execution is never allowed.
 fn beneath(places: &Places) -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
     let unused = AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::MakeSym;
     let (read, written) = (AccessFs::from_read(NEWEST), AccessFs::from_all(NEWEST));
@@ -61,7 +62,7 @@ fn beneath(places: &Places) -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>
     to_read.map(with(read)).chain(to_write.map(with(written)))
 }
 
-/// Most can be done to directories only.
+/// Most rights apply to directories only.
 fn possible(path: &Path) -> BitFlags<AccessFs> {
     if path.is_dir() { AccessFs::from_all(NEWEST) } else { AccessFs::from_file(NEWEST) }
 }

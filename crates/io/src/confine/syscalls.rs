@@ -1,4 +1,5 @@
-//! System calls of a thread, by a filter of the kernel's (`seccomp(2)`): what is not listed is refused with `EPERM`, and the kernel's log says what that was.
+//! System call filter of a thread (`seccomp(2)`): unlisted calls fail with `EPERM`, and the kernel
+//! logs them.
 
 use std::{collections::BTreeMap, io};
 
@@ -12,7 +13,7 @@ use super::{Error, Extra, ThreadRole};
 type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
 type Built<T> = Result<T, seccompiler::BackendError>;
 
-/// What threads that carry packets call: the descriptors that they have, sockets, memory, time, each other.
+/// Calls of packet threads: open descriptors, sockets, memory, time, each other.
 const PACKETS: &[libc::c_long] = &[
     // Packets.
     libc::SYS_read,
@@ -66,7 +67,7 @@ const PACKETS: &[libc::c_long] = &[
     // Itself.
     libc::SYS_gettid,
     libc::SYS_getpid,
-    // The C library takes no refusal of these.
+    // The C library does not handle a refusal of these.
     libc::SYS_getuid,
     libc::SYS_geteuid,
     libc::SYS_getgid,
@@ -89,9 +90,9 @@ const PACKETS: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// What looking after a gateway calls besides: files, clients, other threads.
+/// Additional calls of the control thread: files, clients, other threads.
 const CONTROL: &[libc::c_long] = &[
-    // Files: those that Landlock leaves.
+    // Files that Landlock allows.
     libc::SYS_statx,
     libc::SYS_newfstatat,
     libc::SYS_fstat,
@@ -133,7 +134,7 @@ const CONTROL: &[libc::c_long] = &[
     // Threads.
     libc::SYS_set_tid_address,
     libc::SYS_getrusage,
-    // What threads that begin to carry packets give up.
+    // Needed by threads that confine themselves to packet work.
     libc::SYS_capget,
     libc::SYS_capset,
     libc::SYS_seccomp,
@@ -142,14 +143,14 @@ const CONTROL: &[libc::c_long] = &[
     libc::SYS_landlock_restrict_self,
 ];
 
-/// Those that only older processors' system call tables have.
+/// Calls that only older architectures have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[libc::c_long] =
     &[libc::SYS_poll, libc::SYS_epoll_wait, libc::SYS_pause, libc::SYS_arch_prctl, libc::SYS_time];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[libc::c_long] = &[];
 
-/// The same, where files come by names alone.
+/// Calls of older architectures that take paths.
 #[cfg(target_arch = "x86_64")]
 const LEGACY_FILES: &[libc::c_long] = &[
     libc::SYS_stat,
@@ -165,7 +166,7 @@ const LEGACY_FILES: &[libc::c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY_FILES: &[libc::c_long] = &[];
 
-/// Calls that give a file its mode, and which argument that is.
+/// Calls that set a file's mode, and the index of that argument.
 const WITH_MODE: &[(libc::c_long, u8)] = &[
     (libc::SYS_openat, 3),
     (libc::SYS_mkdirat, 2),
@@ -177,10 +178,10 @@ const LEGACY_WITH_MODE: &[(libc::c_long, u8)] =
     &[(libc::SYS_open, 2), (libc::SYS_mkdir, 1), (libc::SYS_chmod, 1)];
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY_WITH_MODE: &[(libc::c_long, u8)] = &[];
-/// A file with others of these bits runs as its owner (`S_ISUID`, `S_ISGID`).
+/// A file with further mode bits runs as its owner (`S_ISUID`, `S_ISGID`).
 const PERMISSIONS: libc::c_int = 0o777;
 
-/// `fcntl`s: none by which the kernel sends a signal to a process of the caller's choice (`F_SETOWN`, `F_SETSIG`).
+/// `fcntl` commands, without those that send a signal to any process (`F_SETOWN`, `F_SETSIG`).
 const FCNTLS: &[libc::c_int] = &[
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -197,10 +198,10 @@ const FCNTLS: &[libc::c_int] = &[
     libc::F_GET_SEALS,
 ];
 
-/// `prctl`s of all threads: names, of memory as well, and slack.
+/// `prctl` options of all threads: names of threads and memory, timer slack.
 const PRCTLS: &[libc::c_int] =
     &[libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_SET_TIMERSLACK];
-/// Those by which threads that begin to carry packets give up more.
+/// `prctl` options of threads that confine themselves.
 const PRIVILEGE_PRCTLS: &[libc::c_int] = &[
     libc::PR_SET_NO_NEW_PRIVS,
     libc::PR_GET_NO_NEW_PRIVS,
@@ -209,27 +210,28 @@ const PRIVILEGE_PRCTLS: &[libc::c_int] = &[
     libc::PR_CAPBSET_DROP,
 ];
 
-/// Sockets of these families alone; of those for IP, none of TCP or of other streams. None of `AF_UNIX`: those that are needed are open, and by
-/// another the host's services would take whoever has broken in for root (`/run/systemd/private`, `/run/docker.sock`).
+/// Allowed socket families; of IP, no TCP or other streams. No `AF_UNIX`: needed ones are open, and
+/// through others the host's services would take an attacker for root (`/run/systemd/private`,
+/// `/run/docker.sock`).
 const FAMILIES: [libc::c_int; 2] = [libc::AF_PACKET, libc::AF_XDP];
 const IP: [libc::c_int; 2] = [libc::AF_INET, libc::AF_INET6];
-/// Of netlink, what is asked of the kernel later: by threads that carry packets, what a TUN lost;
-/// by the other one the packet filter as well. The socket for uevents is open by then: udev
-/// believes whoever may open another (`NETLINK_KOBJECT_UEVENT`).
+/// Netlink protocols needed later: for packet threads the drops of a TUN, for the control thread
+/// the packet filter as well. The uevent socket is open by then: udev trusts whoever may open
+/// another (`NETLINK_KOBJECT_UEVENT`).
 const NETLINK: [libc::c_int; 1] = [libc::NETLINK_ROUTE];
 const NETLINK_CONTROL: [libc::c_int; 2] = [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER];
 const KINDS: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
-/// `SOCK_TYPE_MASK`: the kind among flags.
+/// `SOCK_TYPE_MASK`: the type without flags.
 const KIND: libc::c_int = 0xf;
 
-/// `ioctl`s that nobody may: by these a terminal takes what a program writes for what its user types (`TIOCSTI`, `TIOCLINUX`), and by these the kernel
-/// sends signals to a process of the caller's choice (`FIOASYNC`, `FIOSETOWN`, `SIOCSPGRP`).
+/// Forbidden `ioctl`s: faked terminal input (`TIOCSTI`, `TIOCLINUX`) and signals to any process
+/// (`FIOASYNC`, `FIOSETOWN`, `SIOCSPGRP`).
 const FORBIDDEN_IOCTLS: [libc::c_int; 5] = [0x5412, 0x541c, 0x5452, 0x8901, 0x8902];
 
-/// `bpf` commands on tables that are there: look up, update, delete, list.
+/// `bpf` commands on existing maps: look up, update, delete, list.
 const BPF_MAP_COMMANDS: [libc::c_int; 4] = [1, 2, 3, 4];
 
-/// A new task with one of these has a namespace of its own.
+/// Flags that give a new task a namespace of its own.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -238,7 +240,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// Refuses the calling thread, and those that it starts, what is not listed for its duty. Needs `PR_SET_NO_NEW_PRIVS`.
+/// Restricts the calling thread, and those that it starts, to the calls of its role. Needs
+/// `PR_SET_NO_NEW_PRIVS`.
 pub(super) fn filter(role: ThreadRole, extras: &[Extra]) -> Result<(), Error> {
     if role == ThreadRole::Control {
         hide_clone3()?;
@@ -248,7 +251,8 @@ pub(super) fn filter(role: ThreadRole, extras: &[Extra]) -> Result<(), Error> {
     install(&listed, libc::SECCOMP_FILTER_FLAG_LOG)
 }
 
-/// `clone3` hides its flags from filters: as if the kernel did not know it, so that the C library takes `clone`.
+/// Makes `clone3`, whose flags filters cannot see, fail with `ENOSYS`, so that the C library uses
+/// `clone`.
 fn hide_clone3() -> Result<(), Error> {
     let absent = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     let clone3 = Rules::from([(libc::SYS_clone3, Vec::new())]);
@@ -268,12 +272,12 @@ fn rules(role: ThreadRole, extras: &[Extra]) -> Built<Rules> {
     let others = FORBIDDEN_IOCTLS.map(|request| condition(1, Compare::Ne, request));
     rules.insert(libc::SYS_ioctl, vec![rule(others)?]);
     rules.insert(libc::SYS_fcntl, descriptors()?);
-    // Nothing that is written is carried out.
+    // Writable memory is never executable.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         let executed = Compare::MaskedEq(bits(libc::PROT_EXEC));
         rules.insert(call, vec![rule([condition(2, executed, 0)])?]);
     }
-    // Itself alone, as in `abort`.
+    // Only the own process, as in `abort`.
     let own = libc::c_int::try_from(std::process::id()).unwrap_or(0);
     for call in [libc::SYS_kill, libc::SYS_tgkill] {
         rules.insert(call, one_of(0, &[own])?);
@@ -285,11 +289,11 @@ fn rules(role: ThreadRole, extras: &[Extra]) -> Built<Rules> {
         }
         // Its own limits.
         rules.insert(libc::SYS_prlimit64, one_of(0, &[0])?);
-        // Threads, no programs.
+        // Threads, but no processes.
         let thread = Compare::MaskedEq(bits(NAMESPACES | libc::CLONE_THREAD));
         let thread = condition(0, thread, libc::CLONE_THREAD);
         rules.insert(libc::SYS_clone, vec![rule([thread])?]);
-        // The other filter refuses it, in its own words.
+        // The other filter refuses it with `ENOSYS`.
         rules.insert(libc::SYS_clone3, Vec::new());
     }
     if extras.contains(&Extra::KernelTables) {
@@ -322,7 +326,7 @@ fn sockets(role: ThreadRole) -> Built<Vec<SeccompRule>> {
     Ok(rules)
 }
 
-/// One rule for each value of an argument.
+/// One rule per allowed value of an argument.
 fn one_of(argument: u8, values: &[libc::c_int]) -> Built<Vec<SeccompRule>> {
     values.iter().map(|value| rule([condition(argument, Compare::Eq, *value)])).collect()
 }
@@ -331,7 +335,7 @@ fn rule<const N: usize>(conditions: [Built<SeccompCondition>; N]) -> Built<Secco
     SeccompRule::new(conditions.into_iter().collect::<Built<_>>()?)
 }
 
-/// Of an argument's lower half: all are `int`s, or flags among them.
+/// Compares an argument's lower half: all are `int`s or flags.
 fn condition(argument: u8, compare: Compare, value: libc::c_int) -> Built<SeccompCondition> {
     SeccompCondition::new(argument, Width::Dword, compare, bits(value))
 }
@@ -346,7 +350,7 @@ fn build(rules: Rules, others: SeccompAction, listed: SeccompAction) -> Result<B
     filter.try_into().map_err(failed)
 }
 
-/// Before Linux 5.16 a filter makes its thread slower, as if code in it came from strangers, unless it says that it does not.
+/// Before Linux 5.16 a filter enables costly Spectre mitigations for its thread unless it opts out.
 fn install(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), Error> {
     let wanted = flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     match seccomp(program, wanted) {
@@ -362,7 +366,8 @@ fn seccomp(program: &BpfProgram, flags: libc::c_ulong) -> io::Result<()> {
     let filter = program.as_ptr().cast_mut().cast::<libc::sock_filter>();
     let program = libc::sock_fprog { len: length, filter };
     let set = libc::SECCOMP_SET_MODE_FILTER;
-    // SAFETY: `program` points to as many instructions as it says, which the kernel copies; seccompiler's are laid out as the kernel's.
+    // SAFETY: `program` points to as many instructions as it says, which the kernel copies;
+    // seccompiler's are laid out as the kernel's.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, set, flags, &raw const program) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

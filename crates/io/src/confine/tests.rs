@@ -1,4 +1,5 @@
-//! What must be refused to a thread that has confined itself, and what must go on. Whoever confines a thread can't take it back: each has one of its own.
+//! Tests what a confined thread can and cannot do. Confinement is irrevocable, so each test has a
+//! thread of its own.
 
 use std::{
     backtrace::Backtrace,
@@ -27,7 +28,7 @@ fn confined<T: Send + 'static>(
     thread::spawn(run).join().unwrap()
 }
 
-/// One system call with two arguments, all others 0 or null: what should be refused, and where it is not does no harm.
+/// A system call with two arguments, all others 0 or null: to be refused, and harmless otherwise.
 fn call(number: libc::c_long, first: libc::c_int, second: libc::c_int) -> Option<i32> {
     let (first, second) = (libc::c_long::from(first), libc::c_long::from(second));
     let null = std::ptr::null::<u8>();
@@ -49,13 +50,13 @@ fn netlink(protocol: libc::c_int) -> Option<i32> {
     None
 }
 
-/// Calls that whoever breaks in would make, each with the errno that it gets.
+/// Calls of an attacker, each with its errno.
 fn attacks() -> Vec<(&'static str, Option<i32>)> {
     let strange = |family, kind| call(libc::SYS_socket, family, kind);
     vec![
         ("execve", call(libc::SYS_execve, 0, 0)),
         ("execveat", call(libc::SYS_execveat, -1, 0)),
-        // PTRACE_CONT of nobody: what an attack would begin with would have us traced.
+        // PTRACE_CONT of no process: an attack's first call would have us traced.
         ("ptrace", call(libc::SYS_ptrace, 7, -1)),
         ("mount", call(libc::SYS_mount, 0, 0)),
         ("unshare", call(libc::SYS_unshare, -1, 0)),
@@ -95,7 +96,7 @@ fn attacks() -> Vec<(&'static str, Option<i32>)> {
     ]
 }
 
-/// A page that could be written and carried out.
+/// A page that is writable and executable.
 fn executable_page() -> Option<i32> {
     let (null, anonymous) = (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
@@ -129,7 +130,7 @@ fn kind<T>(result: io::Result<T>) -> Result<(), ErrorKind> {
 
 #[test]
 fn these_attacks_are_refused_by_nothing_else() {
-    // As root some would get their way; as anybody else none but those that the kernel refuses him, too.
+    // As root some would succeed; as another user the kernel refuses some anyway.
     let refused = attacks().into_iter().filter(|(_, errno)| *errno == Some(libc::EPERM));
     let refused: Vec<_> = refused.map(|(name, _)| name).collect();
     if nix::unistd::Uid::effective().is_root() {
@@ -186,7 +187,7 @@ fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
     assert_eq!(packet, b"packet");
 }
 
-/// The kernel knows places by inode, and makes those of `/proc` anew once it has forgotten one that nobody holds.
+/// Landlock knows paths by inode, and `/proc` recreates those that nobody holds.
 #[test]
 fn places_that_the_kernel_forgets_are_reached_again() {
     let Ok(mut caches) = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches") else {
@@ -220,7 +221,7 @@ fn capabilities_go_for_good() {
     }
 }
 
-/// A fault's last words: names in a backtrace may be missing, as files are, but the words come.
+/// The panic message; the backtrace may lack names, as files are inaccessible.
 #[test]
 fn a_panic_is_told_and_ends_its_thread_alone() {
     for role in [ThreadRole::Packets, ThreadRole::Control] {
@@ -235,7 +236,7 @@ fn a_panic_is_told_and_ends_its_thread_alone() {
     }
 }
 
-/// Memory comes, grows, is given back and locked as before; threads that are confined already confine themselves again.
+/// Memory can be allocated, grown, freed and locked; confined threads can confine themselves again.
 #[test]
 fn memory_and_threads_go_on() {
     confined(ThreadRole::Control, Some(Places::default()), || {

@@ -23,7 +23,7 @@ fn path() -> UdpPath {
     }
 }
 
-/// What is left of a train of datagrams, and what was handed on, by first bytes.
+/// What is left of a burst of datagrams, and what was passed on, by first bytes.
 fn taken(train: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>) {
     let mut packet = PacketBuf::from_slice(&train.concat());
     packet.udp = Some(path());
@@ -92,7 +92,7 @@ fn a_bound_address_is_better_than_none() {
     assert_eq!(any, format!("uxfrm/udp/4501/{:032}", 0));
 }
 
-/// The preload library writes and reads the same.
+/// The preload library writes and reads the same bytes.
 #[test]
 fn both_ends_speak_the_same() {
     for (local, remote) in

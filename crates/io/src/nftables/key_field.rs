@@ -1,4 +1,4 @@
-//! A question to a packet: what stands in one of its fields, under a mask. Packets are sorted by their answers: a set holds some of them.
+//! A field of a packet under a mask, as part of the key of a set.
 
 use super::condition::Condition;
 use super::field::{Field, RegisterValue};
@@ -13,7 +13,7 @@ pub struct Question {
     length: u8,
 }
 
-/// What stands there: a part of a set's keys, in whole registers of 32 bits.
+/// The value of such a field, in whole registers of 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reply(RegisterValue);
 
@@ -26,20 +26,20 @@ impl Question {
         (Self { field, mask, length: value.length() }, Reply(value))
     }
 
-    /// The condition that a packet gives this answer, which has as many bytes as all of its answers.
+    /// The condition that a packet's field has this value, which must have full length.
     #[must_use]
     pub fn answered(&self, reply: &[u8]) -> Condition {
         let value = RegisterValue::of(&reply[..usize::from(self.length).min(reply.len())]);
         Condition::answered(self.field, self.mask, value)
     }
 
-    /// Bytes of its answers.
+    /// Bytes of its values.
     #[must_use]
     pub fn size(&self) -> usize {
         usize::from(self.length).next_multiple_of(REGISTER)
     }
 
-    /// Brings a packet's answer into the registers from this one on, counted by 32 bits.
+    /// Loads the field into registers from this one on, counted by 32 bits.
     pub(super) fn describe(&self, register: usize, list: &mut Attributes<'_>) {
         let register = FIRST + u32::try_from(register).unwrap_or(u32::MAX);
         self.field.load(register, self.length.into(), list);
@@ -48,7 +48,7 @@ impl Question {
         }
     }
 
-    /// What a packet answers, if it has the field.
+    /// The field's value in a packet, if it has the field.
     pub(super) fn answer(&self, packet: &Sample<'_>) -> Option<Vec<u8>> {
         let mut found = packet.load(self.field, self.length.into())?;
         if let Some(mask) = &self.mask {

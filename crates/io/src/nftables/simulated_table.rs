@@ -1,4 +1,4 @@
-//! A table in memory that does with packets what the kernel's does: for tests, as ports in memory are.
+//! A table in memory that treats packets as the kernel's does, for tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::model::{Rule, Table, Verdict};
 use super::set::SetId;
 use super::{Error, Filter};
 
-/// `RTN_UNICAST`: it knows no addresses of its own.
+/// `RTN_UNICAST`: it has no addresses of its own.
 const UNICAST: u32 = 1;
 
 /// The table.
@@ -17,11 +17,11 @@ pub struct Replica {
     chains: BTreeMap<&'static str, Vec<(RuleId, Rule)>>,
     sets: BTreeMap<SetId, BTreeSet<Vec<u8>>>,
     last: u64,
-    /// How often all rules were replaced.
+    /// Number of times that all rules were replaced.
     pub replaced: usize,
 }
 
-/// A packet, as the filter sees it: IPv4, or IPv6 with no extension header but a routing header or a
+/// A packet as the filter sees it: IPv4, or IPv6 whose only extension header is a routing or
 /// fragment header.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
@@ -29,12 +29,12 @@ pub struct Sample<'a> {
     pub bytes: &'a [u8],
     /// Its mark.
     pub mark: u32,
-    /// Index of the device that it came in by; 0 if none.
+    /// Index of the receiving device; 0 if none.
     pub came_by: u32,
 }
 
 impl Sample<'_> {
-    /// The first bytes of a field; names of devices are empty.
+    /// First bytes of a field; device names are empty.
     pub(super) fn load(&self, field: Field, length: usize) -> Option<Vec<u8>> {
         let is_v4 = *self.bytes.first()? >> 4 == 4;
         let is_routed = !is_v4 && *self.bytes.get(6)? == Extension::Routing as u8;
@@ -76,19 +76,19 @@ impl Sample<'_> {
 }
 
 impl Replica {
-    /// What becomes of a packet that enters a chain, and the counter that counts it.
+    /// Verdict on a packet that enters a chain, and the counter of the deciding rule.
     #[must_use]
     pub fn judge(&self, chain: &str, packet: &Sample<'_>) -> (Verdict, Option<&'static str>) {
         self.walk(chain, packet).unwrap_or((Verdict::Accept, None))
     }
 
-    /// How many rules a chain has.
+    /// Number of rules in a chain.
     #[must_use]
     pub fn rules_of(&self, chain: &str) -> usize {
         self.chains.get(chain).map_or(0, Vec::len)
     }
 
-    /// How many sets there are, and keys in all of them.
+    /// Number of sets, and of keys in all of them.
     #[must_use]
     pub fn sizes(&self) -> (usize, usize) {
         (self.sets.len(), self.sets.values().map(BTreeSet::len).sum())
@@ -123,7 +123,7 @@ impl Replica {
             })
     }
 
-    /// As the kernel, it has no rule that asks a set that is not there.
+    /// Panics for a missing set, which the kernel would have refused.
     fn set(&self, set: SetId) -> &BTreeSet<Vec<u8>> {
         &self.sets[&set]
     }

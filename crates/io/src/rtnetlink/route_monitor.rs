@@ -1,4 +1,4 @@
-//! Word of what decides where a packet goes: neighbours, routes, rules, links and addresses.
+//! Notices of changes that affect routing: neighbours, routes, rules, links and addresses.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,26 +13,26 @@ use super::{Error, listen};
 /// `RTMGRP_LINK`, `RTMGRP_NEIGH`, and of both families addresses, routes and rules.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
 
-/// More than one notice.
+/// Room for a notice.
 const NOTICE: usize = 8192;
 
-/// Listens in the network namespace that the thread was in when it was opened.
+/// Listens in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Surroundings {
     socket: Socket,
     notice: Vec<u8>,
 }
 
-/// What has changed.
+/// Kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// One neighbour.
     Neighbour(Neighbour),
-    /// A route or rule: any packet may go another way than before.
+    /// A route or rule, which may reroute any packet.
     Ways,
-    /// A link or address, and any way with it: neighbours can be reached that could not, or the other way round.
+    /// A link or address, which may reroute any packet and change which neighbours are reachable.
     Links,
-    /// So much that notices were lost: everything may be different.
+    /// Notices were lost: everything may be different.
     Everything,
 }
 
@@ -45,7 +45,7 @@ impl Surroundings {
         Ok(Self { socket: listen(GROUPS)?, notice: Vec::with_capacity(NOTICE) })
     }
 
-    /// The next change, if there is one.
+    /// The next change, if any.
     pub fn next_change(&mut self) -> Option<Change> {
         loop {
             self.notice.clear();
@@ -71,7 +71,7 @@ impl AsFd for Surroundings {
     }
 }
 
-/// What a notice says. One that can't be read may be about a way.
+/// Parses a notice. An unreadable one may be about a route.
 pub(super) fn read(notice: &[u8]) -> Option<Change> {
     let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(notice) else {
         return Some(Change::Ways);
@@ -83,7 +83,7 @@ pub(super) fn read(notice: &[u8]) -> Option<Change> {
     );
     match neighbour::read(&inner) {
         Some(neighbour) => Some(Change::Neighbour(neighbour)),
-        // Of a bridge's table.
+        // An entry of a bridge's table.
         None if about_neighbour => None,
         None if is_about_link(&inner) => Some(Change::Links),
         None => Some(Change::Ways),

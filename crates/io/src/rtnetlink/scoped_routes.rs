@@ -1,11 +1,12 @@
-//! Routes and rules that are taken back when their owner ends.
+//! Routes and rules that are removed with their owner.
 
 use super::{Error, Route, Rtnetlink, Rule};
 
-/// What was added through it goes when it is [removed](Self::remove) or dropped, last in first out.
+/// Removes what was added through it when it is [removed](Self::remove) or dropped, last in first
+/// out.
 ///
-/// A process that is killed leaves rules and routes without a device behind; routes to a TUN go with the TUN. The
-/// next run's [`add_rule`](Self::add_rule) finds an equal rule and takes it over.
+/// A killed process leaves rules and routes without a device behind; routes to a TUN go with the
+/// TUN. The next run's [`add_rule`](Self::add_rule) takes an equal rule over.
 #[derive(Debug)]
 pub struct Installed {
     kernel: Rtnetlink,
@@ -19,7 +20,7 @@ enum Entry {
 }
 
 impl Installed {
-    /// Nothing yet, in the namespace that `kernel` is connected to.
+    /// An empty list, for the namespace of `kernel`.
     #[must_use]
     pub fn new(kernel: Rtnetlink) -> Self {
         Self { kernel, things: Vec::new() }
@@ -28,14 +29,14 @@ impl Installed {
     /// Adds a route.
     ///
     /// # Errors
-    /// As [`Rtnetlink::add_route`]; a route that is there already is somebody else's and stays.
+    /// As [`Rtnetlink::add_route`]; an existing route is somebody else's and stays.
     pub fn add_route(&mut self, route: Route) -> Result<(), Error> {
         self.kernel.add_route(&route)?;
         self.things.push(Entry::Route(route));
         Ok(())
     }
 
-    /// Adds a rule, or takes over the one that is there: rules that are equal cannot be told apart.
+    /// Adds a rule, or takes over an equal one.
     ///
     /// # Errors
     /// As [`Rtnetlink::add_rule`], except [`Error::Exists`].
@@ -47,10 +48,10 @@ impl Installed {
         Ok(())
     }
 
-    /// Takes everything back; what is gone already is no error.
+    /// Removes everything; missing entries are no error.
     ///
     /// # Errors
-    /// The last of the kernel's; all the others were tried all the same.
+    /// The last of the kernel's; all entries were tried.
     pub fn remove(mut self) -> Result<(), Error> {
         self.take_back()
     }
@@ -72,7 +73,7 @@ impl Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        // Nobody is left to tell; `remove` is for those who want to know.
+        // Callers that need the error use `remove`.
         let _untold = self.take_back();
     }
 }

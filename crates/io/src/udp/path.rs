@@ -1,4 +1,4 @@
-//! A datagram's path as control messages tell it, both ways.
+//! A datagram's addresses and TOS in control messages, both ways.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,7 +9,8 @@ use uxfrm_packet::{PacketBuf, Segments, UdpPath};
 use crate::cmsg::{ControlMessages, integer};
 use crate::socket;
 
-/// Has the kernel tell of each datagram what the socket's own address does not: to which of several it came, and its TOS.
+/// Requests control messages for what the socket's own address does not tell: the destination
+/// address, and the TOS.
 pub(super) fn ask_for_path(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     let address = i32::from(local.is_unspecified());
     match local {
@@ -31,7 +32,7 @@ pub(crate) fn write_path(control: &mut ControlMessages, path: &UdpPath) {
     write_tos(control, path);
 }
 
-/// Says where a datagram is to come from.
+/// Sets a datagram's source address.
 pub(super) fn write_source(control: &mut ControlMessages, local: IpAddr) {
     match local {
         local if local.is_unspecified() => {}
@@ -58,7 +59,7 @@ pub(super) fn write_tos(control: &mut ControlMessages, path: &UdpPath) {
     }
 }
 
-/// Notes on a received datagram or train what its control messages say.
+/// Sets a received datagram's or burst's metadata from its control messages.
 pub(super) fn read_path(
     packet: &mut PacketBuf,
     control: &ControlMessages,

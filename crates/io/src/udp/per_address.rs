@@ -1,8 +1,9 @@
 //! Sockets of single addresses beside one of all addresses.
 //!
-//! The kernel hands a datagram to the socket that fits it best (`net/ipv4/udp.c: compute_score`), so one of its very address takes it from one of all. Two
-//! such sockets share a port only if both allow it with `SO_REUSEADDR` when the second is bound. They allow it for that moment: a third program, of
-//! whatever user, must not get between.
+//! The kernel delivers to the socket that matches best (`net/ipv4/udp.c: compute_score`), so one of
+//! the very address beats one of all. Two such sockets share a port only if both have
+//! `SO_REUSEADDR` when the second is bound. It is set only for that moment, so that no third
+//! program, of whatever user, gets between.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -24,10 +25,12 @@ impl Site {
         Self { socket, local, mark }
     }
 
-    /// Opens a socket of this port for what comes to `address`, which the socket of all addresses receives no longer until this one is closed.
+    /// Opens a socket of this port for `address`, which the socket of all addresses no longer
+    /// receives until this one is closed.
     ///
     /// # Errors
-    /// The kernel's: no address of this host's (`EADDRNOTAVAIL`), a socket of that address there already (`EADDRINUSE`).
+    /// The kernel's: not an address of this host (`EADDRNOTAVAIL`), a socket of that address exists
+    /// (`EADDRINUSE`).
     pub fn at(&self, address: IpAddr) -> io::Result<Udp> {
         let options =
             UdpOptions { mark: self.mark, ..UdpOptions::new((address, self.local.port()).into()) };

@@ -1,9 +1,10 @@
-//! How long frames wait to be received: the kernel does not say when they came, but each look at the ring says which are there by then.
+//! Estimates how long frames waited: a ring has no timestamps, but each look shows which frames are
+//! there.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Looks at a ring: up to which position frames had come at a time, in nanoseconds. Positions wrap.
+/// Ring positions up to which frames had arrived, with times in nanoseconds. Positions wrap.
 #[derive(Debug, Default)]
 pub(super) struct ArrivalTimes {
     looks: VecDeque<(u32, u64)>,
@@ -11,7 +12,7 @@ pub(super) struct ArrivalTimes {
 }
 
 impl ArrivalTimes {
-    /// It is `now`; the next frame to be received is that at `read`, and those before `written` are there.
+    /// Records at time `now` that the frames from `read` up to `written` are there.
     pub(super) fn record(&mut self, read: u32, written: u32, now: u64) {
         while self.looks.front().is_some_and(|(before, _)| !is_after(*before, read)) {
             self.looks.pop_front();
@@ -26,7 +27,7 @@ impl ArrivalTimes {
         }
     }
 
-    /// How long, at the least, the first one of the last look that saw any had been there.
+    /// Least waiting time of the first frame of the last look that found any.
     pub(super) fn waited(&self) -> Duration {
         self.waited
     }
@@ -60,7 +61,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside one that knows when each frame was first seen.
+        /// Compares with exact arrival times.
         #[test]
         fn it_is_as_long_as_the_first_was_seen(
             steps in prop::collection::vec((0..5_u32, 0..5_u32, 1..9_u64), 0..200),

@@ -1,6 +1,7 @@
-//! Instructions of the kernel's machine for packet programs, one after the other, with jumps forward to labels.
+//! An assembler for BPF instructions, with forward jumps to labels.
 //!
-//! See `Documentation/bpf/standardization/instruction-set.rst`. The verifier wants each load from a frame behind a comparison with the frame's end.
+//! See `Documentation/bpf/standardization/instruction-set.rst`. The verifier demands a comparison
+//! with the frame's end before each load from the frame.
 
 /// One instruction (`struct bpf_insn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +13,10 @@ pub(super) struct Instruction {
     immediate: i32,
 }
 
-/// Where a jump goes.
+/// Jump targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Label {
-    /// Without a tag, or no longer with one.
+    /// Untagged frame, or its tag was removed.
     Untagged,
     V4,
     V6,
@@ -29,7 +30,7 @@ pub(super) enum Label {
     Pass,
 }
 
-/// Comparisons, against a number or a register.
+/// Comparisons with a number or a register.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Comparison {
     Equal = 0x10,
@@ -38,7 +39,7 @@ pub(super) enum Comparison {
     Below = 0xa0,
 }
 
-/// Bytes that a load takes.
+/// Sizes of loads.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Width {
     Word = 0x00,
@@ -46,15 +47,15 @@ pub(super) enum Width {
     Byte = 0x10,
 }
 
-/// Registers: the answer, and arguments of calls, the first of which is the frame's description at the start.
+/// Registers: result, and call arguments, the first of which is the context at the start.
 pub(super) const R0: u8 = 0;
 pub(super) const R1: u8 = 1;
 pub(super) const R2: u8 = 2;
 pub(super) const R3: u8 = 3;
-/// What is looked at, and with what it is compared.
+/// Left and right operand of comparisons.
 pub(super) const LEFT: u8 = 4;
 pub(super) const RIGHT: u8 = 5;
-/// Calls leave these alone: the frame's description, where the frame begins and ends, and the queue that it came by.
+/// Registers that calls preserve: context, frame start and end, receive queue.
 pub(super) const FRAME: u8 = 6;
 pub(super) const START: u8 = 7;
 pub(super) const END: u8 = 8;
@@ -62,7 +63,7 @@ pub(super) const QUEUE: u8 = 9;
 /// The end of the stack.
 const STACK: u8 = 10;
 
-/// Instructions, and the jumps among them whose ends are not known yet.
+/// Instructions, and jumps whose targets are not known yet.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     instructions: Vec<Instruction>,
@@ -75,7 +76,7 @@ impl Assembler {
         self.push(0x61 | width as u8, to, from, offset, 0);
     }
 
-    /// What stands at a place in the frame, in the order of its bytes.
+    /// Loads a field of the frame, without byte swap.
     pub(super) fn field(&mut self, width: Width, at: i16) {
         self.load(width, LEFT, START, at);
     }
@@ -92,33 +93,33 @@ impl Assembler {
         self.push(0x07, register, 0, 0, number);
     }
 
-    /// Keeps these bits of what is looked at.
+    /// Masks the left operand.
     pub(super) fn and(&mut self, mask: i32) {
         self.push(0x57, LEFT, 0, 0, mask);
     }
 
-    /// Two bytes in the network's order become a number.
+    /// Converts two bytes from network order.
     pub(super) fn number(&mut self, register: u8) {
         self.push(0xdc, register, 0, 0, 16);
     }
 
-    /// Writes four bytes of a register so many bytes before the stack's end.
+    /// Stores four bytes of a register on the stack.
     pub(super) fn store(&mut self, register: u8, before_end: i16) {
         self.push(0x63, STACK, register, -before_end, 0);
     }
 
-    /// Writes four bytes of a register to a place in the frame.
+    /// Stores four bytes of a register in the frame.
     pub(super) fn write(&mut self, register: u8, at: i16) {
         self.push(0x63, START, register, at, 0);
     }
 
-    /// A register points so many bytes before the stack's end.
+    /// Points a register to a place on the stack.
     pub(super) fn point(&mut self, register: u8, before_end: i32) {
         self.copy(register, STACK);
         self.add(register, -before_end);
     }
 
-    /// A map by its descriptor: two instructions.
+    /// Loads a map by its descriptor: two instructions.
     pub(super) fn map(&mut self, register: u8, descriptor: i32) {
         self.push(0x18, register, 1, 0, descriptor);
         self.push(0, 0, 0, 0, 0);
@@ -132,14 +133,14 @@ impl Assembler {
         self.push(0x95, 0, 0, 0, 0);
     }
 
-    /// Frames with fewer bytes pass.
+    /// Passes frames with fewer bytes.
     pub(super) fn reach(&mut self, bytes: i16) {
         self.copy(LEFT, START);
         self.add(LEFT, bytes.into());
         self.jump_with(0x0d | Comparison::Above as u8, (LEFT, END), 0, Label::Pass);
     }
 
-    /// Frames with more bytes pass.
+    /// Passes frames with more bytes.
     pub(super) fn within(&mut self, bytes: i32) {
         self.copy(LEFT, START);
         self.add(LEFT, bytes);
@@ -150,17 +151,17 @@ impl Assembler {
         self.jump_with(0x05 | condition as u8, (LEFT, 0), number, label);
     }
 
-    /// As [`jump`](Self::jump), by all bits of a word and no sign.
+    /// As [`jump`](Self::jump), on unsigned words.
     pub(super) fn jump_word(&mut self, condition: Comparison, number: i32, label: Label) {
         self.jump_with(0x06 | condition as u8, (LEFT, 0), number, label);
     }
 
-    /// As [`jump`](Self::jump), of the two that are compared.
+    /// As [`jump`](Self::jump), between both operands.
     pub(super) fn jump_register(&mut self, condition: Comparison, label: Label) {
         self.jump_with(0x0d | condition as u8, (LEFT, RIGHT), 0, label);
     }
 
-    /// Where a call answered nothing.
+    /// Jumps if a call returned null.
     pub(super) fn jump_if_none(&mut self, label: Label) {
         self.jump_with(0x05 | Comparison::Equal as u8, (R0, 0), 0, label);
     }
@@ -176,7 +177,7 @@ impl Assembler {
     pub(super) fn finish(mut self) -> Vec<Instruction> {
         for (at, label) in self.jumps {
             let end = self.labels.iter().find(|(of, _)| *of == label).map(|(_, end)| *end);
-            // All labels are set, and all jumps lead forward by less than there are ports.
+            // All labels are set, and all jumps are forward and shorter than the port list's limit.
             let by = end.and_then(|end| i16::try_from(end.checked_sub(at + 1)?).ok());
             self.instructions[at].offset = by.unwrap_or(i16::MAX);
         }
@@ -198,12 +199,12 @@ impl Assembler {
     }
 }
 
-/// Two registers in the order of the bits of a byte here.
+/// Both register numbers in one byte, in native bit order.
 const fn registers(to: u8, from: u8) -> u8 {
     if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from }
 }
 
-/// Two bytes of a frame as a load of them gives them.
+/// Two bytes as a load of the frame reads them.
 pub(super) fn half(bytes: [u8; 2]) -> i32 {
     u16::from_ne_bytes(bytes).into()
 }

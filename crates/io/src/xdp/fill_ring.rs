@@ -1,13 +1,14 @@
-//! The ring of frames that the kernel may receive into.
+//! The fill ring: frames that the kernel may receive into.
 
 use super::ring::Producer;
 
-/// Frames go to the kernel by a ring that has a place for each of them, and come back filled by another. The kernel lets us see what it has filled
-/// before it lets us see the place that the frame has left (`net/xdp/xsk.c: xsk_flush`), so that one that comes back at once may find none.
+/// The ring has a place for each frame, and the receive ring returns them. The kernel publishes
+/// received frames before the fill places that they left (`net/xdp/xsk.c: xsk_flush`), so a frame
+/// that returns at once may find no place.
 #[derive(Debug)]
 pub(super) struct FillRing {
     ring: Producer<u64>,
-    /// What has found no place yet.
+    /// Frames without a place yet.
     waiting: Vec<u64>,
 }
 
@@ -16,18 +17,18 @@ impl FillRing {
         Self { ring, waiting: Vec::new() }
     }
 
-    /// Goes on where another process has stopped, which had found no place for these.
+    /// Continues with a predecessor's ring and its frames without a place.
     pub(super) fn resume(&mut self, waiting: Vec<u64>) {
         self.ring.resume(0);
         self.waiting = waiting;
     }
 
-    /// What has found no place yet, when all else is [published](Self::publish).
+    /// Frames without a place, after [`publish`](Self::publish).
     pub(super) fn waiting(&self) -> &[u64] {
         &self.waiting
     }
 
-    /// Gives a frame to the kernel, which sees it once it is [published](Self::publish).
+    /// Adds a frame, which the kernel sees after [`publish`](Self::publish).
     #[inline]
     pub(super) fn give(&mut self, frame: u64) {
         if let Err(frame) = self.ring.push(frame) {
@@ -35,7 +36,7 @@ impl FillRing {
         }
     }
 
-    /// Lets the kernel see all that was given and has a place.
+    /// Publishes all frames that have a place.
     #[inline]
     pub(super) fn publish(&mut self) {
         while !self.ring.is_full()
@@ -46,7 +47,7 @@ impl FillRing {
         self.ring.publish();
     }
 
-    /// Whether the kernel looks only when it is called.
+    /// Whether the kernel must be woken.
     #[inline]
     pub(super) fn needs_call(&self) -> bool {
         self.ring.needs_call()
@@ -64,7 +65,7 @@ mod tests {
         let mut fill_ring = FillRing::new(ring);
         (0..SIZE.into()).for_each(|frame| fill_ring.give(frame));
         fill_ring.publish();
-        // The kernel fills three, and says only later that their places are free.
+        // The kernel fills three, and frees their places only later.
         let filled: Vec<_> = std::iter::from_fn(|| kernel.next()).take(3).collect();
         filled.iter().for_each(|frame| fill_ring.give(*frame));
         fill_ring.publish();

@@ -1,20 +1,21 @@
-//! Which frames the driver hands to the gateway's sockets, of those to the device's own Ethernet address.
+//! The XDP program: which frames to the device's own Ethernet address go to the gateway's sockets.
 //!
 //! ```text
-//!   Ethernet    to the device, untagged, IPv4 or IPv6, no longer than a   all else ─▶ the kernel, and by it the packet socket
-//!               frame of the sockets' memory is; the tag of VLAN 0,
-//!               which says a priority and no VLAN, is taken off
+//!   Ethernet    to the device, untagged, IPv4 or IPv6, no longer than a socket's frame;
+//!               a priority tag (VLAN 0) is removed; others ─▶ kernel, packet socket
 //!
-//!   ESP         IPv4 without options and in one piece                      to no group, and over IPv6 to no link-local address
-//!               next is ESP ─▶ socket    UDP ─▶ to one of the ports, its length within the packet, no marker of IKE ─▶ socket
+//!   ESP         unfragmented IPv4 without options, or IPv6; no multicast, no IPv6 link-local
+//!               ESP ─▶ socket
+//!               UDP ─▶ to an ESP port, length within the packet, no IKE marker ─▶ socket
 //!
-//!   own ESP     the same of ESP, to an address of the host ─▶ socket
+//!   own ESP     the same ESP, to an address of the host ─▶ socket
 //!
-//!   passing     to no group and no address of the host; over IPv6 neither from nor to a link-local one ─▶ socket
+//!   passing     no multicast, not to the host; no IPv6 link-local address ─▶ socket
 //! ```
 //!
-//! *Sufficient* sentences: all of these are the gateway's by the rules that keep the host's stack out, and what of the gateway's they
-//! do not know goes the longer way. So that of ESP needs no address of the host, and no word when one changes.
+//! These are *sufficient* conditions: all such frames are the gateway's by the rules that keep the
+//! host's stack out, and others of the gateway take the longer way. So the ESP selection needs no
+//! host addresses and no updates.
 
 use uxfrm_packet::Protocol;
 use uxfrm_packet::ethernet::{EtherType, MacAddr};
@@ -24,7 +25,7 @@ use super::assembler::{
     START, Width, half,
 };
 
-/// Where in `struct xdp_md` the frame's ends and its queue are.
+/// Offsets of frame start, frame end and queue in `struct xdp_md`.
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 const RX_QUEUE: i16 = 16;
@@ -35,7 +36,7 @@ const ADJUST_HEAD: i32 = 44;
 const REDIRECT_MAP: i32 = 51;
 const PASS: i32 = 2;
 
-/// Bytes of Ethernet's header, of a VLAN tag, and up to the end of each IP header.
+/// Length of the Ethernet header, of a VLAN tag, and offsets of the end of each IP header.
 const ETHERNET: i16 = 14;
 const TAG: i16 = 4;
 const V4: i16 = ETHERNET + 20;
@@ -43,10 +44,10 @@ const V6: i16 = ETHERNET + 40;
 /// UDP's header and a marker.
 const MARKED: i16 = 8 + 4;
 
-/// Bytes of an address in the map of the host's own: IPv4's are the last four behind zeros.
+/// Bytes of an address in the map of host addresses: IPv4 is the last four behind zeros.
 pub(super) const ADDRESS: usize = 16;
 
-/// The program of a device with such frames, for ESP and for ESP in UDP at `ports`. `sockets` is a map by queue.
+/// The program for ESP and for ESP in UDP at `ports`. `sockets` is a map by queue.
 pub(super) fn esp(frames: FrameFilter, ports: &[u16], sockets: i32) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     begin(&mut asm, frames);
@@ -64,7 +65,8 @@ pub(super) fn esp(frames: FrameFilter, ports: &[u16], sockets: i32) -> Vec<Instr
     asm.finish()
 }
 
-/// The program of a device with such frames, for ESP to the host itself. `own` is a map of the host's addresses, `sockets` one by queue.
+/// The program for ESP to the host itself. `own` is a map of the host's addresses, `sockets` one by
+/// queue.
 pub(super) fn own_esp(frames: FrameFilter, own: i32, sockets: i32) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     begin(&mut asm, frames);
@@ -88,7 +90,8 @@ pub(super) fn own_esp(frames: FrameFilter, own: i32, sockets: i32) -> Vec<Instru
     asm.finish()
 }
 
-/// The program of a device with such frames, for what passes the host. `own` is a map of the host's addresses, `sockets` one by queue.
+/// The program for forwarded packets. `own` is a map of the host's addresses, `sockets` one by
+/// queue.
 pub(super) fn passing(frames: FrameFilter, own: i32, sockets: i32) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     begin(&mut asm, frames);
@@ -109,16 +112,16 @@ pub(super) fn passing(frames: FrameFilter, own: i32, sockets: i32) -> Vec<Instru
     asm.finish()
 }
 
-/// Which frames the sockets can have.
+/// Frames that fit the sockets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FrameFilter {
     /// To this address.
     pub(super) mac: MacAddr,
-    /// Of so many bytes at the most: a device's MTU may be raised after its sockets were made.
+    /// Longest frame: a device's MTU may be raised after its sockets were created.
     pub(super) most: u32,
 }
 
-/// To the device, not too long, and of which version.
+/// Checks address, length and IP version.
 fn begin(asm: &mut Assembler, FrameFilter { mac, most }: FrameFilter) {
     asm.copy(FRAME, R1);
     asm.load(Width::Word, QUEUE, FRAME, RX_QUEUE);
@@ -143,7 +146,8 @@ fn find_frame(asm: &mut Assembler) {
     asm.load(Width::Word, END, FRAME, DATA_END);
 }
 
-/// Takes the tag of VLAN 0 off, by moving the addresses over it; the kernel would do that too. Other tags are its own.
+/// Removes a VLAN 0 tag by moving the addresses over it, as the kernel would. Other tags are the
+/// kernel's.
 fn untag(asm: &mut Assembler) {
     asm.field(Width::Half, 12);
     asm.jump(Comparison::NotEqual, half(EtherType::VLAN.0.get().to_be_bytes()), Label::Untagged);
@@ -156,23 +160,23 @@ fn untag(asm: &mut Assembler) {
     addresses.into_iter().for_each(|(register, at)| asm.write(register, at + TAG));
     asm.copy(R1, FRAME);
     asm.set(R2, TAG.into());
-    // Does what it is told: there are as many bytes.
+    // Cannot fail: the frame is long enough.
     asm.call(ADJUST_HEAD);
     find_frame(asm);
     asm.reach(V4);
 }
 
-/// IPv4 without options and in one piece.
+/// Unfragmented IPv4 without options.
 fn whole_v4(asm: &mut Assembler) {
     asm.field(Width::Byte, ETHERNET);
     asm.jump(Comparison::NotEqual, 0x45, Label::Pass);
-    // More fragments, or one's place.
+    // More-fragments flag or offset.
     asm.field(Width::Half, ETHERNET + 6);
     asm.and(half([0x3f, 0xff]));
     asm.jump(Comparison::NotEqual, 0, Label::Pass);
 }
 
-/// The destination on the stack, as a key of the map of the host's addresses.
+/// Puts the destination on the stack, as a key of the address map.
 fn key_v4(asm: &mut Assembler) {
     asm.set(RIGHT, 0);
     [16, 12, 8].into_iter().for_each(|before_end| asm.store(RIGHT, before_end));
@@ -188,7 +192,7 @@ fn key_v6(asm: &mut Assembler) {
     }
 }
 
-/// Asks a map for the key on the stack.
+/// Looks up the key on the stack in a map.
 fn look_up(asm: &mut Assembler, map: i32) {
     asm.map(R1, map);
     asm.point(R2, 16);
@@ -206,15 +210,15 @@ fn to_no_group_v6(asm: &mut Assembler) {
     not_link_local(asm, ETHERNET + 24);
 }
 
-/// An address of IPv6 that routers pass on.
+/// Passes frames with a link-local address.
 fn not_link_local(asm: &mut Assembler, at: i16) {
     asm.field(Width::Half, at);
     asm.and(half([0xff, 0xc0]));
     asm.jump(Comparison::Equal, half([0xfe, 0x80]), Label::Pass);
 }
 
-/// By the protocol that is looked at, behind an IP header up to `udp`, which says at a place of its own how many bytes there are, and how many more or
-/// fewer follow it.
+/// Branches on the protocol behind an IP header that ends at `udp`; the length field is at an
+/// offset of its own and differs by a constant.
 fn esp_or_udp(
     asm: &mut Assembler,
     udp: i16,
@@ -243,7 +247,7 @@ fn esp_or_udp(
     asm.go(Label::Take);
 }
 
-/// To the socket of the frame's queue, to the kernel where it has none; or to the kernel.
+/// The targets: the queue's socket, or the kernel if there is none; or the kernel.
 fn end(asm: &mut Assembler, sockets: i32) {
     asm.label(Label::Take);
     asm.map(R1, sockets);

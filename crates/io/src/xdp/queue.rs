@@ -1,4 +1,4 @@
-//! A queue of a device: the socket, its rings and its frames.
+//! A device queue: its sockets, rings and frames.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -24,15 +24,16 @@ use crate::port::Transmitted;
 use crate::send_backoff::{SendBackoff, is_busy};
 use crate::socket;
 
-/// Frames to receive into, and places of their rings: at full speed some milliseconds for which the worker may not run.
+/// Receive frames and ring size: at full speed some milliseconds without the worker.
 const RECEIVED: u32 = 4096;
-/// Frames to send from, and places of their rings.
+/// Transmit frames and ring size.
 const SENT: u32 = 2048;
-/// Frames that may be on their way out where the kernel copies them. The queue of a veth has 256 places, and drops what finds none.
+/// Most frames in flight where the kernel copies. A veth's queue has 256 places, and drops others.
 const MAX_IN_FLIGHT: u32 = 240;
-/// Bytes of memory that the kernel has to allow for them, of which it allows twice as many as it is told.
+/// Send buffer for them; the kernel doubles the value.
 const MEMORY: i32 = 240 * 2304 / 2;
-/// `XDP_MAX_TX_SKB_BUDGET`: how many frames the kernel copies at a call (Linux 6.17; before 32), and how many are worth a call.
+/// `XDP_MAX_TX_SKB_BUDGET`: frames that the kernel copies per call (Linux 6.17; before 32), and the
+/// value to set.
 const TX_BUDGET: (i32, i32) = (9, 256);
 /// How long a queue may stay busy: the kernel frees it a little after the end of its last process.
 const FREED_WITHIN: Duration = Duration::from_secs(3);
@@ -41,8 +42,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = size_of::<EthernetHeader>();
 
-/// One queue of a program's device, with a socket. Frames go round: from the filling ring to that of what was received; and from the free ones
-/// to the ring of what is to be sent, and to that of what has been.
+/// One queue of a program's device. Frames circulate: from the fill ring to the receive ring and
+/// back; from the free list to the transmit ring, the completion ring and back.
 #[derive(Debug)]
 pub struct Queue {
     fill_ring: FillRing,
@@ -51,32 +52,32 @@ pub struct Queue {
     sending: Producer<libc::xdp_desc>,
     sent: Consumer<u64>,
     free: Vec<u64>,
-    /// Frames to send from, free or not.
+    /// Transmit frames, free or not.
     tx_frames: u32,
-    /// Frames that may be on their way at a time.
+    /// Most frames in flight.
     max_in_flight: u32,
-    /// It may still wait for room in this batch.
+    /// Whether this batch may still wait for room.
     backoff: SendBackoff,
-    /// Frames that were lost by the last time that the kernel was asked.
+    /// Lost frames at the last query.
     lost: u64,
-    /// The last that the kernel said of sending was that there is no use in it: the device is down or gone.
+    /// The last send failed for good: the device is down or gone.
     is_down: bool,
-    // Closed before the memory goes that the kernel writes to.
-    /// That which receives, and is polled.
+    // Closed before the memory that the kernel writes to.
+    /// Receives, and is polled.
     socket: OwnedFd,
-    /// That which sends: whoever frees a frame wakes those who poll its socket, and here is nobody.
+    /// Sends: completions wake those who poll its socket, which nobody does.
     sender: OwnedFd,
     umem: Umem,
-    // There for as long as any of its sockets is.
+    // Lives as long as any of its sockets.
     pub(super) program: Arc<Program>,
 }
 
-/// What a queue is made of, for the process that goes on with it.
+/// Descriptors of a queue, for a successor process.
 #[derive(Debug)]
 pub struct QueueParts<Fd> {
     /// The socket that receives.
     pub socket: Fd,
-    /// That which sends.
+    /// The sending socket.
     pub sender: Fd,
     /// The frames.
     pub memory: Fd,
@@ -86,7 +87,8 @@ impl Queue {
     /// Opens a queue of the program's device.
     ///
     /// # Errors
-    /// [`XdpError::Queue`] where the device has none of this number, [`XdpError::TooLarge`], or the kernel's.
+    /// [`XdpError::Queue`] where the device has none of this number, [`XdpError::TooLarge`], or the
+    /// kernel's.
     pub fn open(program: &Arc<Program>, number: u32) -> Result<Self, XdpError> {
         let options = &program.options;
         let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
@@ -106,10 +108,11 @@ impl Queue {
         Ok(queue)
     }
 
-    /// The queue of another process, which goes on with it until this one takes it up. Needs Linux 6.4.
+    /// A predecessor's queue, which the predecessor uses until this one restores its state. Needs
+    /// Linux 6.4.
     ///
     /// # Errors
-    /// [`XdpError::Passed`] where it can't be had, or the device's MTU has become another.
+    /// [`XdpError::Passed`] if it cannot be used, or the device's MTU has changed.
     pub fn of_parts(program: &Arc<Program>, parts: QueueParts<OwnedFd>) -> Result<Self, XdpError> {
         let QueueParts { socket, sender, memory } = parts;
         let umem = Umem::of(memory).map_err(XdpError::Passed)?;
@@ -121,7 +124,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// One whose rings are there, and are not in use yet.
+    /// A queue with existing rings, not yet in use.
     fn of(
         program: &Arc<Program>,
         socket: OwnedFd,
@@ -150,7 +153,7 @@ impl Queue {
         })
     }
 
-    /// Where the kernel copies, fewer may be on their way.
+    /// Limits frames in flight if the kernel copies.
     fn limit_if_copied(&mut self) -> io::Result<()> {
         if !self.is_zero_copy()? {
             self.max_in_flight = MAX_IN_FLIGHT;
@@ -158,14 +161,15 @@ impl Queue {
         Ok(())
     }
 
-    /// What another process can go on with.
+    /// Its descriptors, for a successor process.
     #[must_use]
     pub fn parts(&self) -> QueueParts<BorrowedFd<'_>> {
         let (socket, sender) = (self.socket.as_fd(), self.sender.as_fd());
         QueueParts { socket, sender, memory: self.umem.memory() }
     }
 
-    /// Leaves to another process what only this one knows. It may go on itself after that, if the other does not.
+    /// Saves the state that only this process knows. It may continue itself if the successor does
+    /// not.
     pub(super) fn save_state(&mut self) {
         self.reclaim();
         self.fill_ring.publish();
@@ -175,10 +179,10 @@ impl Queue {
         self.umem.saved_state().save(&rest);
     }
 
-    /// Goes on where another process has laid it down.
+    /// Restores a predecessor's state.
     ///
     /// # Errors
-    /// Where that did not.
+    /// When none was saved.
     pub(super) fn restore_state(&mut self) -> io::Result<()> {
         let RingState { unseen, lost, free, waiting } = self.umem.saved_state().restore()?;
         let places = |numbers: Vec<u32>| numbers.into_iter().map(|at| self.umem.place(at));
@@ -191,7 +195,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets the kernel have more on its way, and take more at a call, where it can and may: without, it is slower.
+    /// Allows more frames in flight and per call, where the kernel permits it; otherwise it is
+    /// slower.
     fn enlarge_send_buffer(&self) {
         let socket = self.sender.as_fd();
         let _limited = socket::set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, MEMORY);
@@ -199,7 +204,7 @@ impl Queue {
         let _older = socket::set(socket, libc::SOL_XDP, option, frames);
     }
 
-    /// Binds the sockets to the device's queue, and lets the program know.
+    /// Binds the sockets to the device's queue, and adds it to the program's map.
     fn bind_queue(&self, number: u32) -> Result<(), XdpError> {
         let place = QueueAddress { link: self.program.options.link, queue: number };
         let bind = || {
@@ -210,7 +215,7 @@ impl Queue {
         Ok(bpf::insert(self.program.sockets.as_fd(), number, self.socket.as_fd())?)
     }
 
-    /// Whether the driver and the engine share the frames' memory, so that the kernel copies nothing.
+    /// Whether driver and engine share the frames' memory (zero copy).
     ///
     /// # Errors
     /// The kernel's.
@@ -219,14 +224,14 @@ impl Queue {
         Ok(options.cast_unsigned() & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Bytes of the largest IP packet that it sends: the device's MTU when the program came to it.
+    /// Largest IP packet that it sends: the device's MTU when the program was attached.
     pub(super) fn mtu(&self) -> usize {
         self.program.options.mtu as usize
     }
 
-    /// Frames that found no room here, or no free frame, since the last time.
+    /// Frames lost in a full ring or without a free frame, since the last call.
     pub(super) fn lost(&mut self) -> u64 {
-        // Where the kernel can't say, nothing is known to be lost.
+        // Without statistics no loss is known.
         let lost = statistics(self.socket.as_fd()).map_or(self.lost, |counts| counts.total());
         lost.saturating_sub(std::mem::replace(&mut self.lost, lost))
     }
@@ -243,7 +248,7 @@ impl Queue {
                 packet.append(bytes.len())?.copy_from_slice(bytes);
                 Some(packet)
             });
-            // A frame without a packet is none that the program takes.
+            // The program takes no frame without a packet.
             if let Some(packet) = packet {
                 into.push(packet);
             }
@@ -258,13 +263,13 @@ impl Queue {
         }
     }
 
-    /// A batch begins: it may wait for the kernel once.
+    /// Starts a batch, which may wait for the kernel once.
     pub(super) fn begin(&mut self) {
         self.backoff = SendBackoff::new();
         self.reclaim();
     }
 
-    /// Takes back the frames that have been sent.
+    /// Reclaims completed frames.
     fn reclaim(&mut self) {
         while let Some(address) = self.sent.next() {
             self.free.push(self.umem.frame_of(address));
@@ -272,7 +277,7 @@ impl Queue {
         self.sent.release();
     }
 
-    /// Queues a packet, or each of a train.
+    /// Queues a packet, or each of a burst.
     pub(super) fn push(
         &mut self,
         header: &EthernetHeader,
@@ -297,7 +302,7 @@ impl Queue {
             front.copy_from_slice(header.as_bytes());
             behind.copy_from_slice(piece);
             let len = frame_len(ETHERNET + piece.len());
-            // There are as many places as frames to be sent; one may not be seen to be free yet.
+            // The ring has a place per transmit frame; the kernel may not have published one yet.
             if self.sending.push(libc::xdp_desc { addr: frame, len, options: 0 }).is_err() {
                 self.free.push(frame);
                 done.refused.busy += 1;
@@ -308,7 +313,7 @@ impl Queue {
         }
     }
 
-    /// A frame to send from: where none is free, after the kernel was called, and waited for once.
+    /// A free transmit frame; without one it wakes the kernel and waits once.
     fn free_frame(&mut self) -> Option<u64> {
         if self.free.is_empty() {
             self.send();
@@ -321,8 +326,8 @@ impl Queue {
         self.free.pop()
     }
 
-    /// Lets the kernel send what is queued. It takes a few at a call, so it is called for as long as there are fewer each time. What a link does
-    /// not take now stays in the ring, where it is [kept](Self::has_backlog).
+    /// Makes the kernel send. It takes a few frames per call, so it is called while the number
+    /// shrinks. The rest stays in the ring as [backlog](Self::has_backlog).
     pub(super) fn send(&mut self) {
         let mut before = u32::MAX;
         loop {
@@ -341,7 +346,7 @@ impl Queue {
         }
     }
 
-    /// Whether the ring has what leaves only after another [`send`](Self::send), which may well do soon.
+    /// Whether frames in the ring need another [`send`](Self::send), which may soon succeed.
     pub(super) fn has_backlog(&mut self) -> bool {
         !self.is_down && self.sending.waiting() > 0 && self.sending.needs_call()
     }
@@ -366,20 +371,21 @@ impl AsFd for Queue {
     }
 }
 
-/// Whether another call would say the same: not where the kernel took as many as it does at once, or has no room for a moment.
+/// Whether another call would fail alike: not at the kernel's budget, or for a lack of room.
 fn is_lasting(error: &io::Error) -> bool {
     !is_busy(error) && error.raw_os_error() != Some(libc::EBUSY)
 }
 
-/// Bytes of a frame.
+/// A frame's length.
 fn frame_len(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Frames for the kernel, received ones, and ones that were sent.
+/// Fill, receive and completion ring.
 type Rings = (Producer<u64>, Consumer<libc::xdp_desc>, Consumer<u64>);
 
-/// Makes the rings of the socket that receives, of which those of the memory are its own too, and of the one that sends.
+/// Creates the rings of the receiving socket, which has those of the memory, and of the sending
+/// one.
 fn make_rings(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> io::Result<()> {
     for (fd, ring, size) in [
         (receiver, libc::XDP_UMEM_FILL_RING, RECEIVED),
@@ -392,7 +398,7 @@ fn make_rings(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> io::Result<()
     Ok(())
 }
 
-/// Maps the rings of the socket that receives.
+/// Maps the rings of the receiving socket.
 fn receiving_rings(fd: BorrowedFd<'_>, layout: UmemLayout) -> io::Result<Rings> {
     let UmemLayout { received: places, sent: places_of_sent, .. } = layout;
     let offsets = offsets(fd)?;
@@ -408,14 +414,14 @@ fn receiving_rings(fd: BorrowedFd<'_>, layout: UmemLayout) -> io::Result<Rings> 
     ))
 }
 
-/// Maps the ring of the socket that sends.
+/// Maps the ring of the sending socket.
 fn sending_ring(fd: BorrowedFd<'_>, layout: UmemLayout) -> io::Result<Producer<libc::xdp_desc>> {
     let (offsets, places) = (offsets(fd)?, layout.sent);
     let at = libc::XDP_PGOFF_TX_RING.cast_unsigned();
     Producer::new(map::<libc::xdp_desc>(fd, &offsets.tx, places, at)?, &offsets.tx, places)
 }
 
-/// A ring with so many places for `T`.
+/// Maps a ring with this many places for `T`.
 fn map<T>(
     fd: BorrowedFd<'_>,
     offsets: &libc::xdp_ring_offset,
@@ -426,7 +432,7 @@ fn map<T>(
     Mapping::shared(fd, at.cast_signed(), len)
 }
 
-/// Where in the mappings of the rings everything is.
+/// Offsets within the ring mappings.
 fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     // SAFETY: integers, for which zero bytes are valid.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
@@ -444,7 +450,7 @@ fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(offsets) }
 }
 
-/// `struct xdp_statistics`, the part that every kernel with `AF_XDP` has, and the next one.
+/// `struct xdp_statistics`, the part that all kernels have, and the next one.
 #[derive(Default)]
 #[repr(C)]
 struct Statistics {
@@ -455,7 +461,7 @@ struct Statistics {
 }
 
 impl Statistics {
-    /// What was lost: without a free frame, or too long for one; or without a place in the ring.
+    /// Frames lost without a free frame, too long for one, or without a place in the ring.
     fn total(&self) -> u64 {
         self.rx_dropped.saturating_add(self.rx_ring_full)
     }
@@ -485,7 +491,7 @@ struct QueueAddress {
     queue: u32,
 }
 
-/// Binds a socket as the first of a queue, and waits for a while where the queue is busy.
+/// Binds a queue's first socket, and retries for a while if the queue is busy.
 fn bind_once_free(fd: BorrowedFd<'_>, place: QueueAddress) -> io::Result<()> {
     let deadline = Instant::now() + FREED_WITHIN;
     loop {
@@ -500,8 +506,8 @@ fn bind_once_free(fd: BorrowedFd<'_>, place: QueueAddress) -> io::Result<()> {
     }
 }
 
-/// Binds a socket, as the first of a queue or with the memory of another that is. Without a word for or against copying: the kernel copies where
-/// the driver can't do without.
+/// Binds a queue's first socket, or one that shares the memory of `other`. Without copy flags the
+/// kernel copies only if the driver must.
 fn bind(fd: BorrowedFd<'_>, place: QueueAddress, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = match other {
         None => libc::XDP_USE_NEED_WAKEUP,

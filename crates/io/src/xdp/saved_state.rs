@@ -1,7 +1,8 @@
-//! What a queue's process leaves to the next one, before the frames in their memory: how many there are, and which are neither the kernel's nor
-//! in a ring.
+//! State that a queue's process saves for its successor, in front of the frames: the layout, and
+//! the frames that are neither in the kernel nor in a ring.
 //!
-//! The kernel has all others, or the rings do, whose positions are in memory that is shared with it. Nobody writes here while packets pass.
+//! All other frames are the kernel's or in rings, whose positions are in shared memory. Nothing is
+//! written here while packets pass.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,19 +13,19 @@ use super::mapping::Mapping;
 use super::umem;
 use crate::memfd;
 
-/// Bytes before the frames, whole pages of whatever size.
+/// Bytes in front of the frames; whole pages of any size.
 pub(super) const LENGTH: usize = 64 << 10;
-/// Words of it.
+/// Its words.
 const WORDS: usize = LENGTH / size_of::<AtomicU32>();
-/// What the words mean. Another number has to be refused.
+/// Version of the format. Others must be refused.
 const VERSION: u32 = 0x7578_0001;
 
-/// How many frames there are, and how large each is.
+/// Number and size of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UmemLayout {
-    /// To receive into, and places of their rings: a power of two, as all of these.
+    /// Receive frames, and ring size: a power of two, as all of these.
     pub(super) received: u32,
-    /// To send from, behind them.
+    /// Transmit frames, behind them.
     pub(super) sent: u32,
     /// Bytes.
     pub(super) frame: u32,
@@ -41,23 +42,23 @@ impl UmemLayout {
         self.frames() as usize * self.frame as usize
     }
 
-    /// Whether a process can have left it.
+    /// Whether the values are plausible.
     fn is_sound(&self) -> bool {
         let fits = |count: u32| count.is_power_of_two() && count as usize <= WORDS / 4;
         fits(self.received) && fits(self.sent) && umem::SIZES.contains(&self.frame)
     }
 }
 
-/// What becomes of frames that are at neither the kernel nor the next process.
+/// State of the rings that only the process knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RingState {
-    /// Entries of the sending ring that the kernel has not been shown.
+    /// Entries of the transmit ring that are not published.
     pub(super) unseen: u32,
-    /// Frames that were lost by the last time that the kernel was asked.
+    /// Lost frames at the last query.
     pub(super) lost: u64,
-    /// By their numbers, those that may be sent from.
+    /// Numbers of free transmit frames.
     pub(super) free: Vec<u32>,
-    /// Those that found no place in the filling ring.
+    /// Numbers of frames without a place in the fill ring.
     pub(super) waiting: Vec<u32>,
 }
 
@@ -69,11 +70,12 @@ pub(super) struct SavedState {
     layout: UmemLayout,
 }
 
-// SAFETY: what it points to is its own mapping, which belongs to no thread, and all that is read or written there is atomic.
+// SAFETY: what it points to is its own mapping, which belongs to no thread, and all that is read or
+// written there is atomic.
 unsafe impl Send for SavedState {}
 
 impl SavedState {
-    /// That of memory which is new.
+    /// Initialises new memory.
     pub(super) fn begin(memory: &OwnedFd, layout: UmemLayout) -> io::Result<Self> {
         let saved_state = Self { layout, ..Self::map(memory)? };
         let UmemLayout { received, sent, frame } = layout;
@@ -81,10 +83,10 @@ impl SavedState {
         Ok(saved_state)
     }
 
-    /// That which another process has begun.
+    /// Opens memory that a predecessor initialised.
     ///
     /// # Errors
-    /// `InvalidData` for what no such process leaves, `EPERM` for memory that it could take away.
+    /// `InvalidData` for anything else, `EPERM` for memory that the other process could shrink.
     pub(super) fn of(memory: &OwnedFd) -> io::Result<Self> {
         let length = memfd::length(memory)?;
         if length < LENGTH {
@@ -108,7 +110,7 @@ impl SavedState {
         self.layout
     }
 
-    /// Leaves what the next process needs.
+    /// Saves the state.
     pub(super) fn save(&self, rest: &RingState) {
         let [a, b] = [rest.lost >> 32, rest.lost & u64::from(u32::MAX)];
         let [high, low] = [a, b].map(|half| u32::try_from(half).unwrap_or(0));
@@ -118,10 +120,10 @@ impl SavedState {
         self.write(4, head.iter().chain(&rest.free).chain(&rest.waiting).copied());
     }
 
-    /// What was left.
+    /// Reads the saved state.
     ///
     /// # Errors
-    /// `InvalidData` where frames are named that there are not, or twice.
+    /// `InvalidData` for frames that do not exist or are named twice.
     pub(super) fn restore(&self) -> io::Result<RingState> {
         let [unseen, high, low, free, waiting] = [4, 5, 6, 7, 8].map(|place| self.word(place));
         let UmemLayout { received, sent, .. } = self.layout;
@@ -138,7 +140,8 @@ impl SavedState {
     }
 
     fn words(&self) -> &[AtomicU32; WORDS] {
-        // SAFETY: in the mapping and aligned, as `place` said; the memory cannot shrink, and any bytes are valid words.
+        // SAFETY: in the mapping and aligned, as `place` said; the memory cannot shrink, and any
+        // bytes are valid words.
         unsafe { self.words.as_ref() }
     }
 
@@ -154,7 +157,7 @@ impl SavedState {
 
 const INVALID: io::ErrorKind = io::ErrorKind::InvalidData;
 
-/// Whether all are among those, and none is there twice.
+/// Whether all are in range and different.
 fn are_different(frames: &[u32], among: std::ops::Range<u32>) -> bool {
     let mut sorted = frames.to_vec();
     sorted.sort_unstable();

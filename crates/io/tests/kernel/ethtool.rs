@@ -18,7 +18,8 @@ fn settle(address: &str, super_packets: Switch, gro: Switch) -> Udp {
     Udp::open(&UdpOptions::new(format!("{address}:4500").parse().unwrap())).unwrap()
 }
 
-/// In how many buffers a train of 40 datagrams arrives at the other end of a wire with these features.
+/// In how many buffers a train of 40 datagrams arrives at the other end of a wire with these
+/// features.
 fn buffers(super_packets: Switch, gro: Switch) -> usize {
     let far = Namespace::new().unwrap();
     Rtnetlink::open().unwrap().add_veth("wire", "wire", far.as_fd()).unwrap();

@@ -240,7 +240,8 @@ fn what_is_dropped_reaches_no_socket() {
     });
 }
 
-/// The end of a chain that was jumped to leads back; the end of one that was gone to leads out, accepted.
+/// The end of a chain that was jumped to leads back; the end of one that was gone to leads out,
+/// accepted.
 #[test]
 fn jump_comes_back_and_goto_does_not() {
     with_nftables(|| {
@@ -359,7 +360,8 @@ fn asking(conditions: &[Condition]) -> (Rule, Set) {
     (Rule { among: Some(Among { questions, set }), ..fixed }, Set { id: set, keys })
 }
 
-/// What a rule asks a set is what conditions would: all kinds of fields, in all widths, up to the longest key.
+/// What a rule asks a set is what conditions would: all kinds of fields, in all widths, up to the
+/// longest key.
 #[test]
 fn a_set_means_what_conditions_do() {
     with_nftables(|| {
@@ -434,7 +436,8 @@ fn keys_are_put_into_sets_and_taken_out() {
         let (hit, Set { id: set, keys }) = asking(&[Condition::source(prefix("10.9.0.2/32"))]);
         let add = Change::AddRule { chain: "in", before: None, rule: hit };
         let made = nftables.change(NAME, &[Change::AddSet { set, length: 4 }, add]).unwrap();
-        // What is to be dropped has been counted by then; what is to come may be late on a busy machine.
+        // What is to be dropped has been counted by then; what is to come may be late on a busy
+        // machine.
         let (soon, late) = (Duration::from_millis(200), Duration::from_secs(10));
         let sent = |nftables: &mut Nftables, expected, patience| {
             let socket = UdpSocket::bind((here(Version::V4), PORT)).unwrap();

@@ -9,7 +9,8 @@ use uxfrm_testkit::packets;
 
 use crate::{await_carrier, in_namespace, prefix};
 
-/// A device of this namespace that is connected to one of another, both up: index and address of each.
+/// A device of this namespace that is connected to one of another, both up: index and address of
+/// each.
 fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
     let settle = |name: &str, address: &str| {
         let mut kernel = Rtnetlink::open().unwrap();

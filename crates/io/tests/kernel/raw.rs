@@ -150,7 +150,8 @@ fn a_port_that_is_timed_tells_how_long_a_packet_waited() {
     });
 }
 
-/// Sends so many packets and looks at none until all are sent: those that came, and those that are said to be lost.
+/// Sends so many packets and looks at none until all are sent: those that came, and those that are
+/// said to be lost.
 fn overflow(version: Version, packet: fn(&[u8]) -> Vec<u8>, sent: u64) -> (u64, u64) {
     let small = RawOptions { buffer: 4096, ..RawOptions::new(version) };
     let (mut port, mut pool) = (Raw::open(&small).unwrap(), Pool::new());
@@ -160,7 +161,8 @@ fn overflow(version: Version, packet: fn(&[u8]) -> Vec<u8>, sent: u64) -> (u64, 
         let mut batch: Batch = [PacketBuf::from_slice(&packet(&payload))].into_iter().collect();
         assert_eq!(port.transmit(&mut batch, &mut pool).packets, 1);
     }
-    // The last one is lost, so that no later packet would bring the count, as it does with `SO_RXQ_OVFL`.
+    // The last one is lost, so that no later packet would bring the count, as it does with
+    // `SO_RXQ_OVFL`.
     let (mut lost, mut came) = (0, 0);
     let deadline = Instant::now() + Duration::from_secs(10);
     while came + lost < sent && Instant::now() < deadline {

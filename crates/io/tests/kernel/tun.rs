@@ -21,7 +21,8 @@ fn tun(options: &TunOptions, host: u8) -> Tun {
     tun
 }
 
-/// Hands packets from one TUN to the other until told to stop; the largest number of bytes in one buffer.
+/// Hands packets from one TUN to the other until told to stop; the largest number of bytes in one
+/// buffer.
 fn shuttle(mut ends: [Fitted<Tun>; 2], stop: &AtomicBool) -> usize {
     let (mut pool, mut batch, mut largest) = (Pool::new(), Batch::new(), 0);
     while !stop.load(Ordering::Relaxed) {

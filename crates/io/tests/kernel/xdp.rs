@@ -69,7 +69,8 @@ pub(crate) fn number(packet: &PacketBuf) -> u32 {
     u32::from_be_bytes(packet.bytes()[24..28].try_into().unwrap())
 }
 
-/// Many more than a ring has places, in order, by a ring at both ends. The kernel's stack sees none.
+/// Many more than a ring has places, in order, by a ring at both ends. The kernel's stack sees
+/// none.
 #[test]
 fn sealed_packets_pass_by_the_rings_in_order() {
     in_namespace(|| {
@@ -252,7 +253,8 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
             let bytes = framed(near.1, ether_type, &packet);
             assert_eq!(verdict(&bytes), expected, "{ether_type:?} {packet:?} {:?}", packet.bytes());
         }
-        // A tag that says a priority and no VLAN; one of VLAN 1; another behind it; to another device; cut short.
+        // A tag that says a priority and no VLAN; one of VLAN 1; another behind it; to another
+        // device; cut short.
         let tagged = |destination, tag: [u8; 4]| {
             let packet = PacketBuf::from_slice(&[&tag[..], esp(1).bytes()].concat());
             framed(destination, EtherType::VLAN, &packet)
@@ -277,7 +279,8 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
     });
 }
 
-/// Host mode's: what is not to the host itself is not the gateway's, ESP or not, as the host's addresses change.
+/// Host mode's: what is not to the host itself is not the gateway's, ESP or not, as the host's
+/// addresses change.
 #[test]
 fn the_program_of_a_host_takes_its_own_esp_alone() {
     in_namespace(|| {
@@ -329,7 +332,8 @@ fn the_program_of_a_host_takes_its_own_esp_alone() {
     });
 }
 
-/// Frames have room for the MTU that the device had: what is longer since is the kernel's, both ways.
+/// Frames have room for the MTU that the device had: what is longer since is the kernel's, both
+/// ways.
 #[test]
 fn what_a_raised_mtu_lets_through_is_the_kernels() {
     in_namespace(|| {
@@ -406,7 +410,8 @@ fn what_finds_no_room_is_counted() {
     });
 }
 
-/// A device that gathers holds more frames than its link may have on their way: the rest leaves later, in order, and none is lost.
+/// A device that gathers holds more frames than its link may have on their way: the rest leaves
+/// later, in order, and none is lost.
 #[test]
 fn what_finds_no_room_leaves_later() {
     [64, 1300].into_iter().for_each(frames_find_room);
@@ -460,7 +465,8 @@ fn frames_find_room(size: usize) {
     });
 }
 
-/// Plain packets, checksums that senders left open too; those to the host's addresses by the kernel, as these change.
+/// Plain packets, checksums that senders left open too; those to the host's addresses by the
+/// kernel, as these change.
 #[test]
 fn what_passes_comes_by_the_ring() {
     in_namespace(|| {

@@ -45,7 +45,8 @@ fn pass_on(queue: &mut Queue, program: &mut Arc<Program>, options: &ProgramOptio
     (*queue, *program) = (taken, next);
 }
 
-/// Many more frames pass than there are, while some wait in every ring: one that a hand-over lost would be missed.
+/// Many more frames pass than there are, while some wait in every ring: one that a hand-over lost
+/// would be missed.
 #[test]
 fn no_frame_is_lost_or_used_twice_where_rings_pass_on() {
     in_namespace(|| {
