@@ -1,4 +1,4 @@
-//! Into a tunnel and out of it again, for every kind and encapsulation; what is refused on the way, and why.
+//! Encapsulation and decapsulation of every kind; refusals and their reasons.
 
 mod wccp;
 
@@ -17,8 +17,8 @@ use crate::config::{
 };
 use crate::ports::{PortRequest, ZeroChecksum6};
 use crate::{
-    ALL_PORTS, DropReason, Egress, Error, HashSeed, Inside, Message, Outer, Port, Ports, Refused,
-    SixRd, Tunnel, Tunnels,
+    ALL_PORTS, Decapsulation, DropReason, Egress, Error, HashSeed, Message, Outer, Port, Ports,
+    Refused, SixRd, Tunnel, Tunnels,
 };
 
 const PORT: NonZeroU16 = NonZeroU16::new(5555).unwrap();
@@ -40,7 +40,7 @@ fn config(kind: Kind) -> Config {
     Config::new(kind, local, remote)
 }
 
-/// The same tunnel, seen from the other end.
+/// The same tunnel as configured at the other end.
 fn turned(config: &Config) -> Config {
     let (input, output) = (config.output, config.input);
     Config { local: config.remote, remote: config.local, input, output, ..config.clone() }
@@ -56,7 +56,7 @@ fn only(config: &Config) -> Tunnels {
     tunnels
 }
 
-/// The receive ports that take what a tunnel sends.
+/// Receive ports for a tunnel's packets.
 fn ports_for(config: &Config, carried: Version) -> Ports {
     let mut ports = Ports::new();
     if let Some(encap) = config.udp {
@@ -100,8 +100,8 @@ fn refusal(config: &Config, bytes: &[u8]) -> Refused {
 fn received(config: &Config, ports: &Ports, mut packet: PacketBuf) -> Result<Vec<u8>, DropReason> {
     let tunnels = only(config);
     match tunnels.receive(&mut packet, 0, ports)? {
-        Inside::Tunnel(_) => Ok(packet.bytes().to_vec()),
-        Inside::Other(protocol) => panic!("nobody's: {protocol}"),
+        Decapsulation::Tunnel(_) => Ok(packet.bytes().to_vec()),
+        Decapsulation::Other(protocol) => panic!("nobody's: {protocol}"),
     }
 }
 
@@ -180,7 +180,7 @@ proptest! {
         prop_assert!(verdict != checksum::Verification::Wrong || unsummed && outer.version == Version::V6);
         let out = received(&turned(&config), &ports_for(&config, version), packet).unwrap();
         let mut expected = bytes;
-        // What RFC 6040 lets congestion marks become: CE goes out as ECT(0), and comes back as it was.
+        // Congestion marks by RFC 6040: CE goes out as ECT(0), and comes back unchanged.
         prop_assert_eq!(Ecn::of_tos(IpPacket::parse(&out).unwrap().tos), Ecn::of_tos(IpPacket::parse(&expected).unwrap().tos));
         expected.truncate(out.len());
         prop_assert_eq!(out, expected);
@@ -233,7 +233,7 @@ fn outer_headers_are_what_the_tunnel_says() {
     let (packet, _) = sent(&tunnel(&inherits), &bytes).unwrap();
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     assert_eq!((ip.ttl, ip.tos, ip.dont_fragment), (64, 0x22, false));
-    // An inner DF goes outside, unless it is to be ignored.
+    // An inner DF is copied, unless it is ignored.
     bytes[6] = 0x40;
     assert!(
         IpPacket::parse(sent(&tunnel(&inherits), &bytes).unwrap().0.bytes()).unwrap().dont_fragment
@@ -275,7 +275,7 @@ fn too_much_is_told_to_the_sender_as_the_kernel_does() {
         });
         assert_eq!(made, refused.map_or(Ok(()), Err), "{config:?}, {} bytes", bytes.len());
     }
-    // Less than IPv6 needs has to go in fragments.
+    // Below IPv6's minimum it is fragmented.
     let narrow = Egress { path_mtu: 1200, ..egress() };
     let mut packet = PacketBuf::from_slice(&v6(1280));
     let outer = tunnel(&on(Kind::Sit)).encapsulate(&mut packet, &narrow).unwrap();
@@ -285,11 +285,11 @@ fn too_much_is_told_to_the_sender_as_the_kernel_does() {
     let in_udp = Config { encap_limit: None, ..in_udp };
     let segments = |mss| packets::tcp_super("[fd00::1]:1", "[fd00::2]:2", &[7; 5000], mss);
     for (mss, whole) in [(1280 - 60, false), (1280 - 48 - 60, true)] {
-        let (mut pool, mut train) = (Pool::new(), Batch::new());
+        let (mut pool, mut burst) = (Pool::new(), Batch::new());
         let sent =
-            tunnel(&in_udp).encapsulate_super(&segments(mss), &narrow, &mut pool, &mut train);
+            tunnel(&in_udp).encapsulate_super(&segments(mss), &narrow, &mut pool, &mut burst);
         assert_eq!(sent.unwrap().dont_fragment, whole, "segments of {mss}");
-        assert!(train.as_slice().iter().all(|one| one.udp.unwrap().dont_fragment == whole));
+        assert!(burst.as_slice().iter().all(|one| one.udp.unwrap().dont_fragment == whole));
     }
 }
 
@@ -350,7 +350,7 @@ fn a_packet_enters_no_tunnel_that_it_came_out_of() {
         let other = Config { remote: [198, 51, 100, 1].into(), ..self::config(Kind::Gre) };
         let (wrapped, _) = sent(&tunnel(&other), own.bytes()).unwrap();
         assert_eq!(refusal(&config, wrapped.bytes()).reason, DropReason::OutRecursion);
-        // Of another kind between the same ends it is somebody else's.
+        // A tunnel of another kind between the same addresses is a different one.
         let kind = if config.kind == Kind::Gre { Kind::Ipip } else { Kind::Gre };
         sent(&tunnel(&self::config(kind)), own.bytes()).unwrap();
     }
@@ -381,7 +381,7 @@ fn the_encapsulation_limit_is_in_a_destination_option() {
     }
     let last = Config { remote: "2001:db8::9".parse().unwrap(), ..config };
     let refused = refusal(&last, &bytes);
-    // Five deep and out of limit at once: the depth is what is seen first.
+    // Both limits are exceeded: the depth is checked first.
     assert_eq!(refused.reason, DropReason::OutTooDeep);
     let mut bytes = once.bytes().to_vec();
     bytes[44] = 0;
@@ -562,17 +562,18 @@ fn what_no_tunnel_takes_comes_out_whole() {
             let inside = Tunnels::new().receive(&mut packet, 0, &ports).unwrap().protocol();
             assert_eq!((inside, packet.bytes()), (Some(Protocol::ESP), &esp[..]));
         }
-        // In UDP in UDP, as deep as may be; the last is nobody's port, so it is a datagram for a host.
+        // UDP in UDP at the greatest depth; the last has no port here, so it is an ordinary
+        // datagram.
         let mut packet =
             PacketBuf::from_slice(&packets::ip(from, to, Protocol::UDP, &[0, 1, 0, 2, 0, 8, 0, 0]));
         let whole = packet.bytes().to_vec();
         let nested = UdpEncap::new(Framing::Fou, NonZeroU16::new(5556).unwrap());
-        for depth in 1..=crate::MAX_PEELS + 1 {
+        for depth in 1..=crate::MAX_UDP_LAYERS + 1 {
             crate::direct::wrap(&mut packet, &nested, flow, &egress()).unwrap();
             let mut copy = PacketBuf::from_slice(packet.bytes());
             let inside =
                 Tunnels::new().receive(&mut copy, 0, &ports).map(|inside| inside.protocol());
-            if depth <= crate::MAX_PEELS {
+            if depth <= crate::MAX_UDP_LAYERS {
                 assert_eq!((inside, copy.bytes()), (Ok(Some(Protocol::UDP)), &whole[..]));
             } else {
                 assert_eq!(inside, Err(DropReason::InTooDeep));
@@ -589,7 +590,7 @@ fn headroom_is_enough_for_the_largest_headers() {
     assert_eq!(Error::TunnelExists.errno(), 17);
 }
 
-impl Inside<'_> {
+impl Decapsulation<'_> {
     fn protocol(&self) -> Option<Protocol> {
         match self {
             Self::Tunnel(_) => None,

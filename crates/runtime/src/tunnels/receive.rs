@@ -3,7 +3,7 @@
 
 use uxfrm_io::wire_packets;
 use uxfrm_packet::{Notes, PacketBuf, Protocol, Segments, SizeClass};
-use uxfrm_tunnel::{DropReason, Event, Inside, Part};
+use uxfrm_tunnel::{BurstPart, Decapsulation, DropReason, Event};
 
 use super::{
     TunnelLane, drop_tally::DropTally, now, port_of, socket::Incoming, transmit,
@@ -18,7 +18,7 @@ impl TunnelLane {
             let count = &self.incoming[socket].incoming.counts.received;
             count.add(wire_packets(&packet), packet.len());
             match packet.segments {
-                Segments::Train { .. } => self.receive_train(packet, socket),
+                Segments::Train { .. } => self.receive_burst(packet, socket),
                 Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
                     self.receive_one(packet, socket);
                 }
@@ -40,15 +40,15 @@ impl TunnelLane {
         let Incoming { source, counts, .. } = &self.incoming[socket].incoming;
         let (device, tally) = (source.device(), DropTally { all: &self.drops, own: &counts.drops });
         let tunnel = match self.tunnels.receive(&mut packet, device, &self.ports) {
-            Ok(Inside::Tunnel(tunnel)) => tunnel,
+            Ok(Decapsulation::Tunnel(tunnel)) => tunnel,
             // ESP without UDP goes to our own address, to any receiver of ESP (`fou_udp_recv`
             // returns the protocol to the IP layer). Nothing else may: it would come by loopback,
             // where the inbound guard accepts everything.
-            Ok(Inside::Other(Protocol::ESP)) => {
+            Ok(Decapsulation::Other(Protocol::ESP)) => {
                 let is_v6 = packet.bytes().first().is_some_and(|first| first >> 4 == 6);
                 return self.to_network[usize::from(is_v6)].push(packet);
             }
-            Ok(Inside::Other(_)) => {
+            Ok(Decapsulation::Other(_)) => {
                 tally.count(DropReason::InUnclaimed);
                 return self.pool.give(packet);
             }
@@ -64,13 +64,13 @@ impl TunnelLane {
         }
     }
 
-    fn receive_train(&mut self, mut burst: PacketBuf, socket: usize) {
+    fn receive_burst(&mut self, mut burst: PacketBuf, socket: usize) {
         let Self { tunnels, ports, interfaces, incoming, pool, drops, others, .. } = self;
         let Incoming { source, counts, .. } = &incoming[socket].incoming;
         let (device, tally) = (source.device(), DropTally { all: drops, own: &counts.drops });
         let (path, checksum) = (burst.udp, burst.checksum);
-        tunnels.receive_train(&mut burst, device, ports, |part| match part {
-            Part::Inner(inner) => {
+        tunnels.receive_burst(&mut burst, device, ports, |part| match part {
+            BurstPart::InnerPacket(inner) => {
                 if let Some(tunnel_port) = port_of(interfaces, inner.tunnel) {
                     tunnel_port.interface.counts.traffic.received.add(1, inner.bytes.len());
                     let notes: Notes = inner.notes;
@@ -82,7 +82,7 @@ impl TunnelLane {
                     );
                 }
             }
-            Part::Other(bytes) => {
+            BurstPart::Other(bytes) => {
                 let mut packet = pool.take(SizeClass::holding(bytes.len()));
                 (packet.udp, packet.checksum) = (path, checksum);
                 let Some(room) = packet.append(bytes.len()) else {
@@ -92,7 +92,7 @@ impl TunnelLane {
                 room.copy_from_slice(bytes);
                 others.push(packet);
             }
-            Part::Dropped(reason) => tally.count(reason),
+            BurstPart::Dropped(reason) => tally.count(reason),
         });
         self.pool.give(burst);
         let mut others = std::mem::take(&mut self.others);
@@ -105,13 +105,13 @@ impl TunnelLane {
         let mut batch = std::mem::take(&mut self.batch);
         for error in batch.drain() {
             // Most concern other traffic of the host and are no drops.
-            if let Ok(news) = self.tunnels.translate(error.bytes())
-                && let Some(tunnel_port) = port_of(&mut self.interfaces, news.tunnel)
+            if let Ok(report) = self.tunnels.translate(error.bytes())
+                && let Some(tunnel_port) = port_of(&mut self.interfaces, report.tunnel)
             {
-                if let Event::PathMtu(mtu) = news.event {
+                if let Event::PathMtu(mtu) = report.event {
                     tunnel_port.lower_pmtu(mtu, now());
                 }
-                let told = news.told(error.bytes(), &mut self.pool);
+                let told = report.told(error.bytes(), &mut self.pool);
                 told.into_iter().for_each(|told| tunnel_port.to_tun.push(told));
             }
             self.pool.give(error);

@@ -1,11 +1,14 @@
-//! ICMP errors of the network, brought back to those whose packets were in the tunnel
-//! (`net/ipv4/ipip.c: ipip_err`, `net/ipv4/ip_gre.c: gre_err`, `net/ipv6/sit.c: ipip6_err`, `net/ipv6/ip6_tunnel.c: ip6_tnl_err`).
+//! Maps ICMP errors of the network to the tunnel and the inner sender (`net/ipv4/ipip.c: ipip_err`,
+//! `net/ipv4/ip_gre.c: gre_err`, `net/ipv6/sit.c: ipip6_err`, `net/ipv6/ip6_tunnel.c:
+//! ip6_tnl_err`).
 //!
-//! What an error quotes begins with the outer headers. The tunnel that sent the packet says what stands behind UDP: GUE only if it sends GUE.
-//! (Linux reads the quotes of FOU as GUE too: `fou_iptun_ops.err_handler` is `gue_err`.) Routers quote 8 bytes behind the IP header, or much more;
-//! where GRE or the inner header is cut off, the tunnel is known, and its path's MTU, but not the inner sender.
+//! The quote begins with the outer headers. The sending tunnel decides how to parse behind UDP: GUE
+//! only if it sends GUE. (Linux parses FOU's quotes as GUE too: `fou_iptun_ops.err_handler` is
+//! `gue_err`.) Routers quote 8 bytes behind the IP header, or much more; if GRE or the inner header
+//! is truncated, the tunnel and its path MTU are known, but not the inner sender.
 //!
-//! 1 ICMP header → 2 the quoted outer header → 3 the tunnel, by its ends, its UDP port and its key → 4 the inner packet → 5 the news.
+//! 1 ICMP header → 2 quoted outer header → 3 tunnel, by addresses, UDP port and key → 4 inner
+//! packet → 5 report.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,37 +22,38 @@ use zerocopy::FromBytes;
 
 use crate::config::{Config, Framing};
 use crate::gue::Gue;
-use crate::quote::Quoted;
+use crate::icmp_quote::Quoted;
 use crate::{DropReason, Message, Tunnel, Tunnels};
 
-/// What an ICMP error says of a tunnel.
+/// An ICMP error about a tunnel.
 #[derive(Clone, Debug)]
-pub struct News<'t> {
-    /// The tunnel that sent what the error is about.
+pub struct IcmpReport<'t> {
+    /// The tunnel that sent the quoted packet.
     pub tunnel: &'t Arc<Tunnel>,
-    /// What happened.
+    /// The event.
     pub event: Event,
-    /// Where the inner packet begins and the quote ends, in the error; `None` where too little is quoted.
+    /// Range of the quoted inner packet in the error; `None` if too little is quoted.
     pub inner: Option<Range<usize>>,
 }
 
-/// What happened to a tunnel's packet.
+/// Events of a tunnel's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The path takes only so many bytes of outer packet; 0 where the router does not tell (RFC 1191 §4).
+    /// Path MTU of the outer packet; 0 if the router does not tell (RFC 1191 §4).
     PathMtu(u32),
-    /// The other end can't be reached: unreachable, out of hops, or a header field was refused.
+    /// The other end is unreachable: unreachable, TTL exceeded, or a refused header field.
     Unreachable,
 }
 
 impl Tunnels {
-    /// Finds out which tunnel an ICMP error is about, and which inner packet.
+    /// Finds the tunnel and the inner packet that an ICMP error is about.
     ///
-    /// `error` is a whole IP packet. Its ICMP checksum is for the caller to have checked; a host's raw socket has.
+    /// `error` is a whole IP packet. The caller must have verified its ICMP checksum; a host's raw
+    /// socket has.
     ///
     /// # Errors
     /// [`DropReason::ErrorMalformed`], [`DropReason::ErrorForeign`].
-    pub fn translate(&self, error: &[u8]) -> Result<News<'_>, DropReason> {
+    pub fn translate(&self, error: &[u8]) -> Result<IcmpReport<'_>, DropReason> {
         // 1
         let malformed = DropReason::ErrorMalformed;
         let ip = IpPacket::parse(error).map_err(|_| malformed)?;
@@ -62,15 +66,15 @@ impl Tunnels {
         // 5
         let end = ip.total_len;
         let inner = inner.filter(|inner| Quoted::of(inner).is_some());
-        Ok(News { tunnel, event, inner: inner.map(|inner| end - inner.len()..end) })
+        Ok(IcmpReport { tunnel, event, inner: inner.map(|inner| end - inner.len()..end) })
     }
 }
 
-impl News<'_> {
-    /// What the inner sender is told; `error` is the one that was translated.
+impl IcmpReport<'_> {
+    /// ICMP error to the inner sender; `error` is the one that was translated.
     ///
-    /// As the kernel, which passes on the path's MTU less what the tunnel adds, and "unreachable" for all else. `None` where the inner
-    /// sender is not known or may not be told.
+    /// As the kernel, which passes on the path MTU less the tunnel's overhead, and "unreachable"
+    /// otherwise. `None` if the inner sender is unknown or may not be informed.
     #[must_use]
     pub fn told(&self, error: &[u8], pool: &mut Pool) -> Option<PacketBuf> {
         let inner = error.get(self.inner.clone()?)?;
@@ -87,7 +91,8 @@ impl News<'_> {
     }
 }
 
-/// What an ICMP message reports, and what it quotes; `None` for what is no error, or one that concerns no tunnel (redirects, source quench).
+/// Event and quote of an ICMP message; `None` for other messages and irrelevant errors (redirects,
+/// source quench).
 fn event<'a>(ip: &IpPacket, message: &'a [u8]) -> Option<(Event, &'a [u8])> {
     match ip.protocol {
         Protocol::ICMP => {
@@ -116,7 +121,7 @@ fn event<'a>(ip: &IpPacket, message: &'a [u8]) -> Option<(Event, &'a [u8])> {
     }
 }
 
-/// Whether the tunnel sent what is quoted; if so, the inner packet's beginning, where the quote has it.
+/// Whether the tunnel sent the quoted packet; if so, the beginning of the inner packet, if quoted.
 fn sent_by<'q>(tunnel: &Tunnel, quoted: &Quoted<'q>) -> Option<Option<&'q [u8]>> {
     let config = tunnel.config();
     let from_us = config.local.is_unspecified() || config.local == quoted.source;
@@ -144,10 +149,10 @@ fn sends(config: &Config, protocol: Protocol) -> bool {
         .any(|version| config.carries.takes(version) && config.kind.protocol(version) == protocol)
 }
 
-/// What is in a datagram to the tunnel's port, as far as it is quoted: its protocol, where that is told, and its bytes.
-type Behind<'q> = (Option<Protocol>, Option<&'q [u8]>);
+/// Quoted payload of a datagram to the tunnel's port: its protocol and bytes, as far as known.
+type QuotedPayload<'q> = (Option<Protocol>, Option<&'q [u8]>);
 
-fn behind_udp<'q>(config: &Config, quoted: &Quoted<'q>) -> Option<Behind<'q>> {
+fn behind_udp<'q>(config: &Config, quoted: &Quoted<'q>) -> Option<QuotedPayload<'q>> {
     let encap = config.udp?;
     let (header, payload) = UdpHeader::ref_from_prefix(quoted.upper).ok()?;
     debug_assert_eq!(size_of_val(header), udp::HEADER_LEN);
@@ -160,14 +165,14 @@ fn behind_udp<'q>(config: &Config, quoted: &Quoted<'q>) -> Option<Behind<'q>> {
         Framing::Fou => Some((None, Some(payload))),
         Framing::Gue => match Gue::parse(payload) {
             Ok(gue) => Some((Some(gue.protocol), payload.get(gue.header_len..))),
-            // Cut off: the ends and the port have to do.
+            // Truncated: addresses and port must do.
             Err(DropReason::InGueTruncated) => Some((None, None)),
             Err(_) => None,
         },
     }
 }
 
-/// Behind a GRE header of the tunnel's key. One that is cut off may be the tunnel's.
+/// Payload behind a GRE header with the tunnel's key. A truncated header may be the tunnel's.
 fn behind_gre<'q>(config: &Config, payload: &'q [u8]) -> Option<Option<&'q [u8]>> {
     match Gre::parse(payload) {
         Ok(gre) if gre.fields.key == config.output.key => Some(Some(gre.payload)),
@@ -200,7 +205,7 @@ mod tests {
                 let port = 5000 + 10 * u16::from(number) + u16::from(framing == Some(Framing::Gue));
                 config.udp =
                     framing.map(|framing| UdpEncap::new(framing, NonZeroU16::new(port).unwrap()));
-                // As many tunnels with the same ends as there are encapsulations.
+                // One tunnel per encapsulation between the same addresses.
                 if let Some(udp) = config.udp {
                     config.remote = match config.remote {
                         std::net::IpAddr::V4(_) => {
@@ -247,9 +252,12 @@ mod tests {
             let (kind, code) = if outer_is_v4 { (3, 4) } else { (2, 0) };
             for quoted in [packet.len(), 128] {
                 let error = error_about(&packet.bytes()[..quoted], kind, code, 1400);
-                let news = tunnels.translate(&error).unwrap();
-                assert_eq!((news.tunnel.name(), news.event), (tunnel.name(), Event::PathMtu(1400)));
-                let told = news.told(&error, &mut pool).unwrap();
+                let report = tunnels.translate(&error).unwrap();
+                assert_eq!(
+                    (report.tunnel.name(), report.event),
+                    (tunnel.name(), Event::PathMtu(1400))
+                );
+                let told = report.told(&error, &mut pool).unwrap();
                 let ip = IpPacket::parse(told.bytes()).unwrap();
                 let about = IpPacket::parse(inner).unwrap();
                 assert_eq!((ip.source, ip.destination), (about.destination, about.source));
@@ -260,9 +268,9 @@ mod tests {
                 assert_eq!(upper[8..], inner[..shown]);
             }
             let unreachable = error_about(packet.bytes(), if outer_is_v4 { 11 } else { 3 }, 0, 0);
-            let news = tunnels.translate(&unreachable).unwrap();
-            assert_eq!(news.event, Event::Unreachable);
-            let told = news.told(&unreachable, &mut pool).unwrap();
+            let report = tunnels.translate(&unreachable).unwrap();
+            assert_eq!(report.event, Event::Unreachable);
+            let told = report.told(&unreachable, &mut pool).unwrap();
             let (kind, code) = if told.bytes()[0] >> 4 == 4 { (3, 1) } else { (1, 3) };
             let upper = IpPacket::parse(told.bytes()).unwrap().header_len;
             assert_eq!(told.bytes()[upper..upper + 2], [kind, code]);
@@ -280,8 +288,8 @@ mod tests {
             let mut packet = PacketBuf::from_slice(&inner);
             tunnel.encapsulate(&mut packet, &egress).unwrap().push(&mut packet).unwrap();
             let error = error_about(&packet.bytes()[..28], 3, 4, 1300);
-            let news = tunnels.translate(&error).unwrap();
-            assert_eq!((news.tunnel.name(), news.inner), (name, None));
+            let report = tunnels.translate(&error).unwrap();
+            assert_eq!((report.tunnel.name(), report.inner), (name, None));
         }
     }
 

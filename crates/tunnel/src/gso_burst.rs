@@ -1,7 +1,8 @@
-//! Many packets of one flow at once: a super-packet of the host becomes a train for one `UDP_SEGMENT` call (GSO), and a train that
-//! `UDP_GRO` joined is taken apart and its inner packets joined again (GRO).
+//! GSO and GRO of tunnels: a super-packet becomes a burst for one `UDP_SEGMENT` call, and a burst
+//! that `UDP_GRO` joined is split and its inner packets are joined again.
 //!
-//! The kernel did the first by `fou_build_header`'s GSO types (`SKB_GSO_UDP_TUNNEL`), the second by `fou_gro_receive`.
+//! The kernel does the first by `fou_build_header`'s GSO types (`SKB_GSO_UDP_TUNNEL`), the second
+//! by `fou_gro_receive`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,47 +10,50 @@ use std::sync::Arc;
 use uxfrm_packet::{Batch, Notes, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
 use crate::decapsulate::{Decapsulated, version_of};
-use crate::encapsulate::{Admitted, Egress};
+use crate::encapsulate::{Egress, EncapPlan};
 use crate::outer::narrow;
-use crate::peel::Arrival;
 use crate::tunnels::kinds;
-use crate::{DropReason, Outer, Ports, Refused, Tunnel, Tunnels, peel};
+use crate::udp_decap::Arrival;
+use crate::{DropReason, Outer, Ports, Refused, Tunnel, Tunnels, decapsulate_udp};
 
-/// The largest UDP payload over IPv6; that over IPv4 is 20 bytes more.
-const TRAIN_BYTES: usize = 65_487;
+/// The largest UDP payload over IPv6; over IPv4 20 bytes more would fit.
+const BURST_BYTES: usize = 65_487;
 
-/// An inner packet of a train.
+/// An inner packet of a burst.
 #[derive(Clone, Copy, Debug)]
-pub struct Inner<'t, 'b> {
+pub struct InnerPacket<'t, 'b> {
     /// The tunnel that it came out of.
     pub tunnel: &'t Arc<Tunnel>,
     /// The packet.
     pub bytes: &'b [u8],
-    /// What is known of it: as [`Coalescer::offer_slice`](uxfrm_packet::Coalescer::offer_slice) wants it.
+    /// Its metadata, for [`Coalescer::offer_slice`](uxfrm_packet::Coalescer::offer_slice).
     pub notes: Notes,
 }
 
-/// What a datagram of a train was.
+/// Content of a burst's datagram.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'t, 'b> {
-    /// A tunnel's.
-    Inner(Inner<'t, 'b>),
-    /// Of a protocol that no tunnel has: the datagram, for [`Tunnels::receive`].
+pub enum BurstPart<'t, 'b> {
+    /// A tunnel's packet.
+    InnerPacket(InnerPacket<'t, 'b>),
+    /// A protocol without tunnels: the datagram, for [`Tunnels::receive`].
     Other(&'b [u8]),
-    /// Nobody's.
+    /// Dropped.
     Dropped(DropReason),
 }
 
 impl Tunnel {
-    /// Encapsulates a super-packet: looked up and checked once, cut straight into its place in a train of UDP payload.
+    /// Encapsulates a super-packet: looked up and checked once, segmented straight into a burst of
+    /// UDP payload.
     ///
-    /// Each segment gets headers of its own, with GRE's number and checksum; the outer headers are one and the same, and all segments of an inner
-    /// flow leave by one source port. Trains of more than a UDP socket takes at once become several, in order, at the end of `out`. Each has
-    /// a [`UdpPath`](uxfrm_packet::UdpPath) and [`Segments::Train`] (or [`Segments::One`]).
+    /// Each segment gets its own headers, with GRE's sequence and checksum; the outer headers are
+    /// common, and all segments of an inner flow have one source port. Bursts beyond a UDP socket's
+    /// limit become several, in order, at the end of `out`. Each has a
+    /// [`UdpPath`](uxfrm_packet::UdpPath) and [`Segments::Train`] (or [`Segments::One`]).
     ///
     /// # Errors
-    /// As [`Tunnel::encapsulate`]; [`DropReason::OutSuper`] for what can't be cut, and for tunnels whose packets no UDP socket sends (without UDP, or with
-    /// an encapsulation limit): their super-packets are to be cut first. Nothing is added to `out` then.
+    /// As [`Tunnel::encapsulate`]; [`DropReason::OutSuper`] for super-packets that cannot be
+    /// segmented, and for tunnels that no UDP socket can send (without UDP, or with an
+    /// encapsulation limit): segment those first. Nothing is added to `out` then.
     pub fn encapsulate_super(
         &self,
         packet: &PacketBuf,
@@ -62,67 +66,68 @@ impl Tunnel {
             return Err(DropReason::OutSuper.into());
         }
         let plan = SegmentPlan::new(packet).map_err(|_| DropReason::OutSuper)?;
-        let admitted = self.admit(packet.bytes(), plan.len(0), egress)?;
+        let encap = self.plan_encap(packet.bytes(), plan.len(0), egress)?;
         let stride = self.frame_len(None) + plan.len(0);
-        let most = (TRAIN_BYTES / stride).max(1);
+        let most = (BURST_BYTES / stride).max(1);
         let (mut first, sent_before) = (0, out.len());
         while first < plan.count() {
             let segments = first..plan.count().min(first + most);
             first = segments.end;
-            let mut train = pool.take(SizeClass::holding(stride * segments.len()));
-            train.inherit(packet);
-            let filled = self.fill_train(&plan, segments, packet.bytes(), &admitted, &mut train);
-            if filled.is_err() || !admitted.outer.datagram(&mut train) {
+            let mut burst = pool.take(SizeClass::holding(stride * segments.len()));
+            burst.inherit(packet);
+            let filled = self.fill_burst(&plan, segments, packet.bytes(), &encap, &mut burst);
+            if filled.is_err() || !encap.outer.datagram(&mut burst) {
                 debug_assert!(out.len() == sent_before, "each train has the same room");
-                pool.give(train);
+                pool.give(burst);
                 return Err(DropReason::OutNoRoom.into());
             }
-            out.push(train);
+            out.push(burst);
         }
-        Ok(admitted.outer)
+        Ok(encap.outer)
     }
 
-    /// Writes `segments` end to end, each behind its own headers.
-    fn fill_train(
+    /// Writes `segments` consecutively, each behind its own headers.
+    fn fill_burst(
         &self,
         plan: &SegmentPlan,
         segments: Range<usize>,
         source: &[u8],
-        admitted: &Admitted,
-        train: &mut PacketBuf,
+        encap: &EncapPlan,
+        burst: &mut PacketBuf,
     ) -> Result<(), DropReason> {
         let before = self.frame_len(None);
         let stride = before + plan.len(segments.start);
-        train.segments = match segments.len() {
+        burst.segments = match segments.len() {
             1 => Segments::One,
             _ => Segments::Train { stride: narrow(stride)? },
         };
         for k in segments {
-            let out = train.append(before + plan.len(k)).ok_or(DropReason::OutNoRoom)?;
+            let out = burst.append(before + plan.len(k)).ok_or(DropReason::OutNoRoom)?;
             plan.write(k, source, &mut out[before..]).ok_or(DropReason::OutNoRoom)?;
-            self.write_frame(out, admitted, None)?;
+            self.write_frame(out, encap, None)?;
         }
         Ok(())
     }
 }
 
 impl Tunnels {
-    /// Takes a train that came through a UDP socket apart, as [`Tunnels::receive`] does with a packet; `each` gets what its datagrams were, in order.
+    /// Splits a burst from a UDP socket, as [`Tunnels::receive`] does with a packet; `each` gets
+    /// the datagrams' contents in order.
     ///
-    /// A checksum that was left open is filled in.
-    pub fn receive_train<'t>(
+    /// Open checksums are completed.
+    pub fn receive_burst<'t>(
         &'t self,
-        train: &mut PacketBuf,
+        burst: &mut PacketBuf,
         device: u32,
         ports: &Ports,
-        mut each: impl FnMut(Part<'t, '_>),
+        mut each: impl FnMut(BurstPart<'t, '_>),
     ) {
-        let stride = match train.segments {
+        let stride = match burst.segments {
             Segments::Train { stride } => usize::from(stride.max(1)),
-            Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => train.len().max(1),
+            Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => burst.len().max(1),
         };
-        let (arrival, notes) = (Arrival::of(train, device), Notes::of(train));
-        for bytes in train.bytes_mut().chunks_mut(stride) {
+        let (arrival, notes) = (Arrival::of(burst, device), Notes::of(burst));
+        for bytes in burst.bytes_mut().chunks_mut(stride) {
             each(self.part_of(bytes, arrival, notes, ports));
         }
     }
@@ -133,21 +138,21 @@ impl Tunnels {
         arrival: Arrival,
         notes: Notes,
         ports: &Ports,
-    ) -> Part<'t, 'b> {
-        let mut peeled = match peel(bytes, arrival, ports) {
-            Ok(peeled) => peeled,
-            Err(reason) => return Part::Dropped(reason),
+    ) -> BurstPart<'t, 'b> {
+        let mut decapped = match decapsulate_udp(bytes, arrival, ports) {
+            Ok(decapped) => decapped,
+            Err(reason) => return BurstPart::Dropped(reason),
         };
-        if kinds(peeled.protocol, version_of(peeled.source)).is_empty() {
-            return Part::Other(bytes);
+        if kinds(decapped.protocol, version_of(decapped.source)).is_empty() {
+            return BurstPart::Other(bytes);
         }
-        peeled.fill(bytes);
-        match self.decapsulate(bytes, &peeled) {
+        decapped.fill(bytes);
+        match self.decapsulate(bytes, &decapped) {
             Ok(Decapsulated { tunnel, span, checksum }) => {
                 let notes = Notes { checksum, ..notes };
-                Part::Inner(Inner { tunnel, bytes: &bytes[span], notes })
+                BurstPart::InnerPacket(InnerPacket { tunnel, bytes: &bytes[span], notes })
             }
-            Err(reason) => Part::Dropped(reason),
+            Err(reason) => BurstPart::Dropped(reason),
         }
     }
 }
@@ -206,11 +211,11 @@ mod tests {
                 near.encapsulate_super(&packet, &egress(), &mut pool, &mut out).unwrap();
                 let (mut coalescer, mut joined) = (Coalescer::new(), Batch::new());
                 let (mut count, mut tcp) = (0, Vec::new());
-                for mut train in out.drain() {
-                    let path = train.udp.unwrap();
-                    train.udp = Some(UdpPath { local: path.remote, remote: path.local, ..path });
-                    tunnels.receive_train(&mut train, 0, &ports, |part| {
-                        let Part::Inner(inner) = part else { panic!("{part:?}") };
+                for mut burst in out.drain() {
+                    let path = burst.udp.unwrap();
+                    burst.udp = Some(UdpPath { local: path.remote, remote: path.local, ..path });
+                    tunnels.receive_burst(&mut burst, 0, &ports, |part| {
+                        let BurstPart::InnerPacket(inner) = part else { panic!("{part:?}") };
                         count += 1;
                         coalescer.offer_slice(inner.bytes, inner.notes, &mut pool, &mut joined);
                     });
@@ -234,23 +239,23 @@ mod tests {
         for (local, expected) in
             [("192.0.2.1:5556", [Some(40), Some(7)]), ("192.0.2.1:1", [None; 2])]
         {
-            let mut train = PacketBuf::from_slice(&[9; 47]);
-            train.segments = Segments::Train { stride: 40 };
-            train.udp = Some(UdpPath {
+            let mut burst = PacketBuf::from_slice(&[9; 47]);
+            burst.segments = Segments::Train { stride: 40 };
+            burst.udp = Some(UdpPath {
                 local: local.parse().unwrap(),
                 remote: "192.0.2.2:7".parse().unwrap(),
                 tos: 0,
                 dont_fragment: false,
             });
             let mut lengths = Vec::new();
-            Tunnels::new().receive_train(&mut train, 0, &ports, |part| {
+            Tunnels::new().receive_burst(&mut burst, 0, &ports, |part| {
                 lengths.push(match part {
-                    Part::Other(bytes) => Some(bytes.len()),
-                    Part::Dropped(reason) => {
+                    BurstPart::Other(bytes) => Some(bytes.len()),
+                    BurstPart::Dropped(reason) => {
                         assert_eq!(reason, DropReason::InNoPort);
                         None
                     }
-                    Part::Inner(_) => panic!("{part:?}"),
+                    BurstPart::InnerPacket(_) => panic!("{part:?}"),
                 });
             });
             assert_eq!(lengths, expected);

@@ -1,10 +1,8 @@
-//! Out of UDP: from a packet of the network to what a tunnel, or anybody else, takes.
+//! UDP decapsulation (`net/ipv4/fou_core.c: fou_udp_recv, gue_udp_recv`). The kernel shortens the
+//! IP header's length and leaves its checksum wrong; `restore` fixes it.
 //!
-//! `net/ipv4/fou_core.c: fou_udp_recv, gue_udp_recv`. The kernel subtracts what it pulls from the IP header's length and leaves that
-//! header's checksum wrong; [`Peeled::restore`] mends it.
-//!
-//! 1 IP header, or the socket's word for it → 2 UDP: receive port, checksum → 3 GUE: protocol, checksum left open → 2 again while there is UDP
-//! in UDP.
+//! 1 IP header, or the socket's addresses → 2 UDP: receive port, checksum → 3 GUE: protocol, open
+//! checksum → 2 again while there is UDP in UDP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -20,71 +18,72 @@ use crate::DropReason;
 use crate::gue::{Gue, RemoteChecksum};
 use crate::ports::{Datagram, Encapsulation, Port, Ports, RemoteChecksumMode, ZeroChecksum6};
 
-/// UDP encapsulations one in the other at the most.
-pub const MAX_PEELS: usize = 4;
+/// Most nested UDP encapsulations.
+pub const MAX_UDP_LAYERS: usize = 4;
 
-/// Where a packet came from, beside its bytes.
+/// Origin of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// The index of the device; 0 where that is not known, which no port bound to a device takes.
+    /// Index of the receiving device; 0 if unknown, which no port bound to a device accepts.
     pub device: u32,
-    /// Between which ends a socket received the bytes, which are UDP payload then. The kernel has checked the UDP checksum.
+    /// Addresses of the receiving socket, for UDP payload. The kernel has verified the UDP
+    /// checksum.
     pub udp: Option<UdpPath>,
-    /// What is known of the transport checksum.
+    /// State of the transport checksum.
     pub checksum: Checksum,
 }
 
 impl Arrival {
-    /// Of a packet in a buffer of its own that came through `device`.
+    /// A whole packet received through `device`.
     #[must_use]
     pub fn of(packet: &PacketBuf, device: u32) -> Self {
         Self { device, udp: packet.udp, checksum: packet.checksum }
     }
 }
 
-/// What is in a packet, once UDP is off.
+/// A packet without its UDP headers.
 #[derive(Clone, Debug)]
-pub struct Peeled {
-    /// From whom, by the outer header.
+pub struct UdpDecapsulated {
+    /// Outer source address.
     pub source: IpAddr,
-    /// To whom.
+    /// Outer destination address.
     pub destination: IpAddr,
     /// The outer header's DSCP and ECN.
     pub tos: u8,
-    /// What `span` is: never UDP, unless no port takes it.
+    /// Protocol of `span`: UDP only if no port takes it.
     pub protocol: Protocol,
-    /// Where in the packet it lies.
+    /// Its range in the packet.
     pub span: Range<usize>,
-    /// What is known of checksums in it.
-    pub(crate) known: Known,
-    /// Bytes of IP header at the packet's front, and the byte in them that names what follows.
+    /// State of its checksums.
+    pub(crate) known: KnownSum,
+    /// Length of the IP header in front, and offset of its protocol field.
     header: Option<(usize, usize)>,
 }
 
-/// What is known of the bytes of a span.
+/// State of the checksums of a span.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Known {
+pub(crate) enum KnownSum {
     /// Nothing.
     Nothing,
-    /// Nothing either, and who gave the packet can't tell: raw sockets do not say what a device joined, or left to the next one.
-    Untold,
-    /// Their sum, as an outer checksum covered them: it spares summing them for an inner one.
+    /// Unknown to the sender as well: raw sockets do not report GRO or open checksums.
+    Unreported,
+    /// Their sum, which an outer checksum covered: it saves summing them for an inner one.
     Sum(Sum),
-    /// A checksum in them is still to be filled in; offsets as in [`Checksum::Partial`], from the packet's first byte.
+    /// An open checksum; offsets as in [`Checksum::Partial`], from the packet's first byte.
     Open {
-        /// Where the sum starts.
+        /// Start of the sum.
         start: usize,
-        /// Where it goes.
+        /// Offset of the checksum field.
         field: usize,
     },
 }
 
-impl Known {
-    /// What is left known when `bytes`, of even length, are taken from the front.
+impl KnownSum {
+    /// The state after `bytes`, of even length, were removed from the front.
     pub(crate) fn without(self, bytes: &[u8]) -> Self {
         match self {
             Self::Sum(sum) => Self::Sum(minus(sum, Sum::of(bytes))),
-            other @ (Self::Nothing | Self::Untold | Self::Open { .. }) => other,
+            other @ (Self::Nothing | Self::Unreported | Self::Open { .. }) => other,
         }
     }
 }
@@ -94,47 +93,56 @@ pub(crate) fn minus(sum: Sum, part: Sum) -> Sum {
     sum.plus_u16(!part.fold())
 }
 
-/// Takes UDP, and GUE in it, off a packet of the network: a whole IP packet, or what a UDP socket received.
+/// Strips UDP, and GUE in it, from a whole IP packet or a UDP socket's payload.
 ///
-/// The bytes change only where a remote checksum is filled in. A packet that is not UDP is peeled too: its span is the upper layer.
+/// The bytes change only where a remote checksum is completed. Without UDP the span is the upper
+/// layer.
 ///
 /// # Errors
-/// [`DropReason::InMalformed`], [`DropReason::InFragment`], [`DropReason::InNoPort`], [`DropReason::InUdpChecksum`],
-/// [`DropReason::InZeroChecksum`], [`DropReason::InTooDeep`] and the variants named `InGue…`.
-pub fn peel(bytes: &mut [u8], arrival: Arrival, ports: &Ports) -> Result<Peeled, DropReason> {
+/// [`DropReason::InMalformed`], [`DropReason::InFragment`], [`DropReason::InNoPort`],
+/// [`DropReason::InUdpChecksum`], [`DropReason::InZeroChecksum`], [`DropReason::InTooDeep`] and the
+/// variants named `InGue…`.
+pub fn decapsulate_udp(
+    bytes: &mut [u8],
+    arrival: Arrival,
+    ports: &Ports,
+) -> Result<UdpDecapsulated, DropReason> {
     // 1
-    let mut peeled = match arrival.udp {
+    let mut decapped = match arrival.udp {
         Some(path) => of_socket(path, bytes, arrival.device, ports)?,
         None => of_packet(bytes)?,
     };
     // 2, 3
-    let mut peels = usize::from(arrival.udp.is_some());
-    while peeled.protocol == Protocol::UDP {
-        let Some((port, payload)) = peeled.port(bytes, arrival.device, ports)? else {
-            // Peeled before, it is a datagram for whoever; else it would have to be one of ours.
-            return if peels > 0 { Ok(peeled) } else { Err(DropReason::InNoPort) };
+    let mut layers = usize::from(arrival.udp.is_some());
+    while decapped.protocol == Protocol::UDP {
+        let Some((port, payload)) = decapped.port(bytes, arrival.device, ports)? else {
+            // After one layer it is an ordinary datagram; otherwise it must be for one of our
+            // ports.
+            return if layers > 0 { Ok(decapped) } else { Err(DropReason::InNoPort) };
         };
-        if peels == MAX_PEELS {
+        if layers == MAX_UDP_LAYERS {
             return Err(DropReason::InTooDeep);
         }
-        peeled.check_udp(&bytes[peeled.span.start..payload.end], arrival.checksum, port)?;
-        peeled.known = peeled.known.without(&bytes[peeled.span.start..payload.start]);
-        peeled.span = payload;
-        peeled.open(bytes, port.encapsulation)?;
-        peels += 1;
+        decapped.check_udp(&bytes[decapped.span.start..payload.end], arrival.checksum, port)?;
+        decapped.known = decapped.known.without(&bytes[decapped.span.start..payload.start]);
+        decapped.span = payload;
+        decapped.open(bytes, port.encapsulation)?;
+        layers += 1;
     }
-    Ok(peeled)
+    Ok(decapped)
 }
 
-impl Peeled {
-    /// Makes the packet a whole one again, its IP header followed by what was encapsulated, for whoever takes that: ESP, a host.
+impl UdpDecapsulated {
+    /// Restores a whole packet, with its IP header before the payload, for another receiver: ESP, a
+    /// host.
     ///
-    /// Lengths, next header and the IPv4 checksum are right; what came by a UDP socket gets a new IP header, with a TTL of 64. Returns the
-    /// upper layer: GUE may name an IPv6 extension header, which belongs to the packet's headers then.
+    /// Lengths, next header and the IPv4 checksum are correct; packets from a UDP socket get a new
+    /// IP header, with a TTL of 64. Returns the upper layer: GUE may name an IPv6 extension header,
+    /// which then belongs to the packet's headers.
     ///
     /// # Errors
-    /// [`DropReason::InMalformed`] when the packet is not the one that was peeled, or has no room for a header;
-    /// [`DropReason::InInnerMalformed`] for extension headers cut short.
+    /// [`DropReason::InMalformed`] when the packet is another one, or has no room for a header;
+    /// [`DropReason::InInnerMalformed`] for truncated extension headers.
     pub fn restore(&self, packet: &mut PacketBuf) -> Result<Protocol, DropReason> {
         let malformed = DropReason::InMalformed;
         packet.trim(self.span.end);
@@ -162,7 +170,7 @@ impl Peeled {
         Ok(ip.protocol)
     }
 
-    /// The port that takes the datagram at hand, and where its payload lies.
+    /// The port that takes the present datagram, and the range of its payload.
     fn port<'p>(
         &self,
         bytes: &[u8],
@@ -180,7 +188,8 @@ impl Peeled {
         Ok(ports.of(&datagram).map(|port| (port, start..start + payload.len())))
     }
 
-    /// Checks the UDP checksum of `datagram`, which is all of a datagram; a right one tells the payload's sum.
+    /// Verifies the UDP checksum of `datagram`, a whole datagram; a correct one gives the payload's
+    /// sum.
     fn check_udp(
         &mut self,
         datagram: &[u8],
@@ -190,10 +199,10 @@ impl Peeled {
         let is_first = self.header.is_some_and(|(header_len, _)| self.span.start == header_len);
         let trusted = is_first && checksum != Checksum::AsIs;
         self.known = match (&datagram[6..8], self.source) {
-            _ if trusted => Known::Nothing,
-            ([0, 0], IpAddr::V4(_)) => Known::Nothing,
+            _ if trusted => KnownSum::Nothing,
+            ([0, 0], IpAddr::V4(_)) => KnownSum::Nothing,
             ([0, 0], IpAddr::V6(_)) => match port.zero_checksum6 {
-                ZeroChecksum6::Allow => Known::Nothing,
+                ZeroChecksum6::Allow => KnownSum::Nothing,
                 ZeroChecksum6::Refuse => return Err(DropReason::InZeroChecksum),
             },
             (_, _) => {
@@ -204,13 +213,13 @@ impl Peeled {
                 if pseudo.plus(sum).fold() != 0xffff {
                     return Err(DropReason::InUdpChecksum);
                 }
-                Known::Sum(sum)
+                KnownSum::Sum(sum)
             }
         };
         Ok(())
     }
 
-    /// Goes on to what a datagram's payload is.
+    /// Advances to a datagram's payload.
     fn open(&mut self, bytes: &mut [u8], encapsulation: Encapsulation) -> Result<(), DropReason> {
         let mode = match encapsulation {
             Encapsulation::Direct(protocol) => {
@@ -230,7 +239,7 @@ impl Peeled {
         }
     }
 
-    /// Does what a remote checksum asks for (`skb_remcsum_process`).
+    /// Applies remote checksum offload (`skb_remcsum_process`).
     fn close(
         &mut self,
         bytes: &mut [u8],
@@ -242,19 +251,19 @@ impl Peeled {
         if field < start || field + 2 > self.span.end {
             return Err(DropReason::InGueRemoteChecksum);
         }
-        self.known = Known::Open { start, field };
+        self.known = KnownSum::Open { start, field };
         if mode == RemoteChecksumMode::Filled {
             self.fill(bytes);
         }
         Ok(())
     }
 
-    /// Fills in a checksum that was left open.
+    /// Completes an open checksum.
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        if let Known::Open { start, field } = self.known {
+        if let KnownSum::Open { start, field } = self.known {
             let checksum = Sum::of(&bytes[start..self.span.end]).nonzero_checksum();
             bytes[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
-            self.known = Known::Nothing;
+            self.known = KnownSum::Nothing;
         }
     }
 
@@ -279,7 +288,7 @@ impl Peeled {
     }
 }
 
-/// Writes the length, and IPv4's checksum, of the header that `packet` begins with.
+/// Writes the length, and IPv4's checksum, of the header in front of `packet`.
 pub(crate) fn finish_header(packet: &mut [u8]) -> Option<()> {
     let len = packet.len();
     if packet.first()? >> 4 == 4 {
@@ -292,46 +301,46 @@ pub(crate) fn finish_header(packet: &mut [u8]) -> Option<()> {
     }
 }
 
-/// What a UDP socket received.
+/// State for a UDP socket's payload.
 fn of_socket(
     path: UdpPath,
     bytes: &mut [u8],
     device: u32,
     ports: &Ports,
-) -> Result<Peeled, DropReason> {
+) -> Result<UdpDecapsulated, DropReason> {
     let datagram = Datagram { from: path.remote, to: path.local, device };
     let port = ports.of(&datagram).ok_or(DropReason::InNoPort)?;
-    let mut peeled = Peeled {
+    let mut decapped = UdpDecapsulated {
         source: path.remote.ip(),
         destination: path.local.ip(),
         tos: path.tos,
         protocol: Protocol::UDP,
         span: 0..bytes.len(),
-        known: Known::Nothing,
+        known: KnownSum::Nothing,
         header: None,
     };
-    peeled.open(bytes, port.encapsulation)?;
-    Ok(peeled)
+    decapped.open(bytes, port.encapsulation)?;
+    Ok(decapped)
 }
 
-fn of_packet(bytes: &[u8]) -> Result<Peeled, DropReason> {
+fn of_packet(bytes: &[u8]) -> Result<UdpDecapsulated, DropReason> {
     let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
     if ip.is_fragment() {
         return Err(DropReason::InFragment);
     }
     let next_header_at = next_header_at(&ip, bytes).ok_or(DropReason::InMalformed)?;
-    Ok(Peeled {
+    Ok(UdpDecapsulated {
         source: ip.source,
         destination: ip.destination,
         tos: ip.tos,
         protocol: ip.protocol,
         span: ip.header_len..ip.total_len,
-        known: Known::Untold,
+        known: KnownSum::Unreported,
         header: Some((ip.header_len, next_header_at)),
     })
 }
 
-/// The byte that names the upper layer.
+/// Offset of the field that names the upper layer.
 pub(crate) fn next_header_at(ip: &IpPacket, bytes: &[u8]) -> Option<usize> {
     match ip.version {
         Version::V4 => Some(9),

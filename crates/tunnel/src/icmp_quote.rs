@@ -1,4 +1,4 @@
-//! The beginning of a packet, as ICMP errors quote it: its length is not to be believed.
+//! The quoted beginning of a packet in ICMP errors, whose length field cannot be trusted.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use uxfrm_packet::ipv4::{self, Ipv4Header};
 use uxfrm_packet::ipv6::{Chain, Ipv6Header};
 use zerocopy::FromBytes;
 
-/// What the first bytes of an IP packet tell.
+/// Fields from the first bytes of an IP packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quoted<'a> {
     pub(crate) source: IpAddr,
@@ -17,7 +17,7 @@ pub(crate) struct Quoted<'a> {
     pub(crate) protocol: Protocol,
     /// A fragment other than the first: without transport header.
     pub(crate) later_fragment: bool,
-    /// As much of the upper layer as there is.
+    /// The available part of the upper layer.
     pub(crate) upper: &'a [u8],
 }
 

@@ -1,5 +1,6 @@
-//! The tunnel encapsulation limit (RFC 2473 §4.1.1; `net/ipv6/ip6_tunnel.c: ip6_tnl_parse_tlv_enc_lim`): how many more tunnels
-//! may follow, in a destination options header of the packet that enters a tunnel over IPv6.
+//! The tunnel encapsulation limit (RFC 2473 §4.1.1; `net/ipv6/ip6_tunnel.c:
+//! ip6_tnl_parse_tlv_enc_lim`): how many more tunnels may follow, in a destination options header
+//! of the packet that enters a tunnel over IPv6.
 
 use uxfrm_packet::{IpPacket, Protocol, Version, ipv6};
 
@@ -8,10 +9,10 @@ use crate::{DropReason, Message, Refused};
 /// The option's type.
 const LIMIT: u8 = 4;
 
-/// The limit for the header that goes around a packet: one less than the packet's own, or the tunnel's.
+/// The limit for the outer header: the packet's own less one, or the tunnel's.
 ///
 /// # Errors
-/// When the packet's own is 0. Its sender is told where that stands.
+/// When the packet's own is 0. The ICMP error names its offset.
 pub(crate) fn next(
     tunnels: Option<u8>,
     outer: Version,
@@ -34,7 +35,7 @@ pub(crate) fn next(
     }
 }
 
-/// Where the limit's value stands in a packet's headers, which `IpPacket` has walked.
+/// Offset of the limit's value in a packet's headers, which `IpPacket` has validated.
 fn find(headers: &[u8], first: u8) -> Option<usize> {
     let (mut kind, mut at) = (first, ipv6::HEADER_LEN);
     for _ in 0..=ipv6::MAX_EXTENSIONS {
@@ -53,7 +54,7 @@ fn find(headers: &[u8], first: u8) -> Option<usize> {
     None
 }
 
-/// Where the limit's value stands in one destination options header.
+/// Offset of the limit's value in a destination options header.
 fn in_options(header: &[u8]) -> Option<usize> {
     let mut at = 2;
     while let Some(&kind) = header.get(at) {
