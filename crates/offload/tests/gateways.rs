@@ -1,4 +1,5 @@
-//! Two gateways, each with a model NIC between it and the wire: the engine's half of offload and the device's, together.
+//! Two gateways, each with a model NIC between it and the wire: the engine's half of offload and
+//! the device's, together.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"

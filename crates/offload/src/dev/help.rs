@@ -1,4 +1,4 @@
-//! The grammar's own page, completion and manual, made from one table of its words.
+//! Help, completion and manual page, generated from one table of words.
 
 use std::fmt::Write as _;
 
@@ -67,8 +67,7 @@ pub fn text() -> String {
     text
 }
 
-/// The words that may stand where the last of `words` is being typed, behind `uxfrm dev`; those that begin with it. Interfaces' names are given by
-/// the caller.
+/// Completions of the last of `words`, behind `uxfrm dev`. The caller adds interface names.
 #[must_use]
 pub fn complete(words: &[&str], interfaces: &[String]) -> Vec<String> {
     let (typed, before) = completion::typed(words);

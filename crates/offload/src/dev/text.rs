@@ -1,4 +1,4 @@
-//! Answers as text: a paragraph for each device, in the manner of `ip -d link show` and `ethtool -u`.
+//! Answers as text: a paragraph per device, in the style of `ip -d link show` and `ethtool -u`.
 
 use std::fmt::{self, Write as _};
 

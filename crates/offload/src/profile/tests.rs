@@ -1,4 +1,4 @@
-//! Profiles that are shipped, and those that users get wrong.
+//! Shipped profiles, and invalid ones.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The rows of the kernel's and the drivers' check tables: request in, errno and text out. And tables that fill and empty.
+//! Check tables of the kernel and the drivers: request, errno and text. And tables that fill and
+//! empty.
 
 use super::*;
 use uxfrm_engine::{

@@ -1,4 +1,4 @@
-//! Rules as ethtool says them, against packets.
+//! Rules in ethtool's words, against packets.
 
 use super::{
     FlowRule, Queue, RssKey, Steering, SteeringLimits,

@@ -1,4 +1,4 @@
-//! A rule in the words that it can be read from again.
+//! A rule as text that can be parsed again.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use uxfrm_engine::Family;
 use super::rule::{FlowRule, Masked, VLAN_ETHERTYPE};
 use super::target::Target;
 
-/// As a line of `ethtool -U DEV`, without its place.
+/// A line of `ethtool -U DEV`, without its location.
 impl fmt::Display for FlowRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "flow-type {}", self.flow_type)?;
@@ -54,7 +54,7 @@ where
     if !mask == T::default() { Ok(()) } else { write!(f, " m {:#x}", !mask) }
 }
 
-/// The lowest bits of a number, as many as the family's addresses have.
+/// The lowest bits of a number, as many as an address of the family has.
 fn address(bits: u128, family: Family) -> IpAddr {
     match family {
         Family::V4 => {

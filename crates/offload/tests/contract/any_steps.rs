@@ -14,8 +14,9 @@ fn numbers() -> impl Strategy<Value = Vec<u64>> {
     )
 }
 
-/// Hard limits are above the soft ones, as drivers ask. The device's counts are looked at once a second, and then a hard limit is told before the packet that
-/// would pass it (see the table of exceptions): so no second passes here.
+/// Hard limits are above the soft ones, as drivers ask. The device's counts are looked at once a
+/// second, and then a hard limit is told before the packet that would pass it (see the table of
+/// exceptions): so no second passes here.
 fn limits() -> impl Strategy<Value = Limits> {
     let budget = prop_oneof![
         Just((u64::MAX, u64::MAX)),

@@ -27,7 +27,8 @@ fn drops(subject: &mut Subject) -> Vec<(&'static str, u64)> {
     seen.drops
 }
 
-/// What devices do not take: software cuts it, kind crypto leaves it to software, kind packet has nobody to leave it to.
+/// What devices do not take: software cuts it, kind crypto leaves it to software, kind packet has
+/// nobody to leave it to.
 #[test]
 fn what_is_to_be_cut_is_not_for_kind_packet() {
     let long = [7; 1480];
@@ -41,8 +42,8 @@ fn what_is_to_be_cut_is_not_for_kind_packet() {
     assert_eq!(packet, (0, vec![("out_device_unfit", 1)]));
 }
 
-/// A device's events may be lost, so its counts are looked at once a second, and limits that are used up are told of then. Software waits for the packet
-/// that would pass one.
+/// A device's events may be lost, so its counts are looked at once a second, and limits that are
+/// used up are told of then. Software waits for the packet that would pass one.
 #[test]
 fn a_hard_limit_that_is_used_up_is_told_within_a_second_in_kind_packet() {
     let limits = Limits { packets: Budget { soft: 2, hard: 4 }, ..Limits::default() };
@@ -54,7 +55,8 @@ fn a_hard_limit_that_is_used_up_is_told_within_a_second_in_kind_packet() {
     assert_eq!(heard, [(0, 1), (0, 1), (1, 0)]);
 }
 
-/// What waits in a device's ring when its state moves: the numbers of the new place begin right behind those that left.
+/// What waits in a device's ring when its state moves: the numbers of the new place begin right
+/// behind those that left.
 #[test]
 fn what_a_device_has_in_hands_of_a_state_that_moves_is_dropped_in_kind_packet() {
     let left = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
@@ -80,7 +82,8 @@ fn what_a_device_has_in_hands_of_a_state_that_is_deleted_leaves() {
     assert_eq!(left, [const { (1, Vec::new()) }; 3]);
 }
 
-/// What a device has opened when its state goes: who holds it to policies does not know the state any more.
+/// What a device has opened when its state goes: who holds it to policies does not know the state
+/// any more.
 #[test]
 fn what_a_device_has_opened_of_a_state_that_goes_is_dropped() {
     for engine in [Engine::Crypto, Engine::Packet] {
@@ -112,7 +115,8 @@ fn a_peer_behind_a_nat_that_moved_is_not_told_of_in_kind_packet() {
     assert_eq!(told, [1, 1, 0]);
 }
 
-/// Who hands over for one device what another has: neither sends it, and it is counted as what it is. Software has no device to disagree with.
+/// Who hands over for one device what another has: neither sends it, and it is counted as what it
+/// is. Software has no device to disagree with.
 #[test]
 fn what_is_handed_to_a_device_that_does_not_have_the_state_is_a_mismatch() {
     for engine in [Engine::Crypto, Engine::Packet] {

@@ -1,4 +1,4 @@
-//! What a device sees of a received packet: where ESP is in it, and what rules and hash go by.
+//! Locates ESP in a received packet, and extracts the fields for rules and hash.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::steering::tuple::Tuple;
 
 /// ESP in a received packet.
 #[derive(Debug)]
-pub(super) struct Envelope {
+pub(super) struct EspLocation {
     pub(super) destination: IpAddr,
     pub(super) spi: Spi,
     pub(super) sequence: u32,
@@ -21,8 +21,9 @@ pub(super) struct Envelope {
     encap: Option<UdpEncapKind>,
 }
 
-impl Envelope {
-    /// ESP that devices know: a whole packet without options, with a right header checksum, perhaps with UDP around.
+impl EspLocation {
+    /// Locates ESP as devices do: a whole packet without options, with a correct header checksum,
+    /// perhaps in UDP.
     pub(super) fn of(packet: &[u8]) -> Option<Self> {
         let ip = IpPacket::parse(packet).ok()?;
         if ip.is_fragment() || ip.has_options || !header_is_right(&ip, packet) {
@@ -43,7 +44,7 @@ impl Envelope {
         })
     }
 
-    /// Whether it comes as the state says, from the port that it says.
+    /// Whether encapsulation and port match the SA's.
     pub(super) fn is_of(&self, association: &Association) -> bool {
         association.sa.config().encap.map(|encap| encap.kind) == self.encap
     }
@@ -56,7 +57,7 @@ fn header_is_right(ip: &IpPacket, packet: &[u8]) -> bool {
     }
 }
 
-/// ESP in UDP, by its marker; the state's own words decide whether it is any.
+/// ESP in UDP by its marker; the SA's encapsulation decides whether it is.
 fn udp_inside(datagram: &[u8], header_len: usize) -> Option<(usize, Option<UdpEncapKind>)> {
     let payload = datagram.get(udp::HEADER_LEN..)?;
     let at = header_len + udp::HEADER_LEN;
@@ -67,7 +68,7 @@ fn udp_inside(datagram: &[u8], header_len: usize) -> Option<(usize, Option<UdpEn
     }
 }
 
-/// Of a packet without ESP, or with ESP that is closed.
+/// The tuple of a packet without ESP, or with encrypted ESP.
 pub(super) fn plain_tuple(packet: &[u8]) -> Option<Tuple> {
     let ip = IpPacket::parse(packet).ok()?;
     let ports = FlowPorts::of(&ip, packet);
@@ -83,7 +84,7 @@ pub(super) fn plain_tuple(packet: &[u8]) -> Option<Tuple> {
     })
 }
 
-/// Of a packet whose ESP was decrypted where it lies.
+/// The tuple of a packet whose ESP was decrypted in place.
 pub(super) fn inside_of(
     packet: &[u8],
     esp: &Range<usize>,

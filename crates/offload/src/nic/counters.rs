@@ -1,4 +1,4 @@
-//! What a device has counted, for one that takes its place in another process.
+//! Counters of a device, for a successor in another process.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use uxfrm_engine::Traffic;
 
 use super::ModelNic;
 
-/// Counts of a device from which nothing is under way.
+/// Counters of a device without packets in flight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicTally {
     sent: Way,
     received: Way,
     encrypted: u64,
-    /// Packets that went into each receive queue.
+    /// Packets per receive queue.
     queued: Vec<u64>,
-    /// By [`NicDrop::as_str`](super::NicDrop::as_str).
+    /// Drops by [`NicDrop::as_str`](super::NicDrop::as_str).
     drops: BTreeMap<String, u64>,
 }
 
@@ -29,7 +29,7 @@ struct Way {
 }
 
 impl ModelNic {
-    /// What it has counted. What is delayed counts as received, and is to be let out before.
+    /// The counters. Delayed packets count as received, and must be released first.
     #[must_use]
     pub fn tally(&self) -> NicTally {
         NicTally {
@@ -41,7 +41,7 @@ impl ModelNic {
         }
     }
 
-    /// Goes on with another's counts. Drops of a reason that is not known count no longer.
+    /// Continues with another device's counters. Unknown drop reasons are ignored.
     pub fn go_on_from(&mut self, tally: &NicTally) {
         tally.sent.add_to(&mut self.sent);
         tally.received.add_to(&mut self.received);

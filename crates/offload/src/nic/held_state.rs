@@ -1,4 +1,4 @@
-//! What a device shows of a state that it holds.
+//! An active SA of a device, for reports.
 
 use uxfrm_engine::{Direction, Handle, OffloadKind, SaId};
 
@@ -6,22 +6,22 @@ use super::FunctionId;
 use super::association::Association;
 use crate::StateCounts;
 
-/// A state on a device, as it is shown.
+/// A report of an SA on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldState {
-    /// What the device calls it.
+    /// Its handle.
     pub handle: Handle,
-    /// The state.
+    /// The SA.
     pub state: SaId,
-    /// Which kind of offload.
+    /// Kind of offload.
     pub kind: OffloadKind,
-    /// In or out.
+    /// Direction.
     pub direction: Direction,
-    /// Whose it is.
+    /// Its function.
     pub function: FunctionId,
-    /// Its place in the device's table.
+    /// Index in the device's table.
     pub slot: usize,
-    /// What the device has counted; bytes of kind *crypto* are those of whole packets.
+    /// Its counts; bytes of kind *crypto* are those of whole packets.
     pub counts: StateCounts,
 }
 

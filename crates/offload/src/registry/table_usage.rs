@@ -1,4 +1,4 @@
-//! How full the tables of a device are, and whether there is room for one more.
+//! Use of a device's tables.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -6,25 +6,25 @@ use uxfrm_engine::Direction;
 
 use crate::profile::{Table, TableSizes};
 
-/// What is held: by a whole device, or by one of its functions.
+/// SAs of a whole device, or of one function.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct TableUsage {
     pub(super) receiving: usize,
     pub(super) transmitting: usize,
     /// Receiving states by destination.
     addresses: HashMap<IpAddr, usize>,
 }
 
-/// What stands against what, when a state asks for a place.
+/// Sizes and use when an SA requests an entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rooms<'a> {
-    /// Sizes and what is taken of them: the device's, and those of the function that asks.
-    pub(super) limits: [(TableSizes, &'a Tally); 2],
+pub(crate) struct TableLimits<'a> {
+    /// Sizes and use of the device, and of the requesting function.
+    pub(super) limits: [(TableSizes, &'a TableUsage); 2],
     /// [`Fault::FullTables`](crate::Fault::FullTables)
     pub(super) pretended_full: bool,
 }
 
-impl Tally {
+impl TableUsage {
     pub(super) fn enter(&mut self, direction: Direction, destination: IpAddr) {
         if direction == Direction::In {
             self.receiving += 1;
@@ -66,14 +66,15 @@ impl Tally {
     }
 }
 
-impl Rooms<'_> {
-    /// Whether `table` takes one more, a state to `destination`.
+impl TableLimits<'_> {
+    /// Whether `table` has room for an SA to `destination`.
     pub(crate) fn has(&self, table: Table, destination: IpAddr) -> bool {
-        let within = |(sizes, tally): &(TableSizes, &Tally)| tally.has(*sizes, table, destination);
+        let within =
+            |(sizes, tally): &(TableSizes, &TableUsage)| tally.has(*sizes, table, destination);
         !self.pretended_full && self.limits.iter().all(within)
     }
 
-    /// Whether every table takes one more, also those that the driver does not ask about.
+    /// Whether every table has room, including those that the driver does not check.
     pub(super) fn has_any(&self, direction: Direction, destination: IpAddr) -> bool {
         let own: &[Table] = match direction {
             Direction::In => &[Table::Receive, Table::Addresses],
