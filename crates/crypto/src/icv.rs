@@ -1,8 +1,8 @@
-//! Comparing ICVs: in constant time, a word at a time.
+//! Constant-time comparison of ICVs, a word at a time.
 
 use subtle::ConstantTimeEq;
 
-/// Whether a received ICV is what `tag` begins with. Looks at all bytes, whatever the first ones are.
+/// Whether a received ICV equals the beginning of `tag`, in constant time.
 #[inline]
 pub(crate) fn matches(received: &[u8], tag: &[u8]) -> bool {
     let Some(tag) = tag.get(..received.len()) else { return false };

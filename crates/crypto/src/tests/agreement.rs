@@ -121,7 +121,8 @@ proptest! {
     }
 }
 
-/// Every text length of a few blocks, a whole burst and more of one lane, and lengths beyond what a burst takes.
+/// Every text length of a few blocks, a whole burst and more of one lane, and lengths beyond what a
+/// burst takes.
 #[test]
 fn backends_agree_on_every_length() {
     for transform in transforms() {

@@ -1,4 +1,4 @@
-//! Stands in for the fast backend where the build has none: its keys and workers cannot exist.
+//! Replaces the fast backend in builds without it: its keys and workers cannot exist.
 #![expect(clippy::needless_pass_by_ref_mut, reason = "the shape of the backend it stands in for")]
 
 use core::convert::Infallible;
@@ -22,9 +22,9 @@ pub(crate) struct BurstKey(Infallible);
 #[derive(Debug)]
 pub(crate) struct Worker(Infallible);
 
-/// Never compared: no key has one.
+/// Never compared, as no key has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lane;
+pub(crate) struct BurstKind;
 
 impl DirectKey {
     pub(crate) fn prefetch(&self) {
@@ -43,9 +43,9 @@ impl DirectKey {
 }
 
 /// Always empty.
-pub(crate) struct Calls;
+pub(crate) struct DirectCalls;
 
-impl Calls {
+impl DirectCalls {
     pub(crate) fn new() -> Self {
         Self
     }
@@ -84,7 +84,7 @@ impl BurstKey {
         None
     }
 
-    pub(crate) fn lane(&self) -> Lane {
+    pub(crate) fn kind(&self) -> BurstKind {
         match self.0 {}
     }
 }
