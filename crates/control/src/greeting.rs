@@ -3,12 +3,17 @@
 //!
 //! | bytes | field | content |
 //! | --- | --- | --- |
-//! | 0–7 | magic | `uxfrm/1\n`: as a netlink length it is larger than any message, so no netlink message begins so |
+//! | 0–7 | magic | `uxfrm/1\n`: no netlink message is so long as to begin so |
 //! | 8–11 | kind | see [`Kind`] |
 //! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
-//! | 16–19 | groups | multicast groups that the client listens to, a bit each as in `nl_groups` |
-//! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11); bit 31, requests may be chained (`uxfrm_netlink::Options::CHAINS`) |
-//! | 24–27 | value | from a client: the netlink protocol that it speaks, 0 see [`Dialect`]; [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; where a page is shared, by both: its [layout](crate::mailbox::LAYOUT); else zero |
+//! | 16–19 | groups | the client's multicast groups, a bit each as in `nl_groups` |
+//! | 20–23 | options | netlink socket options, bit N for option N; bit 31 allows chained requests |
+//! | 24–27 | value | see below |
+//!
+//! The value is: from a client its [`Dialect`]; in [`Kind::Welcome`] the gateway's socket mark; in
+//! [`Kind::Refused`] the errno; where a page is shared, from both ends its
+//! [layout](crate::mailbox::LAYOUT); otherwise zero. `NETLINK_EXT_ACK` is option 11, and bit 31 is
+//! `uxfrm_netlink::Options::CHAINS`.
 //!
 //! A greeting is a datagram of its own. The default for a client without one: its process id as
 //! port, no groups and no options.
@@ -148,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greetings_come_back() {
+    fn greeting_round_trips() {
         let all =
             [Kind::Hello, Kind::Ask, Kind::Welcome, Kind::Refused, Kind::Overrun, Kind::Share];
         for kind in all {
@@ -158,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_netlink_message_is_one() {
+    fn netlink_message_is_no_greeting() {
         let greeting = Greeting { kind: Kind::Hello, port: 1, groups: 0, options: 0, value: 0 };
         let bytes = greeting.to_bytes();
         let length = u32::from_ne_bytes(bytes[..4].try_into().unwrap());

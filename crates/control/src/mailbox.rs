@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_the_room_arrives_whole() {
+    fn largest_request_arrives_whole() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let (mut request, mut answer) = ([0; ROOM], [0; ROOM]);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_when_it_closes_goes_to_the_socket() {
+    fn pending_content_on_close_goes_to_socket() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_collected_is_taken_back_once() {
+    fn uncollected_answer_is_taken_back_once() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_not_taken_again() {
+    fn request_is_taken_once() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_writes_anything_is_bounded() {
+    fn mailbox_bounds_hostile_client() {
         let page = page();
         let mailbox = Mailbox::new(&page);
         let mut buffer = [0; ROOM];

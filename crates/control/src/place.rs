@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn root_and_oneself_are_believed_anywhere() {
+    fn root_and_own_user_are_trusted_anywhere() {
         for listener in [0, 1000] {
             assert!(believed(listener, "/tmp/uxfrm", |_| Some((0, 0o1777))));
             assert!(believed(listener, "uxfrm", |_| None));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_believed_where_nobody_else_may_write() {
+    fn other_user_is_trusted_in_own_directory_only() {
         let run = |directory: &str| Some((if directory == "/run/uxfrm" { 990 } else { 0 }, 0o755));
         assert!(believed(GATEWAY, "/run/uxfrm/xfrm", run));
         assert!(!believed(OTHER, "/run/uxfrm/xfrm", run), "a third one's directory");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_root_gave_the_run_directory_is_believed_at_a_name() {
+    fn owner_of_run_directory_is_trusted_at_abstract_name() {
         let appointed = |listener, directory: Option<(u32, u32)>, above: (u32, u32)| {
             is_appointed(listener, |path| {
                 let (owner, mode) = if path == b"/run/uxfrm" { directory? } else { above };

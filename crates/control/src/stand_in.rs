@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_of_each_namespace_has_a_file_of_its_own() {
+    fn socket_file_is_unique_per_name_and_namespace() {
         let is = |text: &str| Some(text.to_owned());
         assert_eq!(text(4_026_531_833, "uxfrm/xfrm"), is("/run/uxfrm/4026531833/xfrm"));
         assert_eq!(text(10, "uxfrm/udp/4500"), is("/run/uxfrm/10/udp.4500"));

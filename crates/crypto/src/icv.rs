@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_counts_and_no_more_than_the_icv() {
+    fn icv_comparison_checks_all_bits() {
         let tag: [u8; 32] = core::array::from_fn(|at| u8::try_from(at * 7).unwrap());
         for len in [4, 8, 12, 16, 24, 32] {
             let received = &tag[..len];

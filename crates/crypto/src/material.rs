@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_means_equal_bytes() {
+    fn key_equality_compares_bytes() {
         assert_eq!(KeyMaterial::new(b"abc"), KeyMaterial::from(b"abc".to_vec()));
         assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"abd"));
         assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"ab"));

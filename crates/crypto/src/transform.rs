@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_speak_the_kernels_words() {
+    fn errors_have_kernel_texts() {
         let pair = |cipher, auth| Transform::cipher_auth(cipher, auth).unwrap_err().to_string();
         assert_eq!(pair(Some(("cbc(des)", 64)), None), "Requested CRYPT algorithm not found");
         assert_eq!(pair(None, Some(("hmac(sm3)", 64, None))), "Requested AUTH algorithm not found");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_canonical() {
+    fn transform_names_are_canonical() {
         let transform =
             Transform::cipher_auth(Some(("aes", 128)), Some(("sha1", 160, None))).unwrap();
         assert_eq!(transform.name(), "cbc(aes)/hmac(sha1)");

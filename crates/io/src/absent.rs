@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_comes_and_what_is_to_leave_is_refused_with_its_reason() {
+    fn missing_ip_version_port_refuses_with_eafnosupport() {
         let (mut pool, mut batch) = (Pool::new(), Batch::new());
         let mut port = Absent::new().unwrap();
         assert_eq!(port.receive(&mut pool, &mut batch).unwrap(), 0);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_what_it_can_open_sockets_of() {
+    fn ipv6_support_matches_socket_availability() {
         assert!(!is_absent(Version::V4));
         let has = socket::open(libc::AF_INET6, libc::SOCK_DGRAM, 0).is_ok();
         assert!(!(has && is_absent(Version::V6)));

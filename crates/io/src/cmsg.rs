@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), ROOM)) {
+        fn arbitrary_cmsg_bytes_terminate(bytes in proptest::collection::vec(any::<u8>(), ROOM)) {
             let mut control = ControlMessages::EMPTY;
             control.bytes.copy_from_slice(&bytes);
             control.written(ROOM);

@@ -123,14 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_is_not_there_is_said_so() {
+    fn missing_interface_is_enodev() {
         let error = switch("no-such-thing", feature::GRO, Switch::On).unwrap_err();
         assert!(matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EPERM)), "{error}");
         assert!(switch("a-name-of-17-byte", feature::GRO, Switch::On).is_err());
     }
 
     #[test]
-    fn the_kernel_knows_all_these_features() {
+    fn ethtool_feature_names_exist_in_kernel() {
         let known = Device::named("lo").unwrap().features().unwrap();
         for name in feature::GRO.iter().chain(feature::SUPER_PACKETS) {
             assert!(known.iter().any(|known| known == name), "{name} of {known:?}");

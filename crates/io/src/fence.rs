@@ -174,7 +174,7 @@ mod tests {
 
     /// The filter applies to its thread, and the kernel gets only calls that it refuses.
     #[test]
-    fn only_the_kernels_ipsec_is_out_of_reach() {
+    fn seccomp_filter_blocks_only_kernel_ipsec() {
         std::thread::spawn(|| {
             forbid_kernel_ipsec().unwrap();
             assert_eq!(

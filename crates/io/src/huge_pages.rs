@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_little_more_than_huge_pages_is_no_huge_page_more() {
+    fn block_slightly_above_huge_pages_takes_no_extra_page() {
         for (size, bytes) in [(0, 0), (16, PAGE), (PAGE + 1, HUGE_PAGE)] {
             assert_eq!(whole(3 * HUGE_PAGE + size), 3 * HUGE_PAGE + bytes);
         }
     }
 
     #[test]
-    fn what_a_block_held_moves_with_it() {
+    fn realloc_moves_content() {
         for from in SIZES {
             for to in SIZES {
                 // SAFETY: the size is not 0.
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_gives_none() {
+    fn allocation_beyond_memory_returns_null() {
         let huge = Layout::from_size_align(isize::MAX as usize & !(HUGE_PAGE - 1), 64).unwrap();
         // SAFETY: the size is not 0.
         assert!(unsafe { HugePages.alloc(huge) }.is_null());

@@ -10,8 +10,8 @@
 //! | --- | --- |
 //! | [`port`] | the `Port` trait, and the outcome of a batch |
 //! | [`tun`] | the host side: a TUN with super-packets |
-//! | [`udp`], [`raw`] | the wire side: ESP in UDP, ESP as protocol 50 and other whole IP packets |
-//! | [`packet_socket`], [`frames`] | the device itself, past the host's stack: IP packets with Ethernet headers |
+//! | [`udp`], [`raw`] | the wire side: ESP in UDP, ESP and other whole IP packets |
+//! | [`packet_socket`], [`frames`] | a device past the host stack: packets with Ethernet headers |
 //! | [`xdp`] | the same by `AF_XDP`, without the kernel's network stack |
 //! | [`ike`] | a UDP port shared with IKE daemons |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
@@ -27,7 +27,7 @@
 //! | [`confine`] | capabilities, system calls and files of a running gateway |
 //! | [`fence`] | a filter that keeps programs away from the kernel's IPsec |
 //! | [`absent`] | IP versions that the kernel lacks |
-//! | [`clock`], [`random`], [`affinity`], [`priority`] | time, seeds, pinned threads, nice values |
+//! | [`clock`], [`random`], [`affinity`], [`priority`] | time, seeds, CPU affinity, nice values |
 //! | [`dump`] | keys kept out of core dumps and swap |
 //! | [`shared_page`] | memory shared with another process |
 //! | [`link`] | descriptors passed from one process to another |

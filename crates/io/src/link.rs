@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_the_end_is_heard() {
+    fn message_before_close_is_received() {
         let (here, there) = Link::pair().unwrap();
         here.send(b"unread", &[]).unwrap();
         there.send(b"last", &[]).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_nobody_trusts_is_not_waited_for_in_the_middle() {
+    fn untrusted_partial_message_is_not_awaited() {
         let (here, there) = Link::pair().unwrap();
         there.send(b"short", &[]).unwrap();
         assert_eq!(*here.receive_short().unwrap().unwrap().bytes, b"short");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_not_waited_for() {
+    fn silent_peer_times_out() {
         let (here, _there) = Link::pair().unwrap();
         here.be_patient_for(Duration::from_millis(1)).unwrap();
         assert_eq!(here.receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_or_is_not_accepted_is_counted() {
+    fn memory_port_counts_full_and_unsupported() {
         let (a, b) = Memory::pair(2);
         let mut a = a.accepting(Accepts::PLAIN);
         let mut pool = Pool::new();

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_read_whatever_is_left_out() {
+    fn napi_queue_parses_with_missing_attributes() {
         let id = QueueId(8193);
         let of = |idle_looks, nanoseconds| Some((id, NapiSettings { idle_looks, nanoseconds }));
         let long = 5_000_000_000_u64;

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_count_from_the_frame_there_and_from_the_packet_here() {
+    fn virtio_offsets_convert_between_frame_and_packet() {
         let mut packet = PacketBuf::from_slice(&[0x45; 3000]);
         packet.checksum = Checksum::Partial { start: 20, offset: 16 };
         packet.segments = Segments::Tcp { mss: 1400 };

@@ -131,7 +131,7 @@ mod tests {
 
     /// IPv4 options do not shift the SPI; a router may quote only eight bytes behind the header.
     #[test]
-    fn the_spi_is_found_as_far_as_it_is_quoted() {
+    fn quoted_spi_is_parsed_if_present() {
         let ip4 = |words: u8, protocol: u8| {
             let mut header = vec![0; usize::from(words) * 4];
             header[0] = 0x40 | words;

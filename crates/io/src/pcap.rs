@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_trains_are_taken_apart() {
+    fn pcap_round_trips_and_splits_bursts() {
         let scratch = Scratch::new("written");
         let mut train = PacketBuf::from_slice(&[0x45; 250]);
         train.segments = Segments::Train { stride: 100 };
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn link_headers_are_taken_off_and_other_protocols_passed_over() {
+    fn pcap_strips_link_headers_and_skips_other_protocols() {
         let mut frame = vec![0; 34];
         frame[12..14].copy_from_slice(&[0x08, 0x00]);
         assert_eq!(strip(DataLink::ETHERNET, &frame).map(<[u8]>::len), Some(20));

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_go_to_the_reason_of_their_errno() {
+    fn refused_packets_count_by_errno() {
         let mut done = Transmitted::default();
         for errno in [libc::EAGAIN, libc::ENOBUFS, libc::EMSGSIZE, libc::ENETUNREACH] {
             done.refuse(1, &io::Error::from_raw_os_error(errno));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_port_takes_finished_packets_only() {
+    fn plain_port_accepts_only_finished_packets() {
         let mut packet = PacketBuf::from_slice(&[0x60; 40]);
         assert!(Accepts::PLAIN.takes(&packet));
         packet.checksum = Checksum::Partial { start: 40, offset: 6 };

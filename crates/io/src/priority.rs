@@ -25,7 +25,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_calling_thread_stands_back() {
+    fn lowered_priority_affects_only_calling_thread() {
         let before = niceness();
         let there = std::thread::spawn(|| {
             stand_back().unwrap();

@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destination_is_read_from_a_whole_header_of_the_version_only() {
+    fn destination_needs_whole_header_of_version() {
         let mut v4 = [0_u8; 20];
         v4[0] = 0x45;
         v4[16..].copy_from_slice(&[192, 0, 2, 1]);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_the_kernel_wrote_into_have_a_right_checksum() {
+    fn ipv4_checksum_is_renewed_after_kernel_options() {
         let mut packet = [0_u8; 28];
         (packet[0], packet[3], packet[20]) = (0x47, 28, 7);
         ipv4::fill_checksum(&mut packet).unwrap();

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_at_once_and_shrinks_slowly() {
+    fn recv_batch_size_grows_at_once_and_halves() {
         assert_eq!(asked(&[1, 2, 1, 0]), [4; 4], "a quiet port asks for few");
         assert_eq!(asked(&[100, 100, 100, 100]), [4, 16, 32, 32]);
         assert_eq!(asked(&[100, 100, 100, 1, 8, 8, 8]), [4, 16, 32, 32, 16, 16, 16]);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn there_may_be_less_room_than_it_asks_for() {
+    fn recv_batch_size_is_limited_by_room() {
         let mut batch_size = RecvBatchSize::new();
         assert_eq!(batch_size.of(2), 2);
         batch_size.note(2, 2, 32);

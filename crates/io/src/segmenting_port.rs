@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_port_gets_finished_segments() {
+    fn plain_port_gets_finished_segments() {
         let (done, got) = through(Accepts::PLAIN, vec![super_packet()]);
         assert_eq!((done.packets, done.refused.packets()), (3, 0));
         assert_eq!(got.len(), 3);
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_takes_it_gets_the_buffer_as_it_is() {
+    fn accepted_buffer_passes_unchanged() {
         let (done, got) = through(Accepts::ALL, vec![super_packet()]);
         assert_eq!((done.packets, got.len()), (3, 1));
         assert_eq!(got[0].segments, Segments::Tcp { mss: 1000 });
     }
 
     #[test]
-    fn order_is_kept_through_more_pieces_than_a_batch_holds() {
+    fn segments_beyond_a_batch_keep_order() {
         let mut train = PacketBuf::from_slice(&[0x45; 700]);
         train.segments = Segments::Train { stride: 2 };
         let (first, last) = (PacketBuf::from_slice(&[1; 9]), PacketBuf::from_slice(&[2; 9]));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_cut_is_counted() {
+    fn unsegmentable_buffer_is_counted() {
         let mut broken = super_packet();
         broken.trim(30);
         let mut outside = PacketBuf::from_slice(&[0x45; 20]);

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_see_what_the_other_writes() {
+    fn shared_page_is_visible_to_both() {
         let (near, far) = UnixDatagram::pair().unwrap();
         let ours = SharedPage::pass(near.as_fd(), b"here").unwrap();
         let mut bytes = [0; 8];
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_it_away() {
+    fn sealed_memfd_cannot_shrink() {
         let memory = File::from(memfd::sealed(c"sealed", LENGTH).unwrap());
         for length in [0, LENGTH as u64 - 1, 2 * LENGTH as u64] {
             let refused = memory.set_len(length).unwrap_err();

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_neither_read_nor_waited_for() {
+    fn non_regular_file_is_refused_without_blocking() {
         let scratch = scratch("irregular");
         let directory = StateDirectory::open(&scratch.join("gw")).unwrap();
         let elsewhere = scratch.join("elsewhere");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_directory_or_file_is_noticed() {
+    fn replaced_state_directory_is_detected() {
         let scratch = scratch("replaced");
         let path = scratch.join("gw");
         let directory = StateDirectory::open(&path).unwrap();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_regular_file_is_read_also_by_a_link() {
+    fn regular_file_is_read_through_symlink() {
         let directory = tempfile::tempdir().unwrap();
         let (file, link) = (directory.path().join("file"), directory.path().join("link"));
         fs::write(&file, "text").unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_waited_for() {
+    fn poller_ignores_removed_descriptor() {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_read() {
+    fn oversized_text_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::File::create(&file).unwrap().set_len(LARGEST + 1).unwrap();

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_event_is_told_from_all_others() {
+    fn vmgenid_uevent_is_recognised() {
         let event = |last: &str| {
             format!(
                 "change@/devices/LNXSYSTM:00/VMGENCTR:00\0ACTION=change\0SUBSYSTEM=platform\0{last}\0SEQNUM=7\0"

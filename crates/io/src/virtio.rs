@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_survive_the_header_and_back() {
+    fn packet_meta_round_trips_virtio_header() {
         for version in [4, 6] {
             let packet = super_packet(version);
             let header = VirtioHeader::of(&packet);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_outside_the_packet_is_not_believed() {
+    fn checksum_outside_packet_is_ignored() {
         let header = VirtioHeader {
             flags: NEEDS_CSUM,
             csum_start: 90,

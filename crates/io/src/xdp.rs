@@ -465,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_sealed_and_whole_goes_by_the_ring() {
+    fn ring_takes_only_complete_esp() {
         let esp = || {
             let mut packet = packets::udp("192.0.2.1:1", "192.0.2.2:2", b"sealed");
             packet.bytes_mut()[9] = Protocol::ESP.0;

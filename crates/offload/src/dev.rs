@@ -1,7 +1,7 @@
 //! `uxfrm dev …`: commands for devices, their answers, and the text form of both.
 //!
 //! ```text
-//! words ─ grammar ─▶ Command ── control socket ──▶ device thread ──▶ Answer … Answer ─ text or JSON ─▶
+//! words ─ grammar ─▶ Command ── control socket ──▶ device thread ──▶ Answer … ─ text or JSON ─▶
 //! ```
 //!
 //! A [`Command`] is one datagram of JSON, each [`Answer`] another; the last one is [`Answer::Done`]

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packets_own_limit_counts_down() {
+    fn own_encap_limit_is_decremented() {
         assert_eq!(next_of(&with_options(&[4, 1, 3, 1, 1, 0])), Ok(Some(2)));
         assert_eq!(next_of(&with_options(&[0, 0, 0, 4, 1, 1])), Ok(Some(0)));
         let refused = next_of(&with_options(&[1, 1, 0, 4, 1, 0])).unwrap_err();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn others_get_the_tunnels() {
+    fn packets_without_limit_get_tunnels() {
         for options in [[1, 4, 0, 0, 0, 0], [4, 9, 9, 9, 9, 9], [0, 0, 0, 0, 0, 4]] {
             assert_eq!(next_of(&with_options(&options)), Ok(Some(4)));
         }

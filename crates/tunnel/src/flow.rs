@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_keeps_its_port_and_flows_spread_over_all() {
+    fn flow_hash_keeps_port_and_spreads_flows() {
         assert_eq!(of_port(5, b"one"), of_port(5, b"another"));
         let ports: Vec<u16> =
             (0..4096).map(|port| of_port(port, b"").source_port(&ALL_PORTS)).collect();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_in_its_range_and_never_0() {
+    fn source_port_is_in_range_and_nonzero() {
         for number in [0, 1, u64::MAX, 0xffff_ffff, 1 << 32, 1 << 63] {
             assert_ne!(FlowHash(number).source_port(&(0..=u16::MAX)), 0);
             assert_eq!(FlowHash(number).source_port(&(77..=77)), 77);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_of_a_datagram_go_one_way() {
+    fn fragments_of_datagram_share_source_port() {
         let whole = packets::udp_bytes("10.0.0.1:5", "10.0.0.2:9", &[0; 64]);
         let (mut first, mut later) = (whole.clone(), whole);
         first[6] = 0x20;

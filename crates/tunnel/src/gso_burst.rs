@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_super_packet_goes_out_in_trains_and_comes_in_whole() {
+    fn super_packet_leaves_in_bursts_and_returns_whole() {
         for kind in [Kind::Ipip, Kind::Gre, Kind::Ip6tnl, Kind::Ip6gre] {
             for framing in [Framing::Fou, Framing::Gue] {
                 let (near, tunnels, ports) = ends(kind, framing);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_tunnel_has_is_told_from_what_is_dropped() {
+    fn burst_parts_without_tunnel_differ_from_drops() {
         let mut ports = Ports::new();
         let request = PortRequest { port: 5556, protocol: 50, kind: 1, ..PortRequest::default() };
         ports.add(Port::of(&request).unwrap()).unwrap();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_socket_sends_as_a_train_is_refused() {
+    fn burst_that_no_socket_sends_is_refused() {
         let (mut pool, mut out) = (Pool::new(), Batch::new());
         let (near, _, _) = ends(Kind::Gre, Framing::Fou);
         let mut refused = |tunnel: &Tunnel, packet: &PacketBuf| {

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn gue_header_round_trips() {
         let checksum = RemoteChecksum { start: 24.into(), field: 40.into() };
         for gue in [Gue::plain(Protocol::GRE), Gue::with_checksum(Protocol::IPIP, checksum)] {
             let mut bytes = [0xee; 16];
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_reason() {
+    fn gue_fault_has_its_drop_reason() {
         use DropReason as D;
         let cases: [(&[u8], DropReason); 12] = [
             (&[], D::InGueTruncated),

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_go_back_to_the_inner_sender_of_every_tunnel() {
+    fn icmp_errors_reach_inner_sender() {
         let (tunnels, mut pool) = (tunnels(), Pool::new());
         let egress =
             Egress { path_mtu: 1500, device_mtu: 1500, seed: HashSeed(1), source_ports: ALL_PORTS };
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_quoted_bytes_tell_the_tunnel_but_not_the_sender() {
+    fn eight_quoted_bytes_identify_tunnel_only() {
         let tunnels = tunnels();
         let egress =
             Egress { path_mtu: 1500, device_mtu: 1500, seed: HashSeed(1), source_ports: ALL_PORTS };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_about_others_are_left_alone() {
+    fn icmp_errors_about_others_are_foreign() {
         let tunnels = tunnels();
         let reason = |error: &[u8]| tunnels.translate(error).map(|_| ()).unwrap_err();
         let foreign = packets::udp_bytes("192.0.2.1:7", "192.0.2.9:9", &[1; 30]);

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_tells_what_it_was_asked_to_be() {
+    fn port_round_trips_its_request() {
         let asked = PortRequest {
             family: Some(AF_INET6),
             kind: GUE,
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_is_all_six_and_nothing_else() {
+    fn port_identity_has_six_fields() {
         let mut ports = Ports::new();
         let first = Port::of(&request(5)).unwrap();
         ports.add(first).unwrap();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_port_takes_a_datagram() {
+    fn most_specific_port_takes_datagram() {
         let mut ports = Ports::new();
         let local = |last| Some(Ipv4Addr::from([10, 0, 0, last]));
         for asked in [

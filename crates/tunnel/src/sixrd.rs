@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused() {
+    fn invalid_configuration_is_refused() {
         for (prefix, len, relay, relay_len) in [
             ("2001:db8::1", 32, "0.0.0.0", 0),
             ("2001:db8::", 33, "0.0.0.0", 0),

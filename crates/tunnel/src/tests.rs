@@ -168,7 +168,7 @@ fn inners() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn what_goes_in_comes_out(config in configs(), bytes in inners()) {
+    fn encapsulation_round_trips(config in configs(), bytes in inners()) {
         let version = IpPacket::parse(&bytes).unwrap().version;
         prop_assume!(config.carries.takes(version));
         let (packet, _) = sent(&tunnel(&config), &bytes).unwrap();
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn what_goes_through_a_socket_comes_out(config in configs(), bytes in inners()) {
+    fn encapsulation_through_socket_round_trips(config in configs(), bytes in inners()) {
         let config = Config { encap_limit: None, ..config };
         prop_assume!(config.udp.is_some());
         let version = IpPacket::parse(&bytes).unwrap().version;
@@ -245,7 +245,7 @@ fn outer_headers_are_what_the_tunnel_says() {
 }
 
 #[test]
-fn too_much_is_told_to_the_sender_as_the_kernel_does() {
+fn too_big_packet_is_answered_as_by_kernel() {
     let v4 = |len: usize, df: bool| {
         let mut bytes = packets::udp_bytes("10.0.0.1:7", "10.0.0.2:9", &vec![0; len - 28]);
         bytes[6] = if df { 0x40 } else { 0 };
@@ -294,7 +294,7 @@ fn too_much_is_told_to_the_sender_as_the_kernel_does() {
 }
 
 #[test]
-fn senders_are_told_by_icmp() {
+fn refused_packet_is_answered_by_icmp() {
     let mut pool = Pool::new();
     let bytes = inner(Version::V4);
     let told = Message::TooBig { mtu: 1480 }.about(&bytes, &mut pool).unwrap();
@@ -316,7 +316,7 @@ fn senders_are_told_by_icmp() {
 }
 
 #[test]
-fn what_can_not_go_in_has_a_reason() {
+fn outbound_refusal_has_its_reason() {
     use DropReason as D;
     let reason = |config: &Config, bytes: &[u8]| refusal(config, bytes).reason;
     assert_eq!(reason(&config(Kind::Ipip), b"?"), D::OutMalformed);
@@ -336,7 +336,7 @@ fn what_can_not_go_in_has_a_reason() {
 }
 
 #[test]
-fn a_packet_enters_no_tunnel_that_it_came_out_of() {
+fn packet_cannot_reenter_its_tunnel() {
     for config in [
         config(Kind::Ipip),
         config(Kind::Gre),
@@ -390,7 +390,7 @@ fn the_encapsulation_limit_is_in_a_destination_option() {
 }
 
 #[test]
-fn a_remote_checksum_is_left_to_the_other_end() {
+fn remote_checksum_is_left_to_receiver() {
     for version in [Version::V4, Version::V6] {
         for kind in [Kind::Gre, Kind::Ip6gre] {
             let mut config = in_udp(kind, Framing::Gue, UdpChecksum::Computed);
@@ -431,7 +431,7 @@ fn a_remote_checksum_is_left_to_the_other_end() {
 }
 
 #[test]
-fn a_verified_outer_checksum_spares_the_inner_one() {
+fn verified_outer_checksum_verifies_inner() {
     let checksum_of = |config: &Config, bytes: &[u8]| {
         let version = IpPacket::parse(bytes).unwrap().version;
         let (packet, _) = sent(&tunnel(config), bytes).unwrap();
@@ -455,7 +455,7 @@ fn a_verified_outer_checksum_spares_the_inner_one() {
 }
 
 #[test]
-fn what_can_not_come_in_has_a_reason() {
+fn inbound_refusal_has_its_reason() {
     use DropReason as D;
     let fou = in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero);
     let (far, ports) = (turned(&fou), ports_for(&fou, Version::V4));
@@ -523,7 +523,7 @@ fn zero_checksums_over_ipv6_come_in_only_where_allowed() {
 }
 
 #[test]
-fn six_rd_tells_where_to_and_who_lies() {
+fn six_rd_finds_remote_and_detects_spoofing() {
     let any = Config::any(Version::V4);
     let six_rd =
         SixRd::new("2001:db8::".parse().unwrap(), 32, "10.0.0.0".parse().unwrap(), 8).unwrap();
@@ -541,7 +541,7 @@ fn six_rd_tells_where_to_and_who_lies() {
 }
 
 #[test]
-fn what_no_tunnel_takes_comes_out_whole() {
+fn unclaimed_payload_leaves_as_whole_packet() {
     let mut ports = Ports::new();
     for (port, protocol) in [(5555, 50), (5556, 17)] {
         for family in [2, 10] {

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused() {
+    fn invalid_configuration_is_refused() {
         let key = crate::config::Gre { key: Some(1), ..Default::default() };
         let mut remote = in_udp(Kind::Ipip, Framing::Fou);
         remote.udp = remote.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });

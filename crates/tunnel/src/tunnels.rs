@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_tunnel_takes_a_packet() {
+    fn most_specific_tunnel_takes_packet() {
         let mut tunnels = Tunnels::new();
         for (name, local, remote, key) in [
             ("all", "0.0.0.0", "0.0.0.0", None),

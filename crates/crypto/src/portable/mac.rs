@@ -218,7 +218,7 @@ mod tests {
     /// A context without a key, which no caller can create: the library refuses, and there is no
     /// tag.
     #[test]
-    fn no_tag_without_the_library() {
+    fn refused_hmac_gives_no_tag() {
         let broken = HmacKey(Secret::zeroed());
         assert_eq!(broken.tag(&mut HmacScratch::new(), b"Hi There"), None);
     }

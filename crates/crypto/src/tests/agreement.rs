@@ -139,7 +139,7 @@ fn backends_agree_on_every_length() {
 }
 
 #[test]
-fn ipsec_mb_does_what_it_has() {
+fn ipsec_mb_handles_supported_transforms() {
     if !Backend::available().contains(&Backend::IpsecMb) {
         let refused = SaKey::new(
             &pair(None, None),

@@ -88,7 +88,7 @@ fn a_flipped_bit_of_the_high_half_is_refused() {
 /// Forged and genuine packets in one burst: each gets its own verdict, and out of place no forged
 /// text remains.
 #[test]
-fn forgeries_do_not_touch_their_neighbours() {
+fn forgery_leaves_other_packets_of_burst() {
     let mut crypter = Crypter::new().unwrap();
     for transform in transforms().iter().filter(|transform| transform.authenticates()) {
         for backend in backends() {
@@ -152,7 +152,7 @@ fn shapes_are_checked() {
 /// A short packet among many, in any position, and none: with one transform, and with different
 /// ones.
 #[test]
-fn who_seals_is_told_whether_any_was_refused() {
+fn seal_reports_whether_any_was_refused() {
     let mut crypter = Crypter::new().unwrap();
     let transforms = transforms();
     let mut says = |keys: &[SaKey], short: Option<usize>| {

@@ -129,7 +129,7 @@ fn kind<T>(result: io::Result<T>) -> Result<(), ErrorKind> {
 }
 
 #[test]
-fn these_attacks_are_refused_by_nothing_else() {
+fn unconfined_thread_is_not_refused() {
     // As root some would succeed; as another user the kernel refuses some anyway.
     let refused = attacks().into_iter().filter(|(_, errno)| *errno == Some(libc::EPERM));
     let refused: Vec<_> = refused.map(|(name, _)| name).collect();
@@ -140,7 +140,7 @@ fn these_attacks_are_refused_by_nothing_else() {
 }
 
 #[test]
-fn a_thread_that_carries_packets_can_do_nothing_else() {
+fn packet_thread_is_confined_to_packet_work() {
     let (attacks, file, program, server, packet) = confined(ThreadRole::Packets, None, || {
         assert_eq!(netlink(libc::NETLINK_ROUTE), None);
         assert_eq!(netlink(libc::NETLINK_NETFILTER), Some(libc::EPERM));
@@ -155,7 +155,7 @@ fn a_thread_that_carries_packets_can_do_nothing_else() {
 }
 
 #[test]
-fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
+fn control_thread_has_only_its_files_and_threads() {
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path().to_owned();
     let (attacks, program, packet) = confined(ThreadRole::Control, Some(places(&own)), move || {
@@ -189,7 +189,7 @@ fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
 
 /// Landlock knows paths by inode, and `/proc` recreates those that nobody holds.
 #[test]
-fn places_that_the_kernel_forgets_are_reached_again() {
+fn allowed_proc_path_stays_reachable() {
     let Ok(mut caches) = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches") else {
         return eprintln!("not tried: only root has the kernel forget");
     };
@@ -201,7 +201,7 @@ fn places_that_the_kernel_forgets_are_reached_again() {
 }
 
 #[test]
-fn capabilities_go_for_good() {
+fn dropped_capabilities_cannot_be_regained() {
     let status = confined(ThreadRole::Control, Some(places(Path::new("/nowhere"))), || {
         fs::read_to_string("/proc/thread-self/status").unwrap()
     });
@@ -223,7 +223,7 @@ fn capabilities_go_for_good() {
 
 /// The panic message; the backtrace may lack names, as files are inaccessible.
 #[test]
-fn a_panic_is_told_and_ends_its_thread_alone() {
+fn confined_panic_prints_message_and_ends_only_its_thread() {
     for role in [ThreadRole::Packets, ThreadRole::Control] {
         let places = (role == ThreadRole::Control).then(Places::default);
         let (words, trace) = confined(role, places, || {
@@ -238,7 +238,7 @@ fn a_panic_is_told_and_ends_its_thread_alone() {
 
 /// Memory can be allocated, grown, freed and locked; confined threads can confine themselves again.
 #[test]
-fn memory_and_threads_go_on() {
+fn confined_thread_can_allocate_and_spawn() {
     confined(ThreadRole::Control, Some(Places::default()), || {
         for _ in 0..20 {
             let worker = thread::spawn(|| {
@@ -256,14 +256,14 @@ fn memory_and_threads_go_on() {
 }
 
 #[test]
-fn who_tries_it_out_is_not_confined() {
+fn trial_does_not_confine_caller() {
     assert!(try_out().unwrap().faults().is_none());
     assert!(fs::read("/etc/passwd").is_ok());
     assert!(Command::new("true").status().is_ok());
 }
 
 #[test]
-fn nothing_happens_to_who_has_not_begun() {
+fn threads_are_unconfined_before_begin() {
     let work = || {
         let _nothing = (packets(), control(&[], &Places::default()));
         kind(fs::read("/etc/passwd"))

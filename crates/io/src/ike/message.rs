@@ -10,7 +10,7 @@
 //! | 8–9 | local port | in network byte order |
 //! | 10–11 | remote port | in network byte order |
 //! | 12–15 | scope | interface index of a link-local address, in host byte order |
-//! | 16–31 | local address | IPv4 in the first four bytes; unspecified on the way out: the kernel's choice |
+//! | 16–31 | local address | IPv4 in the first four bytes; unspecified: the kernel's choice |
 //! | 32–47 | remote address | likewise |
 //!
 //! `crates/redirect/src/ends.rs` is the other end; it may use no crate of ours, so a test keeps the

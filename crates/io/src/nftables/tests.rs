@@ -200,7 +200,7 @@ fn a_table_is_one_transaction() {
 /// A set has a name, a length, and keys in as many messages as needed; a rule loads its fields from
 /// register 8 on and looks them up.
 #[test]
-fn a_set_is_filled_and_asked() {
+fn set_is_filled_and_looked_up() {
     let set = SetId(7);
     let mut keys = Keys::new(8);
     keys.push(&[10, 1, 0, 0, 0, 53, 0, 0]);
@@ -239,7 +239,7 @@ fn question_bytes(describe: impl FnOnce(&mut Attributes<'_>)) -> Vec<u8> {
 }
 
 #[test]
-fn keys_of_many_messages_are_all_told() {
+fn set_keys_span_several_messages() {
     let mut keys = Keys::new(4);
     (0..10_000_u32).for_each(|key| keys.push(&key.to_be_bytes()));
     let mut batch = Batch::new(1);
@@ -252,7 +252,7 @@ fn keys_of_many_messages_are_all_told() {
 }
 
 #[test]
-fn a_change_flushes_rules_and_adds_them_anew() {
+fn table_change_flushes_and_adds_rules() {
     let chain = Chain { name: "in", hook: None, rules: Vec::new() };
     let name = "t".to_owned();
     let table = Table { name, counters: Vec::new(), sets: Vec::new(), chains: vec![chain] };
@@ -298,7 +298,7 @@ fn a_counter_is_read_and_those_of_other_tables_are_not() {
 }
 
 #[test]
-fn a_kernel_without_nf_tables_is_told_from_a_refusal() {
+fn missing_nf_tables_differs_from_refusal() {
     let of = |errno| Error::of("table t", io::Error::from_raw_os_error(errno));
     for errno in [libc::EPROTONOSUPPORT, libc::EOPNOTSUPP, libc::EINVAL, libc::ENOENT] {
         assert!(matches!(of(errno), Error::Unsupported { .. }), "{errno}");
@@ -310,7 +310,7 @@ fn a_kernel_without_nf_tables_is_told_from_a_refusal() {
 proptest! {
     /// No content makes parsing panic or read beyond the end.
     #[test]
-    fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+    fn arbitrary_answers_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
         let read: usize = attributes(&bytes).map(|(_, payload)| payload.len()).sum();
         prop_assert!(read <= bytes.len());
         for answer in answers(&bytes) {
@@ -323,7 +323,7 @@ proptest! {
 
     /// The same with nearly correct lengths, so that parsing gets further.
     #[test]
-    fn any_short_lengths_can_be_read(lengths in prop::collection::vec(0_u8..24, 0..64)) {
+    fn arbitrary_attribute_lengths_do_not_panic(lengths in prop::collection::vec(0_u8..24, 0..64)) {
         let bytes: Vec<u8> = lengths.iter().flat_map(|length| [*length, 0, 10, 10]).collect();
         let _ = (attributes(&bytes).count(), answers(&bytes).count(), count("t", &bytes));
     }

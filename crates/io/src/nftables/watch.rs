@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_goes_is_seen_among_other_changes() {
+    fn watch_finds_removed_table_among_other_changes() {
         let (rule, table) = (message(10 << 8 | 6, 21), message(TABLE_GONE, 8));
         assert!(!tells_of_table(&rule));
         assert!(tells_of_table(&[rule.clone(), table.clone()].concat()));

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_says_how_well_a_neighbour_is_known() {
+    fn nud_state_maps_to_neighbour_state() {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         for (state, with, expected) in [
             (NeighbourState::Reachable, Some(mac), Standing::Known(mac)),
@@ -141,7 +141,7 @@ mod tests {
 
     /// On `ip neigh flush` the kernel first reports each as failed.
     #[test]
-    fn one_that_was_deleted_is_forgotten_whatever_it_was() {
+    fn deleted_neighbour_is_forgotten() {
         let mut message = describe(1, IpAddr::from([10, 0, 0, 1]));
         message.header.state = NeighbourState::Failed;
         let standing = |notice| read(&notice).map(|neighbour| neighbour.standing);

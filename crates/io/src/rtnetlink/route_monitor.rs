@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_and_addresses_are_told_from_routes_and_rules() {
+    fn notices_classify_links_addresses_routes_and_rules() {
         for (message, expected) in [
             (RouteNetlinkMessage::NewLink(Default::default()), Change::Links),
             (RouteNetlinkMessage::DelLink(Default::default()), Change::Links),

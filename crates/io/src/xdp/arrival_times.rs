@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_at_an_earlier_look_has_waited_since() {
+    fn frame_seen_earlier_has_waited_since() {
         let mut arrival_times = ArrivalTimes::default();
         let mut waited = |read, written, now| {
             arrival_times.record(read, written, now);
@@ -63,7 +63,7 @@ mod tests {
     proptest! {
         /// Compares with exact arrival times.
         #[test]
-        fn it_is_as_long_as_the_first_was_seen(
+        fn waiting_time_is_at_least_since_first_seen(
             steps in prop::collection::vec((0..5_u32, 0..5_u32, 1..9_u64), 0..200),
         ) {
             let start = u32::MAX - 20;

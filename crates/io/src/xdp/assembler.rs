@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jumps_lead_to_their_labels() {
+    fn assembler_resolves_forward_jumps() {
         let mut asm = Assembler::default();
         asm.jump(Comparison::Equal, 1, Label::Take);
         asm.go(Label::Pass);

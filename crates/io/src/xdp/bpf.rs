@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verifiers_last_words_are_kept() {
+    fn verifier_error_is_kept() {
         let log = b"0: r0 = 1\n1: exit\nR0 is wrong\nprocessed 2 insns (limit 1000000)\n\0\0\0";
         assert_eq!(verifier_error(log), "0: r0 = 1; 1: exit; R0 is wrong");
         assert_eq!(verifier_error(&[0]), "");

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_that_finds_no_place_has_one_later() {
+    fn fill_ring_queues_frame_until_place_is_free() {
         let (ring, mut kernel) = ends();
         let mut fill_ring = FillRing::new(ring);
         (0..SIZE.into()).for_each(|frame| fill_ring.give(frame));

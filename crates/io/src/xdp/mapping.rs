@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_within_it_and_aligned() {
+    fn mapping_place_checks_bounds_and_alignment() {
         let mapping = Mapping::anonymous(4096).unwrap();
         assert!(mapping.place::<u64>(4088, 1).is_some());
         assert!(mapping.place::<u64>(4088, 2).is_none());

@@ -245,7 +245,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out_in_order(steps in prop::collection::vec(0..5_u8, 0..400)) {
+        fn ring_entries_keep_order(steps in prop::collection::vec(0..5_u8, 0..400)) {
             let (mut producer, mut consumer) = ends();
             let (mut model, mut unseen) = (VecDeque::new(), VecDeque::<u64>::new());
             let mut unreleased = 0;

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_found() {
+    fn saved_state_round_trips() {
         let memory = memory();
         let ours = SavedState::begin(&memory, SHAPE).unwrap();
         let theirs = SavedState::of(&memory).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_process_leaves_is_refused() {
+    fn implausible_saved_state_is_refused() {
         let memory = memory();
         let saved_state = SavedState::begin(&memory, SHAPE).unwrap();
         let rest = |unseen, free: &[u32], waiting: &[u32]| {

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_as_large_as_they_need_to_be() {
+    fn umem_frame_size_fits_mtu() {
         for (longest, expected) in
             [(1514, Some(2048)), (1792, Some(2048)), (1793, Some(4096)), (3840, Some(4096))]
         {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_outside_are_none() {
+    fn bytes_outside_umem_are_none() {
         let mut umem = Umem::new(1, 1, 1514).unwrap().unwrap();
         assert_eq!(umem.frames().collect::<Vec<_>>(), [0, 2048]);
         umem.bytes_mut(2048, 3).unwrap().copy_from_slice(b"abc");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_has_the_same_frames() {
+    fn umem_reopens_with_same_frames() {
         let mut ours = Umem::new(2, 2, 1514).unwrap().unwrap();
         let theirs = Umem::of(ours.memory().try_clone_to_owned().unwrap()).unwrap();
         let last = ours.frames().last().unwrap();

@@ -37,7 +37,7 @@ fn buffers(super_packets: Switch, gro: Switch) -> usize {
 }
 
 #[test]
-fn a_wire_takes_super_packets_or_has_them_cut_and_joined_again_behind_it() {
+fn super_packets_cross_veth_whole_or_by_gro() {
     in_namespace(|| {
         assert_eq!(buffers(Switch::On, Switch::Off), 1, "as it was sent");
         assert_eq!(buffers(Switch::Off, Switch::Off), 40, "cut");

@@ -108,7 +108,7 @@ fn wait_for(nftables: &mut Nftables, counter: &str, at_least: u64) -> u64 {
 }
 
 #[test]
-fn a_table_comes_is_replaced_and_goes() {
+fn table_is_added_replaced_and_removed() {
     with_nftables(|| {
         let mut nftables = Nftables::open().unwrap();
         assert!(!nftables.has(NAME).unwrap());
@@ -160,7 +160,7 @@ fn a_refused_table_leaves_the_old_one_and_names_the_part() {
 
 /// Each condition against a datagram that meets it and, where there is one, another that does not.
 #[test]
-fn conditions_mean_what_they_say() {
+fn conditions_match_as_in_kernel() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
@@ -218,7 +218,7 @@ fn conditions_mean_what_they_say() {
 }
 
 #[test]
-fn what_is_dropped_reaches_no_socket() {
+fn nftables_drop_reaches_no_socket() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
@@ -265,7 +265,7 @@ fn jump_comes_back_and_goto_does_not() {
 }
 
 #[test]
-fn a_thousand_rules_are_one_transaction() {
+fn thousand_rules_fit_one_transaction() {
     with_nftables(|| {
         let some = rule(
             vec![
@@ -284,7 +284,7 @@ fn a_thousand_rules_are_one_transaction() {
 
 /// More errors than the socket has room for: the call comes back all the same, with the first.
 #[test]
-fn a_thousand_errors_are_one() {
+fn thousand_errors_return_the_first() {
     with_nftables(|| {
         let nowhere = rule(Vec::new(), "hit", Verdict::Jump("nowhere"));
         let mut nftables = Nftables::open().unwrap();
@@ -297,7 +297,7 @@ fn a_thousand_errors_are_one() {
 
 /// Rules come and go one by one, each in its place, while the others go on counting.
 #[test]
-fn single_rules_are_added_in_their_place_and_deleted() {
+fn single_rules_are_inserted_and_deleted() {
     with_nftables(|| {
         let mut nftables = Nftables::open().unwrap();
         let to_port = |port, counter| {
@@ -363,7 +363,7 @@ fn asking(conditions: &[Condition]) -> (Rule, Set) {
 /// What a rule asks a set is what conditions would: all kinds of fields, in all widths, up to the
 /// longest key.
 #[test]
-fn a_set_means_what_conditions_do() {
+fn set_lookup_equals_conditions() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
@@ -428,7 +428,7 @@ fn a_set_means_what_conditions_do() {
 
 /// Sets and keys come and go one by one; what was asked of a set that goes is asked no more.
 #[test]
-fn keys_are_put_into_sets_and_taken_out() {
+fn set_keys_are_added_and_removed() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();

@@ -58,7 +58,7 @@ fn esp_over_ipv6_goes_out_whole_and_gets_its_header_back() {
 }
 
 #[test]
-fn what_is_too_big_or_of_the_other_version_is_refused() {
+fn oversized_or_other_version_is_refused() {
     in_namespace(|| {
         let mut kernel = uxfrm_io::Rtnetlink::open().unwrap();
         let lo = kernel.link("lo").unwrap().index;
@@ -123,13 +123,13 @@ fn spread(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
 }
 
 #[test]
-fn several_ports_share_esp_by_its_spi() {
+fn esp_fanout_shares_by_spi() {
     in_namespace(|| spread(Version::V4, ipv4));
     in_namespace(|| spread(Version::V6, ipv6));
 }
 
 #[test]
-fn a_port_that_is_timed_tells_how_long_a_packet_waited() {
+fn timed_raw_port_reports_waiting_time() {
     const WAIT: Duration = Duration::from_millis(20);
     in_namespace(|| {
         for (version, packet) in [(Version::V4, ipv4 as fn(&[u8]) -> Vec<u8>), (Version::V6, ipv6)]
@@ -178,7 +178,7 @@ fn overflow(version: Version, packet: fn(&[u8]) -> Vec<u8>, sent: u64) -> (u64, 
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn full_queue_losses_are_counted() {
     in_namespace(|| {
         for (version, packet) in [(Version::V4, ipv4 as fn(&[u8]) -> _), (Version::V6, ipv6)] {
             let (came, lost) = overflow(version, packet, 500);

@@ -111,7 +111,7 @@ fn sealed_packets_pass_by_the_rings_in_order() {
 
 /// What the program leaves to the kernel, and what a ring can't send, goes by the packet socket.
 #[test]
-fn all_else_passes_by_the_packet_socket() {
+fn non_esp_passes_by_packet_socket() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -167,7 +167,7 @@ fn queue_open_waits_until_other_owner_releases_it() {
 }
 
 #[test]
-fn a_program_leaves_its_device_with_its_owner() {
+fn xdp_program_detaches_with_last_owner() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);
@@ -194,7 +194,7 @@ fn a_program_leaves_its_device_with_its_owner() {
 }
 
 #[test]
-fn the_program_takes_esp_to_the_device_and_nothing_else() {
+fn xdp_esp_program_takes_only_esp_to_device() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);
@@ -282,7 +282,7 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
 /// Host mode's: what is not to the host itself is not the gateway's, ESP or not, as the host's
 /// addresses change.
 #[test]
-fn the_program_of_a_host_takes_its_own_esp_alone() {
+fn xdp_own_esp_program_takes_only_host_esp() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);
@@ -335,7 +335,7 @@ fn the_program_of_a_host_takes_its_own_esp_alone() {
 /// Frames have room for the MTU that the device had: what is longer since is the kernel's, both
 /// ways.
 #[test]
-fn what_a_raised_mtu_lets_through_is_the_kernels() {
+fn frames_above_initial_mtu_go_to_kernel() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -376,7 +376,7 @@ fn what_a_raised_mtu_lets_through_is_the_kernels() {
 
 /// Who does not look for too long loses what comes, and hears how much that was.
 #[test]
-fn what_finds_no_room_is_counted() {
+fn full_queue_losses_are_counted() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -413,7 +413,7 @@ fn what_finds_no_room_is_counted() {
 /// A device that gathers holds more frames than its link may have on their way: the rest leaves
 /// later, in order, and none is lost.
 #[test]
-fn what_finds_no_room_leaves_later() {
+fn ring_backlog_leaves_later_in_order() {
     [64, 1300].into_iter().for_each(frames_find_room);
 }
 
@@ -468,7 +468,7 @@ fn frames_find_room(size: usize) {
 /// Plain packets, checksums that senders left open too; those to the host's addresses by the
 /// kernel, as these change.
 #[test]
-fn what_passes_comes_by_the_ring() {
+fn forwarded_packets_come_by_ring() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);

@@ -48,7 +48,7 @@ fn pass_on(queue: &mut Queue, program: &mut Arc<Program>, options: &ProgramOptio
 /// Many more frames pass than there are, while some wait in every ring: one that a hand-over lost
 /// would be missed.
 #[test]
-fn no_frame_is_lost_or_used_twice_where_rings_pass_on() {
+fn handed_over_rings_lose_and_duplicate_no_frame() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -97,7 +97,7 @@ fn no_frame_is_lost_or_used_twice_where_rings_pass_on() {
 
 /// One that was built beside it and came to nothing leaves the first as it was.
 #[test]
-fn who_is_not_followed_goes_on() {
+fn unused_successor_leaves_queue_working() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -129,7 +129,7 @@ fn who_is_not_followed_goes_on() {
 }
 
 #[test]
-fn a_program_takes_the_place_of_another_and_knows_the_host_alone() {
+fn replaced_xdp_program_has_only_its_own_host_addresses() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -156,7 +156,7 @@ fn a_program_takes_the_place_of_another_and_knows_the_host_alone() {
 }
 
 #[test]
-fn frames_of_another_size_are_not_taken() {
+fn umem_of_other_frame_size_is_refused() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);

@@ -181,7 +181,7 @@ mod tests {
     use crate::{Fault, Profile, dev::command};
 
     #[test]
-    fn the_table_is_what_the_grammar_takes() {
+    fn help_table_matches_grammar() {
         for (word, _) in FAULTS {
             assert!(format!("{word} 1").parse::<Fault>().is_ok(), "{word}");
         }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_next() {
+    fn completion_lists_next_words() {
         let interfaces = ["nic0".to_owned(), "lo".to_owned()];
         for (line, found) in [
             ("", &["add", "delete", "events", "flow", "set", "show"][..]),

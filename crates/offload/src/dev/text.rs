@@ -111,7 +111,7 @@ mod tests {
     use crate::{ModelNic, NicSetup, Profile, Trust, VirtualFunction, profile::TableSizes};
 
     #[test]
-    fn a_device_has_its_paragraph() {
+    fn report_text_has_paragraph_per_device() {
         let mut setup = NicSetup::new(Profile::by_name("niantic").unwrap(), DeviceId(7));
         setup.functions.push(VirtualFunction {
             device: DeviceId(8),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_change_places_and_none_is_lost() {
+    fn reordered_packets_swap_without_loss() {
         let mut ring = Completions::default();
         ring.reorder(2);
         for item in 1..=5 {

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_is_told_once_and_nothing_above_the_edge_passes() {
+    fn receive_limit_is_reported_once_and_enforced() {
         let mut edge = ReceiveLimit::default();
         assert_eq!(edge.check_proximity(u64::MAX), LimitProximity::Far, "nobody keeps numbers");
         edge.reserve(&(101..=200), 100);

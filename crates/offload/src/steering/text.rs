@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slides_rules_are_written_as_they_were_read() {
+    fn example_rules_round_trip_text() {
         for line in [
             "flow-type ip4 src-ip 14.0.0.52 dst-ip 14.0.0.70 action 14",
             "flow-type tcp4 src-port 52790 action 14",
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_as_the_same_rule(
+        fn rule_text_round_trips(
             source: u32, ignored: u32, port: u16, port_mask: u16, spi: u32, spi_mask: u32,
             vlan: Option<u16>, flex in prop::option::of((0_u64..32, any::<u16>())), queue in -1_i32..16,
             esp: bool,

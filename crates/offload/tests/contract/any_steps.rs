@@ -45,7 +45,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn devices_do_what_software_does(
+    fn devices_match_software(
         steps in prop::collection::vec(step(), 1..14),
         limits in limits(),
         esn in any::<bool>(),

@@ -159,7 +159,7 @@ mod tests {
 
     /// The result as another codec reads it.
     #[test]
-    fn the_library_reads_what_was_meant() {
+    fn encoded_route_decodes_by_other_codec() {
         let mut bytes = Vec::new();
         for (route, sequence) in routes().iter().zip(5..) {
             append(Request::New, NLM_F_CREATE, sequence, route, &mut bytes);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_goes_says_so() {
+    fn deleted_rule_is_reported() {
         let mut bytes = Vec::new();
         append(Request::Delete, 0, 1, &routes()[0], &mut bytes);
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes).unwrap();

@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_handed_over_leave_sealed_or_not_at_all(
+    fn arbitrary_handover_leaves_sealed_or_not_at_all(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         size in 0_u16..70,
         kind in 0..4,

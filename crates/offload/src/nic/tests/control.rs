@@ -10,7 +10,7 @@ fn state(spi: u32) -> SaConfig {
 }
 
 #[test]
-fn a_full_niantic_goes_on_with_what_it_has_and_one_deletion_makes_room() {
+fn full_niantic_keeps_sas_and_deletion_makes_room() {
     let wrapping = Wrapping::transport4();
     let mut bed = TestBed::new("niantic");
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
@@ -48,7 +48,7 @@ fn a_full_niantic_goes_on_with_what_it_has_and_one_deletion_makes_room() {
 }
 
 #[test]
-fn what_software_does_takes_no_place() {
+fn software_fallback_takes_no_table_entry() {
     let profile = Profile::from_toml(
         "name = 'mine'\n[[state]]\nrequire = { modes = ['tunnel'] }\nerrno = 'EOPNOTSUPP'\ntext = ''",
     );
@@ -58,7 +58,7 @@ fn what_software_does_takes_no_place() {
 }
 
 #[test]
-fn a_key_that_is_none_is_refused_and_leaves_nothing_behind() {
+fn invalid_key_is_refused_without_trace() {
     let mut sa = state(1);
     sa.transform.encryption_key = KeyMaterial::new(&[1; 3]);
     let mut bed = TestBed::new("unlimited");
@@ -133,7 +133,7 @@ fn policies_on_the_device_block_and_want_their_states() {
 /// SAs, packets and text of the kernel's `tools/testing/selftests/net/rtnetlink.sh:
 /// kci_test_ipsec_offload`.
 #[test]
-fn netdevsim_shows_what_the_kernels_test_expects() {
+fn netdevsim_text_matches_kernel_selftest() {
     let ends: [std::net::IpAddr; 2] =
         ["192.168.123.4", "192.168.123.3"].map(|a| a.parse().unwrap());
     let state = |source, destination, direction| {

@@ -9,7 +9,7 @@ use super::*;
 const LENGTHS: [usize; 5] = [0, 3, 64, 700, 1300];
 
 #[test]
-fn what_it_encrypts_is_what_the_engine_sends() {
+fn device_encryption_equals_engine() {
     for wrapping in wrappings() {
         let mut pair = pair_of(&wrapping);
         let mut bed = TestBed::new("unlimited");
@@ -51,7 +51,7 @@ fn a_train_is_encrypted_frame_by_frame() {
 }
 
 #[test]
-fn what_it_decrypts_lies_where_it_lay() {
+fn decryption_is_in_place() {
     for wrapping in wrappings() {
         let sa = wrapping.sa(Way::Right, FIRST_SPI);
         let mut sender = Sender::new(&sa);
@@ -77,7 +77,7 @@ fn what_it_decrypts_lies_where_it_lay() {
 }
 
 #[test]
-fn what_is_forged_or_cut_short_is_said_to_be() {
+fn forged_or_truncated_is_dropped_by_name() {
     let wrapping = Wrapping::transport4();
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let mut bed = TestBed::new("niantic");
@@ -101,7 +101,7 @@ fn what_is_forged_or_cut_short_is_said_to_be() {
 }
 
 #[test]
-fn the_upper_half_is_the_nearest_to_what_the_stack_told_of() {
+fn esn_upper_half_is_nearest_to_reported() {
     let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let mut bed = TestBed::new("unlimited");

@@ -17,7 +17,7 @@ fn marked(wrapping: &Wrapping, count: usize) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn a_thousand_times_down_and_up_nothing_plain_leaves_and_the_accounts_hold() {
+fn link_flapping_leaks_no_plaintext_and_keeps_counts() {
     let wrapping = Wrapping::tunnel4();
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut left, mut right) = (TestBed::new("unlimited"), TestBed::new("unlimited"));
@@ -75,7 +75,7 @@ fn a_thousand_times_down_and_up_nothing_plain_leaves_and_the_accounts_hold() {
 }
 
 #[test]
-fn what_waits_when_the_link_goes_down_is_dropped_and_comes_back_never() {
+fn link_down_drops_delayed_packets() {
     let wrapping = Wrapping::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
@@ -90,7 +90,7 @@ fn what_waits_when_the_link_goes_down_is_dropped_and_comes_back_never() {
 }
 
 #[test]
-fn late_completions_keep_their_order_and_come_when_they_are_due() {
+fn delayed_completions_keep_order_and_due_time() {
     let wrapping = Wrapping::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
@@ -106,7 +106,7 @@ fn late_completions_keep_their_order_and_come_when_they_are_due() {
 }
 
 #[test]
-fn reordered_completions_change_places_with_their_neighbours() {
+fn reordered_completions_swap_with_successor() {
     let wrapping = Wrapping::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
@@ -142,7 +142,7 @@ fn wrong_decryption_is_named_in_both_kinds() {
 }
 
 #[test]
-fn a_lost_event_is_told_to_nobody() {
+fn lost_event_fault_suppresses_events() {
     let mut bed = TestBed::new("unlimited");
     bed.nic.inject(Fault::LostEvents(1));
     bed.nic.set_link(Link::Down, &mut bed.pool);
@@ -152,7 +152,7 @@ fn a_lost_event_is_told_to_nobody() {
 }
 
 #[test]
-fn full_and_busy_devices_refuse_so_often() {
+fn full_and_busy_faults_refuse_given_times() {
     let wrapping = Wrapping::transport4();
     let sa = |kind| offloaded(wrapping.sa(Way::Right, 1), kind, Direction::In);
     let refusal = |bed: &mut TestBed, kind| {

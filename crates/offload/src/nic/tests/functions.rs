@@ -38,7 +38,7 @@ fn an_untrusted_function_is_refused_until_it_is_trusted() {
 }
 
 #[test]
-fn a_share_is_full_before_the_device_is_and_the_devices_own_is_not() {
+fn function_share_fills_before_device() {
     let share = TableSizes { receive: Some(2), transmit: Some(1), ..TableSizes::default() };
     let mut bed = bed(Trust::Trusted, share);
     let add = |bed: &mut TestBed, spi, direction| guest(bed).add_state(&state(spi, direction), NOW);
@@ -95,7 +95,7 @@ fn both_directions_work_and_each_function_has_its_own() {
 }
 
 #[test]
-fn the_link_is_everybodys() {
+fn device_link_down_affects_all_functions() {
     let mut bed = bed(Trust::Untrusted, TableSizes::default());
     bed.nic.set_link(Link::Down, &mut bed.pool);
     let mut events = Vec::new();
@@ -106,7 +106,7 @@ fn the_link_is_everybodys() {
 
 /// As after `ip link set nic0v0 down`, or when its netdev is deleted.
 #[test]
-fn a_function_whose_link_is_down_sends_and_receives_nothing_and_the_others_go_on() {
+fn function_link_down_affects_only_that_function() {
     let wrapping = Wrapping::transport4();
     let mut bed = bed(Trust::Trusted, TableSizes::default());
     let vf = FunctionId::of_virtual(0);

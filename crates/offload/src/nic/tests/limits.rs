@@ -55,7 +55,7 @@ fn limits_of_bytes_lie_within_a_super_packet_too() {
 }
 
 #[test]
-fn numbers_end_without_extended_ones_and_go_on_with_them() {
+fn sequence_ends_without_esn_and_continues_with_it() {
     let plain = datagrams(&Wrapping::tunnel4(), &[64]);
     for (flags, passed) in [(SaFlags::empty(), 2), (SaFlags::ESN, 5)] {
         let event = |handle, state| match passed {
@@ -76,7 +76,7 @@ fn numbers_end_without_extended_ones_and_go_on_with_them() {
 }
 
 #[test]
-fn the_receiver_follows_extended_numbers_by_itself() {
+fn receiver_infers_esn_upper_half() {
     let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
     let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
     sa.replay.received = u64::from(u32::MAX) - 3;

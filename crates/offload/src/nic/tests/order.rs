@@ -37,7 +37,7 @@ fn a_super_packet_leaves_as_segments_in_order_each_with_its_number() {
 }
 
 #[test]
-fn a_device_that_does_not_cut_says_so_by_a_name() {
+fn super_packet_without_gso_is_dropped_by_name() {
     let mut profile = Profile::by_name("unlimited").unwrap();
     profile.segmentation = false;
     let mut bed = TestBed::of(NicSetup::new(profile, NIC));
@@ -80,7 +80,7 @@ fn four_streams_keep_their_order_through_two_devices_and_all_queues() {
 
 /// The engine has the window: packets swapped by queues would be too old for it.
 #[test]
-fn packets_of_one_state_of_kind_crypto_keep_their_order_whatever_flows_are_inside() {
+fn crypto_kind_keeps_order_per_sa() {
     let wrapping = Wrapping { window: 32, ..Wrapping::tunnel4() };
     let config = wrapping.sa(Way::Right, FIRST_SPI);
     let mut sender = Sender::new(&config);
@@ -95,7 +95,7 @@ fn packets_of_one_state_of_kind_crypto_keep_their_order_whatever_flows_are_insid
 }
 
 #[test]
-fn queues_that_are_served_together_give_all_as_it_came() {
+fn joint_queue_drain_keeps_arrival_order() {
     let wrapping = Wrapping::tunnel4();
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let mut bed = TestBed::new("unlimited");

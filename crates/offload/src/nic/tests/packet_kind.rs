@@ -7,7 +7,7 @@ use super::*;
 const LENGTHS: [usize; 7] = [0, 1, 2, 15, 64, 512, 1300];
 
 #[test]
-fn what_it_sends_is_what_the_engine_sends_and_opens() {
+fn packet_kind_output_equals_engine() {
     for wrapping in wrappings() {
         let mut pair = pair_of(&wrapping);
         let mut bed = TestBed::new("unlimited");
@@ -31,7 +31,7 @@ fn what_it_sends_is_what_the_engine_sends_and_opens() {
 }
 
 #[test]
-fn what_it_receives_is_the_plain_packet_with_its_mark() {
+fn packet_kind_delivers_plain_packet_with_mark() {
     for wrapping in wrappings() {
         let mut pair = pair_of(&wrapping);
         let mut bed = TestBed::new("unlimited");
@@ -75,7 +75,7 @@ fn every_algorithm_goes_between_two_devices() {
 }
 
 #[test]
-fn what_is_not_for_its_states_passes_as_it_came() {
+fn packets_without_sa_pass_unchanged() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = pair_of(&wrapping);
     let mut bed = TestBed::new("unlimited");
@@ -97,7 +97,7 @@ fn what_is_not_for_its_states_passes_as_it_came() {
 }
 
 #[test]
-fn a_device_without_marks_says_only_that_it_decrypted() {
+fn device_without_marks_reports_only_decryption() {
     let wrapping = Wrapping::transport4();
     let mut profile = Profile::by_name("niantic").unwrap();
     profile.marks_received = false;
@@ -109,7 +109,7 @@ fn a_device_without_marks_says_only_that_it_decrypted() {
 }
 
 #[test]
-fn what_it_cannot_take_is_dropped_by_name() {
+fn unsupported_packet_is_dropped_by_name() {
     let wrapping = Wrapping::tunnel4();
     let mut bed = TestBed::new("unlimited");
     let handle = bed.add_sending(&wrapping, OffloadKind::Packet);

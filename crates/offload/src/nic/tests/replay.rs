@@ -43,7 +43,7 @@ fn numbers() -> impl Strategy<Value = Vec<u64>> {
 
 /// Keys that survive a restart.
 #[test]
-fn nothing_is_accepted_that_may_have_been_before_a_restart_or_is_not_reserved() {
+fn unreserved_or_pre_restart_numbers_are_refused() {
     let wrapping = Wrapping { window: 64, ..Wrapping::tunnel4() };
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[10]);
@@ -79,7 +79,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn it_takes_what_a_naive_window_takes(
+    fn replay_window_matches_naive_window(
         numbers in numbers(),
         window in prop::sample::select(vec![32_u32, 64, 128, 256]),
         batch in 1_usize..20,

@@ -21,7 +21,7 @@ fn flow(wrapping: &Wrapping, port: u16) -> PacketBuf {
 }
 
 #[test]
-fn flows_in_one_state_are_spread_by_what_is_inside_as_if_they_were_plain() {
+fn flows_of_one_sa_spread_by_inner_tuple() {
     for (wrapping, kind) in [
         (Wrapping::tunnel4(), OffloadKind::Packet),
         // In kind crypto the engine has the window, if there is one.
@@ -45,7 +45,7 @@ fn flows_in_one_state_are_spread_by_what_is_inside_as_if_they_were_plain() {
 }
 
 #[test]
-fn rules_see_what_is_inside_and_the_spi_outside() {
+fn flow_rules_match_inner_tuple_and_outer_spi() {
     let wrapping = Wrapping::transport4();
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let mut bed = TestBed::new("niantic");
