@@ -1,4 +1,5 @@
-//! Builds the ipsec-mb shim where there is x86-64 and the library; otherwise the portable backend stands alone.
+//! Builds the ipsec-mb shim where there is x86-64 and the library; otherwise the portable backend
+//! stands alone.
 
 use std::env;
 use std::path::{Path, PathBuf};

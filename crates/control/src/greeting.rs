@@ -1,56 +1,65 @@
-//! What a client and the gateway say to each other beside netlink messages: 28 bytes, in the machine's byte order.
+//! Greetings: what client and gateway exchange beside netlink messages, 28 bytes in host byte
+//! order.
 //!
-//! | bytes | field | is |
+//! | bytes | field | content |
 //! | --- | --- | --- |
-//! | 0–7 | magic | `uxfrm/1\n`: as a netlink length it is larger than any message, so no netlink message begins so |
+//! | 0–7 | magic | `uxfrm/1\n`: no netlink message is so long as to begin so |
 //! | 8–11 | kind | see [`Kind`] |
 //! | 12–15 | port | the client's netlink port id (`nl_pid`), never zero |
-//! | 16–19 | groups | multicast groups that the client listens to, a bit each as in `nl_groups` |
-//! | 20–23 | options | netlink socket options that are set, bit N for option N (`NETLINK_EXT_ACK` is 11); bit 31, requests may be chained (`uxfrm_netlink::Options::CHAINS`) |
-//! | 24–27 | value | from a client: the netlink protocol that it speaks, 0 see [`Dialect`]; [`Kind::Welcome`]: the gateway's socket mark; [`Kind::Refused`]: the errno; where a page is shared, by both: its [layout](crate::mailbox::LAYOUT); else zero |
+//! | 16–19 | groups | the client's multicast groups, a bit each as in `nl_groups` |
+//! | 20–23 | options | netlink socket options, bit N for option N; bit 31 allows chained requests |
+//! | 24–27 | value | see below |
 //!
-//! A greeting is a datagram of its own. A client that sends none has its process id for a port, no groups and no options.
+//! The value is: from a client its [`Dialect`]; in [`Kind::Welcome`] the gateway's socket mark; in
+//! [`Kind::Refused`] the errno; where a page is shared, from both ends its
+//! [layout](crate::mailbox::LAYOUT); otherwise zero. `NETLINK_EXT_ACK` is option 11, and bit 31 is
+//! `uxfrm_netlink::Options::CHAINS`.
+//!
+//! A greeting is a datagram of its own. The default for a client without one: its process id as
+//! port, no groups and no options.
 
 /// Bytes of a greeting.
 pub const LENGTH: usize = 28;
 
-/// What every greeting begins with.
+/// First bytes of every greeting.
 pub const MAGIC: [u8; 8] = *b"uxfrm/1\n";
 
-/// The gateway's abstract socket name, without the leading zero byte. Anybody can have that name while no gateway has it, so who connects
-/// to it sees to it who listens there: [`is_the_gateways`]. A gateway that finds it taken has a [file](crate::stand_in).
+/// The gateway's abstract socket name, without the leading zero byte. Any program can take the name
+/// while no gateway has it, so clients verify the listener: [`is_the_gateways`]. A gateway that
+/// finds it taken uses a [file](crate::stand_in).
 pub const NAME: &[u8] = b"uxfrm/xfrm";
 
-/// What the abstract names of clients' sockets begin with that wait for a gateway which is gone; behind it stand 16 digits of the client's choice.
-/// A gateway that has started sends each an empty datagram: they connect to it then, and listen.
+/// Prefix of the abstract socket names of clients that wait for a gateway; 16 digits of the
+/// client's choice follow. A starting gateway sends each an empty datagram, upon which they connect
+/// and listen.
 pub const QUIET: &[u8] = b"uxfrm/quiet/";
 
-/// Whether who listens at an abstract name may be told keys, and believed: root, or the client's
+/// Whether the listener at an abstract name may receive keys and be trusted: root, or the client's
 /// own user. Others may be, too: [`place`](crate::place).
 #[must_use]
 pub const fn is_the_gateways(listener: u32, own: u32) -> bool {
     listener == 0 || listener == own
 }
 
-/// What a greeting means.
+/// Kinds of greetings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// From the client, without an answer: these are my port, groups and options now.
+    /// From the client, without an answer: its port, groups and options.
     Hello = 1,
-    /// The same, to be answered by [`Kind::Welcome`] or [`Kind::Refused`].
+    /// The same, answered by [`Kind::Welcome`] or [`Kind::Refused`].
     Ask = 2,
-    /// The gateway's answer: from here on you are told of your groups' events.
+    /// The gateway's answer: the client's groups are subscribed.
     Welcome = 3,
-    /// The gateway's answer to who may not use it.
+    /// The gateway's refusal.
     Refused = 4,
-    /// From the gateway to a client that did not read in time: messages for it were lost (`ENOBUFS`).
+    /// From the gateway to a client that did not read in time: messages were lost (`ENOBUFS`).
     Overrun = 5,
-    /// From the client, which asks often: share a page with me. Answered by [`Kind::Welcome`] with the descriptor of a
-    /// [`Page`](crate::mailbox::Page), or by [`Kind::Refused`].
+    /// From a client with frequent requests: share a page. Answered by [`Kind::Welcome`] with the
+    /// descriptor of a [`Page`](crate::mailbox::Page), or by [`Kind::Refused`].
     Share = 6,
 }
 
-/// What a client speaks, mostly a netlink protocol, from its greeting on: the value of a greeting.
+/// Protocol of a client, in the value of its greeting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// `NETLINK_XFRM`
@@ -62,7 +71,8 @@ pub enum Dialect {
     Route = 2,
     /// No netlink: `uxfrm dev`, in JSON.
     Devices = 3,
-    /// No netlink: what a program writes to `/proc/sys/net/core/xfrm_acq_expires`, seconds in decimal. There is no answer.
+    /// No netlink: a write to `/proc/sys/net/core/xfrm_acq_expires`, seconds in decimal. There is
+    /// no answer.
     AcquireExpires = 4,
     /// No netlink: `uxfrm reload`, in JSON.
     Reload = 5,
@@ -71,7 +81,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// The one that a value says.
+    /// The dialect of a value.
     #[must_use]
     pub const fn of(value: u32) -> Option<Self> {
         match value {
@@ -115,7 +125,7 @@ impl Greeting {
         bytes
     }
 
-    /// The greeting that a datagram is; `None` for netlink messages and what is cut off.
+    /// Parses a datagram; `None` for netlink messages and truncated greetings.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         let bytes: &[u8; LENGTH] = datagram.try_into().ok()?;
@@ -143,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greetings_come_back() {
+    fn greeting_round_trips() {
         let all =
             [Kind::Hello, Kind::Ask, Kind::Welcome, Kind::Refused, Kind::Overrun, Kind::Share];
         for kind in all {
@@ -153,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn no_netlink_message_is_one() {
+    fn netlink_message_is_no_greeting() {
         let greeting = Greeting { kind: Kind::Hello, port: 1, groups: 0, options: 0, value: 0 };
         let bytes = greeting.to_bytes();
         let length = u32::from_ne_bytes(bytes[..4].try_into().unwrap());

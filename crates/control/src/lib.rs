@@ -1,14 +1,15 @@
-//! What both ends of the control socket agree on beside netlink messages.
+//! The control socket's protocol beside netlink messages, for both ends.
 //!
-//! The gateway is one end; the other is whoever asks: `uxfrm xfrm`, or the preload library in a program's own process. That one may
-//! neither allocate nor lock, so nothing here does; and it makes no system call.
+//! The gateway is one end; the other is `uxfrm xfrm`, or the preload library in a program's own
+//! process. The latter may neither allocate nor lock, so nothing here does; and it makes no system
+//! call.
 //!
-//! | module | is |
+//! | module | content |
 //! | --- | --- |
-//! | [`greeting`] | who a client is, and what the gateway says to it |
-//! | [`mailbox`] | a page that both share, for a client that asks again as soon as it is answered |
-//! | [`place`] | whether who listens at a path may be told keys |
-//! | [`stand_in`] | where a gateway listens whose name somebody else has |
+//! | [`greeting`] | identity of a client, and the gateway's answers |
+//! | [`mailbox`] | a page shared by both, for a client with consecutive requests |
+//! | [`place`] | whether the listener at a path may receive keys |
+//! | [`stand_in`] | the gateway's socket when its abstract name is taken |
 
 #![forbid(unsafe_code)]
 

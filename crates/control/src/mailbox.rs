@@ -1,8 +1,10 @@
-//! A page of memory that a client and the gateway share: one request and its answer, without a system call at either end.
+//! A page of memory shared by a client and the gateway: one request and its answer, without a
+//! system call at either end.
 //!
-//! It is used only while both are awake. The gateway opens it for as long as it waits for a client's next request and closes it before it
-//! turns to anything else; whoever finds it closed uses the socket, and what lies in it then is sent there. So nobody who sleeps is
-//! woken by it, and an end that dies leaves no more behind than a closed socket tells.
+//! It is used only while both are awake. The gateway opens it while it waits for a client's next
+//! request and closes it before it turns to anything else; an end that finds it closed uses the
+//! socket, and pending content is sent there. So it never has to wake a sleeping end, and an end
+//! that dies leaves no more behind than a closed socket reveals.
 //!
 //! ```text
 //!             open            ask              answer              collect
@@ -10,32 +12,35 @@
 //!             gateway         client          gateway              client
 //! ```
 //!
-//! From everywhere the gateway may go to `closed`, and from `open` the client, to have it look at the socket. A client that has not collected
-//! its answer some microseconds later sleeps on its socket: the gateway takes the answer back and sends it there. Each step is a
-//! compare-and-swap, so exactly one end has a request or an answer: while it is not asked, the request's words are the client's, and one
-//! thread's of it; while it is, the answer's are the gateway's, which remembers itself what it has read ([`Desk`]). Either end
-//! may be hostile: every length is checked, words are read once, and what is read are copies. Requests with keys do not belong here.
+//! The gateway may go to `closed` from every state, and the client from `open`, to have it look at
+//! the socket. A client that has not collected its answer some microseconds later sleeps on its
+//! socket: the gateway takes the answer back and sends it there. Each step is a compare-and-swap,
+//! so exactly one end owns a request or an answer: outside `asked` one thread of the client owns
+//! the request's words; in `asked` the gateway owns the answer's, and remembers itself what it has
+//! read ([`Desk`]). Either end may be hostile: every length is checked, and words are read once
+//! into copies. Requests with keys do not belong here.
 //!
-//! What costs time is each line that goes from one processor to the other. So there are no steps that nobody waits for, and a short answer,
-//! which most are, lies in one line with the word that says that it is there.
+//! Each cache line that moves between processors costs time. So there are no intermediate steps,
+//! and a short answer, which most are, shares a line with the state word.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// What stands where on a page, and what turns there are: ends that mean different ones share none.
+/// Version of the page's layout and states: ends with different ones share no page.
 pub const LAYOUT: u32 = 2;
 
 /// Words of a page.
 pub const WORDS: usize = 512;
 
-/// The page. New, it is all zeros: closed.
+/// The page. A new one is all zeros: closed.
 pub type Page = [AtomicU64; WORDS];
 
-/// Bytes of the longest request, and of the longest answer.
+/// Largest request and answer in bytes.
 pub const ROOM: usize = 8 * (REQUEST - ANSWER - 1);
 
-/// Where the turn stands.
+/// Index of the state word.
 const TURN: usize = 0;
-/// A length in bytes, and what is so long. An answer of up to 48 bytes, such as an acknowledgement, is in the turn's cache line.
+/// A length in bytes, and the content. An answer of up to 48 bytes, such as an acknowledgement, is
+/// in the state's cache line.
 const ANSWER: usize = 1;
 const REQUEST: usize = 256;
 const _: () = assert!(REQUEST + ROOM.div_ceil(8) < WORDS && ANSWER + ROOM.div_ceil(8) < REQUEST);
@@ -45,34 +50,34 @@ const OPEN: u64 = 1;
 const ASKED: u64 = 2;
 const ANSWERED: u64 = 3;
 
-/// What a client finds while it waits for an answer.
+/// State for a client that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The answer, for [`Mailbox::read_answer`] until the next request.
+    /// The answer is there, for [`Mailbox::read_answer`] until the next request.
     Answer,
-    /// Nothing yet.
+    /// No answer yet.
     Nothing,
-    /// That the answer comes on the socket.
+    /// The answer comes by the socket.
     Closed,
 }
 
-/// What the gateway finds.
+/// State for the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// A request of so many bytes.
+    /// A request of this length.
     Request(usize),
-    /// Nothing yet.
+    /// No request yet.
     Nothing,
-    /// That something is on the socket.
+    /// Something is on the socket.
     Closed,
 }
 
-/// What the gateway finds when it closes.
+/// Content when the gateway closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// A request of so many bytes, to be answered on the socket.
+    /// A request of this length, to be answered by the socket.
     Request(usize),
-    /// An answer that was not collected, to be sent on the socket.
+    /// An uncollected answer, to be sent by the socket.
     Answer(usize),
     /// Nothing.
     Nothing,
@@ -82,7 +87,7 @@ pub enum Left {
 #[derive(Clone, Copy, Debug)]
 pub struct Mailbox<'a>(&'a Page);
 
-/// The gateway's end of a page: whether it owes an answer to what it has read there.
+/// The gateway's end of a page: whether it owes an answer.
 #[derive(Debug, Default)]
 pub struct Desk {
     owes: bool,
@@ -101,8 +106,8 @@ impl<'a> Mailbox<'a> {
         self.0[TURN].load(Ordering::Acquire) == OPEN
     }
 
-    /// Asks; nobody else of this client does at the same time. False when the gateway does not wait for it here, or it is too long: it has to
-    /// be sent on the socket.
+    /// Sends a request; only one thread of the client may do so at a time. `false` when the gateway
+    /// does not wait here, or it is too long: send it by the socket.
     #[must_use]
     pub fn ask(self, request: &[u8]) -> bool {
         request.len() <= ROOM && self.is_open() && {
@@ -111,12 +116,12 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Sends the gateway to the socket, where something is about to be.
+    /// Directs the gateway to the socket before something is sent there.
     pub fn step_aside(self) {
         turn(self.0, OPEN, CLOSED);
     }
 
-    /// Takes the answer, if it is there.
+    /// Collects the answer, if it is there.
     #[must_use]
     pub fn collect(self) -> Found {
         match self.0[TURN].load(Ordering::Acquire) {
@@ -126,7 +131,7 @@ impl<'a> Mailbox<'a> {
         }
     }
 
-    /// Copies the answer that was collected last; as much as there is room for. Its length.
+    /// Copies the collected answer as far as there is room; returns its length.
     #[must_use]
     pub fn read_answer(self, to: &mut [u8]) -> usize {
         read(self.0, ANSWER, to)
@@ -134,12 +139,12 @@ impl<'a> Mailbox<'a> {
 }
 
 impl Desk {
-    /// Waits for a request from here on.
+    /// Waits for requests from now on.
     pub fn open(&self, page: &Page) {
         turn(page, CLOSED, OPEN);
     }
 
-    /// Takes the request, if one is there that was not taken; `to` has [`ROOM`] for it.
+    /// Takes a new request, if there is one; `to` has [`ROOM`] for it.
     #[must_use]
     pub fn take(&mut self, page: &Page, to: &mut [u8]) -> Heard {
         match page[TURN].load(Ordering::Acquire) {
@@ -151,7 +156,8 @@ impl Desk {
         }
     }
 
-    /// Answers the request that was taken last. False when the answer has to be sent on the socket: it is too long, or nothing was asked here.
+    /// Answers the last request. `false` when the answer must go by the socket: it is too long, or
+    /// there was no request here.
     #[must_use]
     pub fn answer(&mut self, page: &Page, answer: &[u8]) -> bool {
         if answer.len() > ROOM {
@@ -160,26 +166,27 @@ impl Desk {
         }
         std::mem::take(&mut self.owes) && {
             write(page, ANSWER, answer);
-            // What is asked stays asked until here: no need to look.
+            // The state stays `asked` until here, so it need not be read.
             page[TURN].store(ANSWERED, Ordering::Release);
             true
         }
     }
 
-    /// Takes back an answer that the client does not collect, as it sleeps on the socket; `to` has [`ROOM`] for it. Closed then.
+    /// Takes back an uncollected answer, as the client sleeps on the socket, and closes; `to` has
+    /// [`ROOM`] for it.
     #[must_use]
     pub fn take_back(&self, page: &Page, to: &mut [u8]) -> Option<usize> {
         turn(page, ANSWERED, CLOSED).then(|| read(page, ANSWER, to))
     }
 
-    /// Has the client look for the answer to what was taken on the socket.
+    /// Directs the client to the socket for the answer to the last request.
     pub fn decline(&mut self, page: &Page) {
         if std::mem::take(&mut self.owes) {
             turn(page, ASKED, CLOSED);
         }
     }
 
-    /// Waits no longer; `to` has [`ROOM`] for what is left.
+    /// Stops waiting; `to` has [`ROOM`] for the content.
     #[must_use]
     pub fn close(&mut self, page: &Page, to: &mut [u8]) -> Left {
         let owes = std::mem::take(&mut self.owes);
@@ -263,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_the_room_arrives_whole() {
+    fn largest_request_arrives_whole() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let (mut request, mut answer) = ([0; ROOM], [0; ROOM]);
@@ -282,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_when_it_closes_goes_to_the_socket() {
+    fn pending_content_on_close_goes_to_socket() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
@@ -312,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_collected_is_taken_back_once() {
+    fn uncollected_answer_is_taken_back_once() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
@@ -334,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_not_taken_again() {
+    fn request_is_taken_once() {
         let page = page();
         let (mailbox, mut desk) = (Mailbox::new(&page), Desk::default());
         let mut buffer = [0; ROOM];
@@ -357,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_writes_anything_is_bounded() {
+    fn mailbox_bounds_hostile_client() {
         let page = page();
         let mailbox = Mailbox::new(&page);
         let mut buffer = [0; ROOM];
@@ -383,7 +390,8 @@ mod tests {
         }
     }
 
-    /// Both ends at work, the gateway closing whenever it likes: each request is answered once, by one way or the other.
+    /// Both ends at work, the gateway closing at random: each request is answered once, by page or
+    /// socket.
     #[test]
     fn nothing_is_lost_between_two_threads() {
         const REQUESTS: u32 = 10_000;
@@ -396,7 +404,8 @@ mod tests {
             scope.spawn(move || serve(page, &socket, &to_client));
             let mut by_page = 0;
             for number in 0..REQUESTS {
-                // Where both ends share a processor, an answer from the socket finds the page closed each time.
+                // If both ends share a processor, an answer by the socket always finds the page
+                // closed.
                 while number % 2 == 0 && !mailbox.is_open() {
                     thread::yield_now();
                 }
@@ -424,7 +433,7 @@ mod tests {
         });
     }
 
-    /// The gateway's end of the test: it stays a moment, leaves, and comes back.
+    /// The gateway's end of the test: it stays a moment, leaves, and returns.
     fn serve(
         page: &Page,
         socket: &std::sync::mpsc::Receiver<u32>,

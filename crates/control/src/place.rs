@@ -1,31 +1,29 @@
-//! Whether who listens at a path may be told keys.
+//! Whether the listener at a path may receive keys.
 //!
-//! Root may, and the client's own user, wherever they listen. Anybody else may where only they and
-//! root could have put a socket: a gateway that runs as an ordinary user, in a directory of its
-//! own. Each directory of the path has to be theirs or root's, and nobody else may write to it: in
-//! `/tmp` anybody takes the place of a gateway that has ended.
+//! Root may, and the client's own user, wherever they listen. Other users may where only they and
+//! root could have created the socket: a gateway of an ordinary user, in a directory of its own.
+//! Each directory of the path must be theirs or root's, and not writable for others: in `/tmp` any
+//! user can replace a gateway that has ended.
 
 use crate::{greeting::is_the_gateways, stand_in::DIRECTORY};
 
-/// Mode bits by which others than the owner may write.
+/// Mode bits that let others than the owner write.
 const SHARED: u32 = 0o022;
 
-/// Whom the kernel shows in a user namespace in the place of each user who is not in it: two of
-/// them are not known to be one.
+/// The kernel's placeholder for users outside a user namespace: two of them need not be the same.
 const UNKNOWN: u32 = 65_534;
 
-/// What is known of a directory.
+/// Owner and mode of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// Whose it is.
+    /// Its owner.
     pub owner: u32,
-    /// Its mode, with the bits of who may write.
+    /// Its mode.
     pub mode: u32,
 }
 
-/// Whether `listener`, at the other end of a connection to `path`, is a gateway for a client of the
-/// user `own`. `look` is asked about directories; of a path that does not begin at the root it
-/// can't tell all.
+/// Whether `listener`, at the other end of a connection to `path`, is a gateway for a client of
+/// user `own`. `look` returns directories' owners; relative paths cannot be verified.
 pub fn is_believed(
     listener: u32,
     own: u32,
@@ -40,8 +38,8 @@ pub fn is_believed(
             && directories(path).all(|directory| look(directory).is_some_and(is_theirs))
 }
 
-/// Whether `listener` is the user to whom root has given [`DIRECTORY`], as systemd does with a
-/// unit's: its gateways are believed at their abstract names, too.
+/// Whether `listener` is the user to whom root has given [`DIRECTORY`], as systemd does for a unit:
+/// its gateways are also trusted at their abstract names.
 pub fn is_appointed(listener: u32, mut look: impl FnMut(&[u8]) -> Option<Directory>) -> bool {
     let mut is_of = |path: &[u8], owner| {
         look(path).is_some_and(|found| found.owner == owner && found.mode & SHARED == 0)
@@ -52,7 +50,7 @@ pub fn is_appointed(listener: u32, mut look: impl FnMut(&[u8]) -> Option<Directo
         && directories(directory).all(|above| is_of(above, 0))
 }
 
-/// Those that lead to a file.
+/// All parent directories of a file.
 fn directories(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     let slashes = (0..path.len()).filter(|at| path[*at] == b'/');
     slashes.map(|at| if at == 0 { &path[..1] } else { &path[..at] })
@@ -74,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn root_and_oneself_are_believed_anywhere() {
+    fn root_and_own_user_are_trusted_anywhere() {
         for listener in [0, 1000] {
             assert!(believed(listener, "/tmp/uxfrm", |_| Some((0, 0o1777))));
             assert!(believed(listener, "uxfrm", |_| None));
@@ -82,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_believed_where_nobody_else_may_write() {
+    fn other_user_is_trusted_in_own_directory_only() {
         let run = |directory: &str| Some((if directory == "/run/uxfrm" { 990 } else { 0 }, 0o755));
         assert!(believed(GATEWAY, "/run/uxfrm/xfrm", run));
         assert!(!believed(OTHER, "/run/uxfrm/xfrm", run), "a third one's directory");
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_root_gave_the_run_directory_is_believed_at_a_name() {
+    fn owner_of_run_directory_is_trusted_at_abstract_name() {
         let appointed = |listener, directory: Option<(u32, u32)>, above: (u32, u32)| {
             is_appointed(listener, |path| {
                 let (owner, mode) = if path == b"/run/uxfrm" { directory? } else { above };

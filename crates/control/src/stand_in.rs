@@ -1,32 +1,33 @@
-//! Files that stand in for a gateway's abstract names.
+//! Files that replace a gateway's abstract socket names.
 //!
-//! Any user of a host can have an abstract name before a gateway does. The gateway then listens at
-//! a file that is called after the name, in a directory that only root can write to, or whom root
-//! gave it, and that is called after the network namespace: a gateway may write to its own alone.
+//! Any user of a host can take an abstract name before a gateway does. The gateway then listens at
+//! a file named after it, in a directory that only root, or the user to whom root gave it, can
+//! write to, and that is named after the network namespace.
 //!
-//! | abstract name | stands in |
+//! | abstract name | file |
 //! | --- | --- |
 //! | `uxfrm/xfrm` | `/run/uxfrm/4026531833/xfrm` |
 //! | `uxfrm/stat` | `/run/uxfrm/4026531833/stat` |
 //! | `uxfrm/udp/4500` | `/run/uxfrm/4026531833/udp.4500` |
 //!
-//! Clients look there first, so that who has the name can't have them wait. What a killed gateway leaves behind refuses connections, which
-//! is as if it were not there.
+//! Clients try the file first, so that another owner of the name cannot make them wait. The file of
+//! a killed gateway refuses connections and is treated as missing.
 
-/// Where their directories are. It is made when the first is needed.
+/// Parent of the directories, created when first needed.
 pub const DIRECTORY: &str = "/run/uxfrm";
 
-/// Whose inode number tells network namespaces apart. The thread's: `setns` and `unshare` are.
+/// Its inode number identifies the network namespace of the thread, which `setns` and `unshare`
+/// change.
 pub const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// What abstract names begin with.
+/// Prefix of abstract names.
 const PREFIX: &[u8] = b"uxfrm/";
 
 /// Bytes of the longest path.
 pub const LENGTH: usize = 64;
 
-/// Writes the path of the file that stands in for `name` in the network namespace of this inode number; how long it is. `None` when it
-/// is no name of a gateway's.
+/// Writes the path of the file for `name` in the network namespace of this inode number; returns
+/// its length. `None` if it is not a gateway's name.
 #[must_use]
 pub fn path(namespace: u64, name: &[u8], into: &mut [u8; LENGTH]) -> Option<usize> {
     let name = name.strip_prefix(PREFIX)?;
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_of_each_namespace_has_a_file_of_its_own() {
+    fn socket_file_is_unique_per_name_and_namespace() {
         let is = |text: &str| Some(text.to_owned());
         assert_eq!(text(4_026_531_833, "uxfrm/xfrm"), is("/run/uxfrm/4026531833/xfrm"));
         assert_eq!(text(10, "uxfrm/udp/4500"), is("/run/uxfrm/10/udp.4500"));

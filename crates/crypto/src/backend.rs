@@ -1,9 +1,9 @@
-//! Which library does the work.
+//! Selection of the crypto library.
 
-/// A crypto backend, or the choice between them.
+/// A crypto backend, or automatic selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Backend {
-    /// ipsec-mb where it is to be had, except for batches too small for it to pay; portable everywhere else.
+    /// ipsec-mb where available, except for batches too small for it; portable everywhere else.
     #[default]
     Auto,
     /// Intel's multi-buffer library (x86-64), for every transform it has and any batch.
@@ -13,7 +13,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The backends of this build on this machine, fastest first; `Auto` is not among them.
+    /// Backends available in this build on this machine, fastest first, without `Auto`.
     #[must_use]
     pub fn available() -> &'static [Self] {
         if crate::ipsec_mb::available() {

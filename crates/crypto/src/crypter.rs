@@ -1,14 +1,15 @@
-//! A worker's end of the crate: batches of jobs in, verdicts out.
+//! A worker's crypto engine: takes batches of jobs and sets their verdicts.
 //!
-//! 1. Each job's shape is checked.
-//! 2. What goes one packet at a time is done at once; direct calls are made together, when all that they read is written.
-//! 3. The rest waits, and is taken out by lane (packets whose algorithms agree) in bursts.
-//! 4. A burst too small to pay goes one packet at a time.
+//! 1. Each job's lengths are checked.
+//! 2. Single-packet transforms run at once; direct calls are made together, after all their inputs
+//!    are written.
+//! 3. Other jobs wait, grouped by [`BurstKind`] (same algorithms), and run in bursts.
+//! 4. A burst too small to be worthwhile runs one packet at a time.
 
 use crate::error::Error;
-use crate::ipsec_mb::{BURST, Calls, Lane, Worker};
+use crate::ipsec_mb::{BURST, BurstKind, DirectCalls, Worker};
 use crate::job::{Authenticity, OpenJob, SealJob, Sealing};
-use crate::key::{Ready, SaKey, SmallBursts};
+use crate::key::{ExpandedKeys, SaKey, SmallBursts};
 use crate::portable::{self, Scratch};
 
 /// One worker's crypto state. It may move to another thread, but no two use it at once.
@@ -19,11 +20,11 @@ pub struct Crypter {
     waiting: Waiting,
 }
 
-/// ipsec-mb counts a job's bytes in 16 bits, padding included; what is longer goes one packet at a time.
-const LONGEST_IN_BURST: usize = 60_000;
+/// ipsec-mb counts a job's bytes in 16 bits, padding included; longer packets run singly.
+const MAX_BURST_LEN: usize = 60_000;
 
 impl Crypter {
-    /// Allocates what no packet will allocate later.
+    /// Allocates everything in advance.
     ///
     /// # Errors
     /// [`Error::Library`] when a crypto library has no memory.
@@ -35,37 +36,42 @@ impl Crypter {
         Ok(Self { scratch: Scratch::new()?, ipsec_mb, waiting: Waiting::default() })
     }
 
-    /// Encrypts and signs every job and sets its verdict. Whether all are sealed.
+    /// Encrypts and authenticates every job and sets its verdict; whether all succeeded.
     pub fn seal(&mut self, jobs: &mut [SealJob<'_>]) -> bool {
         let direct = self.seal_each(jobs);
         direct == jobs.len() || jobs.iter().all(|job| job.verdict == Sealing::Sealed)
     }
 
-    /// How many went by direct calls, which refuse none.
+    /// Number of jobs sealed by direct calls, none of which fail.
     #[inline(always)]
     fn seal_each(&mut self, jobs: &mut [SealJob<'_>]) -> usize {
         self.waiting.clear();
-        let (mut calls, mut direct) = (Calls::new(), 0);
+        let (mut calls, mut direct) = (DirectCalls::new(), 0);
         for (i, job) in jobs.iter_mut().enumerate() {
             let Some(text_len) = job.text_len() else {
                 job.verdict = portable::refused(job.esp);
                 continue;
             };
-            match (&job.key.ready, &mut self.ipsec_mb) {
-                (Ready::Direct(key), Some(worker)) if key.authenticates_only() => {
+            match (&job.key.expanded, &mut self.ipsec_mb) {
+                (ExpandedKeys::Direct(key), Some(worker)) if key.authenticates_only() => {
                     worker.seal_gmac(key, job, text_len);
                 }
-                (Ready::Direct(key), Some(worker)) => {
+                (ExpandedKeys::Direct(key), Some(worker)) => {
                     if calls.are_others(key, job.key.shape.icv_len()) {
                         calls.run_sealing(worker);
                     }
                     calls.seal(key, job, text_len);
                     direct += 1;
                 }
-                (Ready::Burst { .. }, Some(_)) if job.esp.len() <= LONGEST_IN_BURST => {
+                (ExpandedKeys::Burst { .. }, Some(_)) if job.esp.len() <= MAX_BURST_LEN => {
                     self.waiting.push(i)
                 }
-                (Ready::Portable(_) | Ready::Burst { .. } | Ready::Direct(_), _) => {
+                (
+                    ExpandedKeys::Portable(_)
+                    | ExpandedKeys::Burst { .. }
+                    | ExpandedKeys::Direct(_),
+                    _,
+                ) => {
                     seal_alone(&mut self.scratch, job, text_len);
                 }
             }
@@ -88,31 +94,36 @@ impl Crypter {
         direct
     }
 
-    /// Checks every job and decrypts the authentic ones; sets its verdict.
+    /// Verifies every job, decrypts the authentic ones, and sets the verdicts.
     pub fn open(&mut self, jobs: &mut [OpenJob<'_>]) {
         self.waiting.clear();
-        let mut calls = Calls::new();
+        let mut calls = DirectCalls::new();
         for i in 0..jobs.len() {
             let job = &mut jobs[i];
             let Some(text_len) = job.text_len() else {
                 job.verdict = Authenticity::Runt;
                 continue;
             };
-            match (&job.key.ready, &mut self.ipsec_mb) {
-                (Ready::Direct(key), Some(worker)) if key.authenticates_only() => {
+            match (&job.key.expanded, &mut self.ipsec_mb) {
+                (ExpandedKeys::Direct(key), Some(worker)) if key.authenticates_only() => {
                     worker.open_gmac(key, job, text_len);
                 }
-                (Ready::Direct(key), Some(worker)) => {
+                (ExpandedKeys::Direct(key), Some(worker)) => {
                     if calls.are_others(key, job.key.shape.icv_len()) {
                         calls.run_opening(worker, jobs);
                     }
                     // A batch has fewer than 2^32 packets.
                     calls.open(key, &mut jobs[i], text_len, u32::try_from(i).unwrap_or(0));
                 }
-                (Ready::Burst { .. }, Some(_)) if job.esp.len() <= LONGEST_IN_BURST => {
+                (ExpandedKeys::Burst { .. }, Some(_)) if job.esp.len() <= MAX_BURST_LEN => {
                     self.waiting.push(i)
                 }
-                (Ready::Portable(_) | Ready::Burst { .. } | Ready::Direct(_), _) => {
+                (
+                    ExpandedKeys::Portable(_)
+                    | ExpandedKeys::Burst { .. }
+                    | ExpandedKeys::Direct(_),
+                    _,
+                ) => {
                     open_alone(&mut self.scratch, job, text_len);
                 }
             }
@@ -149,7 +160,7 @@ fn open_alone(scratch: &mut Scratch, job: &mut OpenJob<'_>, text_len: usize) {
     }
 }
 
-/// Jobs of a batch that wait for a burst, by index. Grows to the largest batch and stays so.
+/// Indices of jobs that wait for a burst. Grows to the largest batch.
 #[derive(Debug, Default)]
 struct Waiting(Vec<u32>);
 
@@ -175,9 +186,9 @@ impl Waiting {
         self.0.extend(u32::try_from(i));
     }
 
-    /// Takes out the first job and those like it, as many as a burst holds.
+    /// Removes the first job and others of its kind, up to a burst's size.
     fn next_burst<'k>(&mut self, job: impl Fn(usize) -> (&'k SaKey, usize)) -> Option<Burst> {
-        let lane_of = |i: u32| lane(job(i as usize).0);
+        let lane_of = |i: u32| kind(job(i as usize).0);
         let first = lane_of(*self.0.first()?);
         let mut burst = Burst { chosen: [0; BURST], n: 0, pays: false };
         let mut bytes = 0;
@@ -192,26 +203,26 @@ impl Waiting {
             }
             !taken
         });
-        burst.pays |= pays(burst.n, bytes);
+        burst.pays |= is_worthwhile(burst.n, bytes);
         Some(burst)
     }
 }
 
-fn lane(key: &SaKey) -> Option<Lane> {
-    key.burst().map(crate::ipsec_mb::BurstKey::lane)
+fn kind(key: &SaKey) -> Option<BurstKind> {
+    key.burst().map(crate::ipsec_mb::BurstKey::kind)
 }
 
 fn insists(key: &SaKey) -> bool {
-    match &key.ready {
-        Ready::Burst { small, .. } => *small == SmallBursts::Burst,
-        Ready::Portable(_) | Ready::Direct(_) => false,
+    match &key.expanded {
+        ExpandedKeys::Burst { small, .. } => *small == SmallBursts::Burst,
+        ExpandedKeys::Portable(_) | ExpandedKeys::Direct(_) => false,
     }
 }
 
-/// Whether a burst is worth it. With fewer packets most of ipsec-mb's 8 or 16 lanes stay idle; half as many do when they are
-/// long enough to outweigh a job's fixed cost.
+/// Whether a burst is worthwhile. With fewer packets most of ipsec-mb's 8 or 16 lanes idle; half as
+/// many suffice if they are long enough to outweigh a job's fixed cost.
 ///
-/// Judged, not measured: `uxfrm bench crypto` has batches of 64 packets only, which always pay.
-fn pays(n: usize, bytes: usize) -> bool {
+/// An estimate: `uxfrm bench crypto` only has batches of 64 packets, which always are.
+fn is_worthwhile(n: usize, bytes: usize) -> bool {
     n >= 8 || (n >= 4 && bytes >= n * 256)
 }

@@ -1,7 +1,8 @@
-//! The time-stamp counter, for benchmarks: here, because reading it is `unsafe` and the bench crate has none of that.
-//! On x86-64 only; nothing else in this crate knows a clock.
+//! The time-stamp counter, for benchmarks: reading it is `unsafe`, which the bench crate forbids.
+//! x86-64 only; nothing else in this crate knows a clock.
 
-/// The TSC now: constant rate, not core cycles. Earlier loads and instructions have finished when it is read.
+/// The TSC: constant rate, not core cycles. Read after earlier loads and instructions have
+/// finished.
 #[must_use]
 #[inline]
 pub fn now() -> u64 {

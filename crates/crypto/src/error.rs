@@ -1,4 +1,4 @@
-//! What can be wrong with an SA's algorithms and keys: found once, when the SA is made.
+//! Errors in an SA's algorithms and keys, found when the SA is created.
 
 /// Why a transform or a key was refused. The texts are the kernel's where it has one
 /// (`net/xfrm/xfrm_user.c: attach_*`, `net/ipv4/esp4.c: esp_init_state`).
@@ -8,49 +8,49 @@ pub enum Error {
     /// No such AEAD, or not with this ICV length (the kernel looks up both together). ENOSYS.
     #[error("Requested AEAD algorithm not found")]
     AeadNotFound {
-        /// The name as given.
+        /// The given name.
         name: String,
-        /// The ICV length as given, in bits.
+        /// The given ICV length in bits.
         icv_bits: u32,
     },
     /// No such cipher. ENOSYS.
     #[error("Requested CRYPT algorithm not found")]
     CipherNotFound {
-        /// The name as given.
+        /// The given name.
         name: String,
     },
     /// No such authentication algorithm, given without a truncation length (`auth`). ENOSYS.
     #[error("Requested AUTH algorithm not found")]
     AuthNotFound {
-        /// The name as given.
+        /// The given name.
         name: String,
     },
     /// No such authentication algorithm, given with a truncation length (`auth-trunc`). ENOSYS.
     #[error("Requested AUTH_TRUNC algorithm not found")]
     AuthTruncNotFound {
-        /// The name as given.
+        /// The given name.
         name: String,
     },
     /// An ICV longer than the algorithm's output, shorter than 32 bits or not whole bytes. EINVAL.
-    /// (The kernel refuses only the first; the floor is NIST SP 800-107's.)
+    /// (The kernel refuses only the first; the minimum is NIST SP 800-107's.)
     #[error("Invalid length requested for truncated ICV")]
     TruncatedIcv {
-        /// The length as given, in bits.
+        /// The given length in bits.
         bits: u32,
-        /// The algorithm's longest, in bits.
+        /// The algorithm's longest ICV in bits.
         longest: u32,
     },
-    /// The key does not have a length the algorithm takes. EINVAL.
+    /// The algorithm does not take a key of this length. EINVAL.
     #[error("Kernel was unable to initialize cryptographic operations")]
     KeyLength {
         /// The algorithm, by the kernel's name.
         algorithm: &'static str,
-        /// The length as given, in bits; for an AEAD or CTR with its salt or nonce.
+        /// The given length in bits; for an AEAD or CTR with its salt or nonce.
         bits: usize,
-        /// What it takes.
+        /// Valid lengths.
         takes: &'static str,
     },
-    /// A key's bytes are not as many as the transform was checked for.
+    /// A key's length differs from the one that the transform was checked for.
     #[error("{which} key has {has} bytes, the transform {transform} needs {needs}")]
     KeyMismatch {
         /// `"encryption"` or `"authentication"`.
@@ -62,16 +62,16 @@ pub enum Error {
         /// Bytes needed.
         needs: usize,
     },
-    /// The backend was asked for by name and is not in this build or refused to start here.
+    /// The requested backend is not in this build or failed to start.
     #[error("crypto backend {0} is not available on this machine")]
     BackendUnavailable(&'static str),
-    /// The crypto library refused a key that had been checked: a bug or no memory.
+    /// The library refused a checked key: a bug or no memory.
     #[error("the crypto library refused a {0} key")]
     Library(&'static str),
 }
 
 impl Error {
-    /// More than the kernel's words: what was given and what would be right. Empty when the text says it all.
+    /// Details beyond the kernel's text: the given value and valid ones. Empty if there are none.
     #[must_use]
     pub fn detail(&self) -> String {
         match self {

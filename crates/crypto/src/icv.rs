@@ -1,8 +1,8 @@
-//! Comparing ICVs: in constant time, a word at a time.
+//! Constant-time comparison of ICVs, a word at a time.
 
 use subtle::ConstantTimeEq;
 
-/// Whether a received ICV is what `tag` begins with. Looks at all bytes, whatever the first ones are.
+/// Whether a received ICV equals the beginning of `tag`, in constant time.
 #[inline]
 pub(crate) fn matches(received: &[u8], tag: &[u8]) -> bool {
     let Some(tag) = tag.get(..received.len()) else { return false };
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_counts_and_no_more_than_the_icv() {
+    fn icv_comparison_checks_all_bits() {
         let tag: [u8; 32] = core::array::from_fn(|at| u8::try_from(at * 7).unwrap());
         for len in [4, 8, 12, 16, 24, 32] {
             let received = &tag[..len];

@@ -1,8 +1,8 @@
 //! The fast backend: Intel's ipsec-mb through the shim in `shim/ipsec_mb.c`.
 //!
-//! AES-GCM and GMAC by direct call, one packet at a time; everything else in bursts of packets with the same
-//! algorithms, whose SIMD lanes each carry another packet. The library keeps pointers to keys and packets while a
-//! burst is under way, never longer: each burst is flushed before its call returns.
+//! AES-GCM and GMAC use direct calls, one packet at a time; everything else runs in bursts of
+//! packets with the same algorithms, one per SIMD lane. The library keeps pointers to keys and
+//! packets only during a burst, which is flushed before its call returns.
 
 mod burst;
 mod direct;
@@ -13,8 +13,8 @@ use core::ptr::NonNull;
 use std::sync::OnceLock;
 
 pub(crate) use self::burst::BURST;
-pub(crate) use self::direct::Calls;
-pub(crate) use self::keys::{BurstKey, DirectKey, Lane};
+pub(crate) use self::direct::DirectCalls;
+pub(crate) use self::keys::{BurstKey, BurstKind, DirectKey};
 
 use crate::job::{OpenJob, SealJob};
 
@@ -23,7 +23,7 @@ pub(crate) fn available() -> bool {
     expander().is_some()
 }
 
-/// One library manager: not shared, but for key expansion, which only reads it.
+/// One library manager; not shared, except for key expansion, which only reads it.
 #[derive(Debug)]
 pub(crate) struct Worker(NonNull<ffi::Worker>);
 
@@ -39,17 +39,17 @@ impl Worker {
         NonNull::new(unsafe { ffi::uxfrm_imb_new() }).map(Self)
     }
 
-    /// Signs a packet of GMAC.
+    /// Computes GMAC for a packet.
     pub(crate) fn seal_gmac(&mut self, key: &DirectKey, job: &mut SealJob<'_>, text_len: usize) {
         direct::seal_gmac(self, key, job, text_len);
     }
 
-    /// Checks a packet of GMAC.
+    /// Verifies GMAC of a packet.
     pub(crate) fn open_gmac(&mut self, key: &DirectKey, job: &mut OpenJob<'_>, text_len: usize) {
         direct::open_gmac(self, key, job, text_len);
     }
 
-    /// Seals the chosen jobs, at most [`BURST`], all of one lane and of a checked shape.
+    /// Seals the chosen jobs, at most [`BURST`], all of one kind and with checked lengths.
     pub(crate) fn seal_burst(&mut self, jobs: &mut [SealJob<'_>], chosen: &[u32]) {
         burst::seal(self, jobs, chosen);
     }
@@ -79,7 +79,7 @@ impl Drop for Worker {
     }
 }
 
-/// The manager that expands keys, for the whole process.
+/// The process-wide manager for key expansion.
 fn expander() -> Option<&'static Worker> {
     static EXPANDER: OnceLock<Option<Worker>> = OnceLock::new();
     EXPANDER.get_or_init(Worker::new).as_ref()

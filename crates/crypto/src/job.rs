@@ -1,4 +1,5 @@
-//! One packet's worth of work, and where its parts are. Every length is checked here, once; backends rely on it.
+//! Jobs: one packet each, with the layout of its parts. Every length is checked here, once;
+//! backends rely on it.
 
 use core::{fmt, ptr};
 
@@ -8,79 +9,81 @@ use crate::transform::HEADER_LEN;
 /// The half of the sequence number that is not in the packet (RFC 4303 §2.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeqHigh {
-    /// 32-bit sequence numbers: nothing is added.
+    /// 32-bit sequence numbers: nothing is authenticated in addition.
     None,
     /// Extended sequence numbers: these upper 32 bits are authenticated too.
     Esn(u32),
 }
 
-/// Where the IV of a packet to be sealed comes from.
+/// Origin of a sealed packet's IV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Iv {
-    /// The caller has written it. It must never repeat under one key, and for CBC it must be unpredictable.
+    /// The caller has written it. It must never repeat under one key, and must be unpredictable for
+    /// CBC.
     InPacket,
-    /// The backend writes it. GCM, CCM, GMAC, CTR and ChaCha20-Poly1305: the counter, big-endian. CBC: the counter as a
-    /// 128-bit block, encrypted under the SA's key (NIST SP 800-38A, appendix C). Null: none. The caller never uses one
-    /// counter twice under one key.
+    /// The backend writes it. GCM, CCM, GMAC, CTR and ChaCha20-Poly1305: the counter, big-endian.
+    /// CBC: the counter as a 128-bit block, encrypted under the SA's key (NIST SP 800-38A, appendix
+    /// C). Null: none. The caller never reuses a counter under one key.
     Counter(u64),
 }
 
-/// What became of a [`SealJob`].
+/// Result of a [`SealJob`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sealing {
-    /// Not yet worked on.
+    /// Pending.
     #[default]
     Pending,
     /// The packet is ready to leave.
     Sealed,
-    /// The packet has no room for header, IV, at least two bytes of trailer and ICV, its text is not whole blocks, or
-    /// `plain` has another length than the text. The packet was zeroed, lest its plaintext leave.
+    /// No room for header, IV, at least two bytes of trailer and ICV; or the text is not whole
+    /// blocks; or `plain` differs in length. The packet was zeroed, so that no plaintext leaves.
     Malformed,
 }
 
-/// What became of an [`OpenJob`].
+/// Result of an [`OpenJob`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Authenticity {
-    /// Not yet worked on.
+    /// Pending.
     #[default]
     Pending,
-    /// The ICV is right (or the transform has none); the plaintext is in its place.
+    /// The ICV is correct (or the transform has none); the plaintext is in place.
     Authentic,
-    /// The ICV is wrong. No plaintext is given out: the text is the ciphertext still, or zeroes.
+    /// The ICV is wrong. No plaintext is given out: the text is ciphertext or zeros.
     Forged,
-    /// Shorter than header, IV, two bytes of trailer and ICV, or the text is not whole blocks, or `plain` is too
-    /// short. Nothing was touched.
+    /// Shorter than header, IV, two bytes of trailer and ICV; or the text is not whole blocks; or
+    /// `plain` is too short. Nothing was touched.
     Runt,
 }
 
 /// One packet to encrypt and authenticate.
 ///
-/// `esp` is SPI | sequence number | IV | payload, padding, pad length, next header | room for the ICV, in one piece.
+/// `esp` is SPI | sequence number | IV | payload, padding, pad length, next header | room for the
+/// ICV, in one piece.
 pub struct SealJob<'a> {
     /// The SA's key.
     pub key: &'a SaKey,
-    /// Extended sequence numbers, or not.
+    /// Extended sequence numbers, or none.
     pub seq_high: SeqHigh,
     /// Who writes the IV.
     pub iv: Iv,
     /// The packet, from SPI to the end of the ICV.
     pub esp: &'a mut [u8],
-    /// Out of place: where payload to next header are read from, exactly as long as their room in `esp`.
+    /// Out of place: source of payload to next header, exactly as long as their room in `esp`.
     pub plain: Option<&'a [u8]>,
-    /// The answer.
+    /// The result.
     pub verdict: Sealing,
-    /// What the caller knows the packet by; nothing to this crate.
+    /// The caller's identifier, unused here.
     pub tag: u32,
 }
 
 impl<'a> SealJob<'a> {
-    /// A packet whose plaintext is already in its place.
+    /// A packet whose plaintext is already in place.
     #[must_use]
     pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, iv: Iv, esp: &'a mut [u8]) -> Self {
         Self { key, seq_high, iv, esp, plain: None, verdict: Sealing::Pending, tag: 0 }
     }
 
-    /// A packet whose plaintext is read from elsewhere, in the one pass that encrypts it.
+    /// A packet whose plaintext is read from elsewhere, in the pass that encrypts it.
     #[must_use]
     pub fn out_of_place(
         key: &'a SaKey,
@@ -92,7 +95,7 @@ impl<'a> SealJob<'a> {
         Self { key, seq_high, iv, esp, plain: Some(plain), verdict: Sealing::Pending, tag: 0 }
     }
 
-    /// Bytes of text, or `None` when the job is [`Sealing::Malformed`].
+    /// Bytes of text, or `None` for [`Sealing::Malformed`].
     pub(crate) fn text_len(&self) -> Option<usize> {
         let len = self.key.shape.text_len(self.esp.len())?;
         self.plain.is_none_or(|plain| plain.len() == len).then_some(len)
@@ -103,18 +106,19 @@ impl<'a> SealJob<'a> {
 pub struct OpenJob<'a> {
     /// The SA's key.
     pub key: &'a SaKey,
-    /// Extended sequence numbers, or not.
+    /// Extended sequence numbers, or none.
     pub seq_high: SeqHigh,
     /// The packet, from SPI to the end of the ICV.
     pub esp: &'a mut [u8],
-    /// Out of place: where payload to next header go, at least as long as they are; `esp` then keeps the ciphertext.
+    /// Out of place: target of payload to next header, at least as long; `esp` then keeps the
+    /// ciphertext.
     pub plain: Option<&'a mut [u8]>,
-    /// The answer.
+    /// The result.
     pub verdict: Authenticity,
 }
 
 impl<'a> OpenJob<'a> {
-    /// A packet to be decrypted where it lies.
+    /// A packet to be decrypted in place.
     #[must_use]
     pub fn in_place(key: &'a SaKey, seq_high: SeqHigh, esp: &'a mut [u8]) -> Self {
         Self { key, seq_high, esp, plain: None, verdict: Authenticity::Pending }
@@ -131,7 +135,7 @@ impl<'a> OpenJob<'a> {
         Self { key, seq_high, esp, plain: Some(plain), verdict: Authenticity::Pending }
     }
 
-    /// Bytes of text, or `None` when the job is a [`Authenticity::Runt`].
+    /// Bytes of text, or `None` for [`Authenticity::Runt`].
     pub(crate) fn text_len(&self) -> Option<usize> {
         let len = self.key.shape.text_len(self.esp.len())?;
         self.plain.as_ref().is_none_or(|plain| plain.len() >= len).then_some(len)
@@ -150,15 +154,15 @@ impl fmt::Debug for OpenJob<'_> {
     }
 }
 
-/// A packet cut at its seams. `lead` is SPI, sequence number and IV.
-pub(crate) struct Parts<'p> {
+/// A packet split into its parts. `lead` is SPI, sequence number and IV.
+pub(crate) struct EspParts<'p> {
     pub(crate) lead: &'p mut [u8],
     pub(crate) text: &'p mut [u8],
     pub(crate) icv: &'p mut [u8],
 }
 
-impl<'p> Parts<'p> {
-    /// `text_len` is from the job's own `text_len`, so the cuts are inside.
+impl<'p> EspParts<'p> {
+    /// `text_len` is from the job's own `text_len`, so all parts are inside.
     pub(crate) fn of(esp: &'p mut [u8], iv_len: usize, text_len: usize) -> Self {
         let (lead, rest) = esp.split_at_mut(HEADER_LEN + iv_len);
         let (text, icv) = rest.split_at_mut(text_len);
@@ -166,16 +170,16 @@ impl<'p> Parts<'p> {
     }
 }
 
-/// A text on its way through a library call: `len` bytes at `src` and at `dst`, one place or two that do not overlap.
+/// Text for a library call: `len` bytes at `src` and `dst`, which are equal or do not overlap.
 /// Valid while the slices it was made of are.
 #[derive(Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct TextSpan {
     pub(crate) src: *const u8,
     pub(crate) dst: *mut u8,
     pub(crate) len: usize,
 }
 
-impl Span {
+impl TextSpan {
     /// No text.
     pub(crate) const EMPTY: Self = Self { src: ptr::dangling(), dst: ptr::dangling_mut(), len: 0 };
 

@@ -1,4 +1,4 @@
-//! An SA's keys, expanded once for the hot path.
+//! Expanded keys of an SA.
 
 use core::fmt;
 
@@ -11,21 +11,22 @@ use crate::material::KeyMaterial;
 use crate::portable::PortableKey;
 use crate::transform::Transform;
 
-/// Expanded keys of one SA: immutable, shared by all workers, wiped when dropped. Debug shows the transform only.
-// What most packets need stands in its first cache line.
+/// Expanded keys of one SA: immutable, shared by all workers, wiped when dropped. Debug shows the
+/// transform only.
+// The first cache line has what most packets need.
 #[repr(C, align(64))]
 pub struct SaKey {
     pub(crate) shape: Shape,
-    pub(crate) ready: Ready,
+    pub(crate) expanded: ExpandedKeys,
     pub(crate) transform: Transform,
 }
 
-/// A transform's lengths, worked out once.
+/// Lengths of a transform, computed once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     overhead: u8,
     icv_len: u8,
-    /// The cipher's block, a power of two, less one.
+    /// The cipher's block length, a power of two, less one.
     block_mask: u8,
 }
 
@@ -40,7 +41,8 @@ impl Shape {
         }
     }
 
-    /// Bytes of text in `esp_len` bytes; `None` when they hold no whole blocks, or not even a trailer.
+    /// Bytes of text in `esp_len` bytes; `None` without whole blocks, or without room for a
+    /// trailer.
     #[inline(always)]
     pub(crate) fn text_len(self, esp_len: usize) -> Option<usize> {
         let len = esp_len.checked_sub(self.overhead.into())?;
@@ -53,11 +55,11 @@ impl Shape {
     }
 }
 
-/// Pad length and next header, at the least.
+/// Pad length and next header, the shortest trailer.
 const TRAILER_LEN: usize = 2;
 
-/// For whom the keys are expanded.
-pub(crate) enum Ready {
+/// Keys expanded for a backend.
+pub(crate) enum ExpandedKeys {
     /// aws-lc, always.
     Portable(PortableKey),
     /// ipsec-mb, one packet at a time.
@@ -66,23 +68,24 @@ pub(crate) enum Ready {
     Burst { burst: BurstKey, portable: PortableKey, small: SmallBursts },
 }
 
-/// What becomes of a burst too small to pay.
+/// Treatment of a burst too small to be worthwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SmallBursts {
-    /// aws-lc does it ([`Backend::Auto`]).
+    /// By aws-lc ([`Backend::Auto`]).
     Portable,
-    /// ipsec-mb does it all the same ([`Backend::IpsecMb`]).
+    /// By ipsec-mb all the same ([`Backend::IpsecMb`]).
     Burst,
 }
 
 impl SaKey {
-    /// Expands the keys. `enc` is the AEAD's or the cipher's key with its salt or nonce at the end, `auth` the
-    /// authentication key; empty where the transform needs none. A transform that ipsec-mb has not (AES-CCM and CMAC
-    /// with 192 bits, HMAC-MD5, XCBC with more than 96 bits of ICV, null with null) is done by the portable backend whatever was asked for.
+    /// Expands the keys. `enc` is the AEAD's or the cipher's key with its salt or nonce at the end,
+    /// `auth` the authentication key; empty where the transform needs none. Transforms that
+    /// ipsec-mb lacks (AES-CCM and CMAC with 192 bits, HMAC-MD5, XCBC with an ICV of more than 96
+    /// bits, null with null) use the portable backend in any case.
     ///
     /// # Errors
-    /// [`Error::KeyMismatch`] when a key has not the transform's length, [`Error::BackendUnavailable`] when
-    /// `IpsecMb` is asked for and is not here.
+    /// [`Error::KeyMismatch`] for a key of another length than the transform's,
+    /// [`Error::BackendUnavailable`] when `IpsecMb` is requested and missing.
     pub fn new(
         transform: &Transform,
         enc: &KeyMaterial,
@@ -92,17 +95,17 @@ impl SaKey {
         Self::verify(transform, enc, auth, backend)?;
         let small = match backend {
             Backend::Portable => {
-                let ready = Ready::Portable(PortableKey::new(transform, enc, auth)?);
-                return Ok(Self { transform: *transform, shape: Shape::of(transform), ready });
+                let expanded = ExpandedKeys::Portable(PortableKey::new(transform, enc, auth)?);
+                return Ok(Self { transform: *transform, shape: Shape::of(transform), expanded });
             }
             Backend::IpsecMb => SmallBursts::Burst,
             Backend::Auto => SmallBursts::Portable,
         };
-        let ready = Ready::fastest(transform, enc, auth, small)?;
-        Ok(Self { transform: *transform, shape: Shape::of(transform), ready })
+        let expanded = ExpandedKeys::fastest(transform, enc, auth, small)?;
+        Ok(Self { transform: *transform, shape: Shape::of(transform), expanded })
     }
 
-    /// Whether [`SaKey::new`] takes these keys, without expanding them.
+    /// Checks these keys as [`SaKey::new`] does, without expanding them.
     ///
     /// # Errors
     /// As [`SaKey::new`].
@@ -120,57 +123,59 @@ impl SaKey {
         Ok(())
     }
 
-    /// What the keys are for.
+    /// The keys' transform.
     #[must_use]
     pub fn transform(&self) -> &Transform {
         &self.transform
     }
 
-    /// Who works with the keys; of `Auto`, who does when a batch is large enough.
+    /// The backend of the keys; of `Auto`, the one for large batches.
     #[must_use]
     pub fn backend(&self) -> Backend {
-        match self.ready {
-            Ready::Portable(_) => Backend::Portable,
-            Ready::Direct(_) | Ready::Burst { .. } => Backend::IpsecMb,
+        match self.expanded {
+            ExpandedKeys::Portable(_) => Backend::Portable,
+            ExpandedKeys::Direct(_) | ExpandedKeys::Burst { .. } => Backend::IpsecMb,
         }
     }
 
-    /// Asks for what leads to all that packets need of it.
+    /// Prefetches the pointers to the expanded keys.
     #[inline]
     pub fn prefetch_head(&self) {
         prefetch_far(self);
     }
 
-    /// Asks for what short packets need of it: soon to be used.
+    /// Prefetches what short packets need of the expanded keys.
     pub fn prefetch(&self) {
-        match &self.ready {
-            Ready::Direct(key) => key.prefetch(),
-            Ready::Burst { burst, .. } => burst.prefetch(),
-            Ready::Portable(_) => {}
+        match &self.expanded {
+            ExpandedKeys::Direct(key) => key.prefetch(),
+            ExpandedKeys::Burst { burst, .. } => burst.prefetch(),
+            ExpandedKeys::Portable(_) => {}
         }
     }
 
     pub(crate) fn burst(&self) -> Option<&BurstKey> {
-        match &self.ready {
-            Ready::Burst { burst, .. } => Some(burst),
-            Ready::Portable(_) | Ready::Direct(_) => None,
+        match &self.expanded {
+            ExpandedKeys::Burst { burst, .. } => Some(burst),
+            ExpandedKeys::Portable(_) | ExpandedKeys::Direct(_) => None,
         }
     }
 
-    /// A block under the cipher's key; zeroes for a key without AES-CBC.
+    /// Encrypts a block under the cipher's key; zeros for a key without AES-CBC.
     pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
         self.portable().and_then(|key| key.encrypt_block(block)).unwrap_or([0; 16])
     }
 
     pub(crate) fn portable(&self) -> Option<&PortableKey> {
-        match &self.ready {
-            Ready::Burst { portable, .. } | Ready::Portable(portable) => Some(portable),
-            Ready::Direct(_) => None,
+        match &self.expanded {
+            ExpandedKeys::Burst { portable, .. } | ExpandedKeys::Portable(portable) => {
+                Some(portable)
+            }
+            ExpandedKeys::Direct(_) => None,
         }
     }
 }
 
-impl Ready {
+impl ExpandedKeys {
     fn fastest(
         transform: &Transform,
         enc: &KeyMaterial,

@@ -1,16 +1,17 @@
 //! ESP transforms on batches of packets.
 //!
-//! This crate knows what an SA's algorithms do to the bytes between an ESP header and the end of its ICV, and nothing
-//! else: no addresses, no padding rules, no replay. [`Transform`] reads the kernel's algorithm names,
-//! [`SaKey`] is an SA's expanded key, and a worker's [`Crypter`] seals and opens batches of jobs of any mix of SAs, in
-//! place or from one buffer into another.
+//! This crate knows only what an SA's algorithms do to the bytes between an ESP header and the end
+//! of its ICV: no addresses, no padding rules, no replay. [`Transform`] parses the kernel's
+//! algorithm names, [`SaKey`] is an SA's expanded key, and a worker's [`Crypter`] seals and opens
+//! batches of jobs of any mix of SAs, in place or from one buffer into another.
 //!
-//! Two backends do the work and give the same bytes: Intel's ipsec-mb on x86-64, where the build found it, and aws-lc
-//! anywhere ([`Backend`]). Promises: a forged packet yields no plaintext, tags are compared in constant time, keys are
-//! wiped on drop and never printed, no packet allocates, no input panics.
+//! Two backends give the same bytes: Intel's ipsec-mb on x86-64, if the build found it, and aws-lc
+//! anywhere ([`Backend`]). Promises: a forged packet yields no plaintext, tags are compared in
+//! constant time, keys are wiped on drop and never printed, no packet allocates, no input panics.
 //!
-//! Sources: RFC 4303 (layout, ESN), 4106, 4309, 4543, 7634 (AEADs), 3602, 3686, 2410 (ciphers), 2404, 4868, 3566, 4494
-//! (authentication); names and ICV lengths from the kernel's `net/xfrm/xfrm_algo.c`.
+//! Sources: RFC 4303 (layout, ESN), 4106, 4309, 4543, 7634 (AEADs), 3602, 3686, 2410 (ciphers),
+//! 2404, 4868, 3566, 4494 (authentication); names and ICV lengths from the kernel's
+//! `net/xfrm/xfrm_algo.c`.
 #![cfg_attr(
     not(ipsec_mb),
     expect(dead_code, unused_imports, reason = "what only the bursts of ipsec-mb call")
@@ -22,7 +23,7 @@ mod crypter;
 pub mod cycles;
 mod error;
 mod icv;
-#[cfg_attr(not(ipsec_mb), path = "ipsec_mb/absent.rs")]
+#[cfg_attr(not(ipsec_mb), path = "ipsec_mb/stub.rs")]
 mod ipsec_mb;
 mod job;
 mod key;

@@ -1,4 +1,4 @@
-//! Key bytes on their way from the control plane to an [`SaKey`](crate::SaKey). Promises: wiped when dropped, never
+//! Key bytes between the control plane and an [`SaKey`](crate::SaKey): wiped when dropped, never
 //! printed, compared in constant time.
 
 use core::fmt;
@@ -7,10 +7,11 @@ use aws_lc_sys as aws;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Before the key in what [`KeyMaterial::fingerprint`] hashes: no other hash of a key, as HMAC has one of long keys, is the same.
+/// Prefix of the key in [`KeyMaterial::fingerprint`], which separates it from other hashes of a
+/// key, such as HMAC's of long keys.
 const FINGERPRINT_LABEL: &[u8] = b"uxfrm key fingerprint";
 
-/// A key as the control plane gave it, salt and nonce at its end as in the kernel.
+/// A key as given by the control plane, salt and nonce at its end as in the kernel.
 pub struct KeyMaterial(Zeroizing<Box<[u8]>>);
 
 impl KeyMaterial {
@@ -26,7 +27,7 @@ impl KeyMaterial {
         Self::new(&[])
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -38,14 +39,14 @@ impl KeyMaterial {
         self.0.is_empty()
     }
 
-    /// The secret itself: for the answer to a dump that asks for keys, and for nothing else.
+    /// The secret itself: only for answers to dumps that ask for keys.
     #[must_use]
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// Tells this key from others without holding it: half of a SHA-256 digest. Whoever reads it can try guesses of the
-    /// key, so a key that can be guessed should not be published in this form either.
+    /// Identifies this key without holding it: half of a SHA-256 digest. A reader can test guesses,
+    /// so guessable keys should not be published in this form either.
     #[must_use]
     pub fn fingerprint(&self) -> u128 {
         let text = Zeroizing::new([FINGERPRINT_LABEL, self.expose()].concat());
@@ -58,7 +59,8 @@ impl KeyMaterial {
 
 impl From<Vec<u8>> for KeyMaterial {
     fn from(bytes: Vec<u8>) -> Self {
-        // The vector may be longer than its bytes, and turning it into a box would leave the rest behind.
+        // The vector may be larger than its bytes, and converting it into a box would leave a copy
+        // behind.
         Self::new(&Zeroizing::new(bytes))
     }
 }
@@ -82,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_means_equal_bytes() {
+    fn key_equality_compares_bytes() {
         assert_eq!(KeyMaterial::new(b"abc"), KeyMaterial::from(b"abc".to_vec()));
         assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"abd"));
         assert_ne!(KeyMaterial::new(b"abc"), KeyMaterial::new(b"ab"));

@@ -1,5 +1,5 @@
-//! The backend that runs anywhere, on aws-lc. One packet at a time; the ICV is checked before anything is decrypted,
-//! or what was decrypted is wiped. Also the reference the other backend is tested against.
+//! The portable backend, on aws-lc. One packet at a time; the ICV is verified before anything is
+//! decrypted, or decrypted text is wiped. Also the reference for tests of the other backend.
 
 mod aead;
 mod aes;
@@ -11,7 +11,7 @@ use zeroize::Zeroize;
 
 use crate::error::Error;
 use crate::icv;
-use crate::job::{Authenticity, Iv, OpenJob, Parts, SealJob, Sealing, SeqHigh};
+use crate::job::{Authenticity, EspParts, Iv, OpenJob, SealJob, Sealing, SeqHigh};
 use crate::material::KeyMaterial;
 use crate::transform::{Aead, Auth, Cipher, HEADER_LEN, Kind, MAX_ICV_LEN, Transform};
 
@@ -40,7 +40,7 @@ pub(crate) enum AuthKey {
     CbcMac(mac::CbcMacKey),
 }
 
-/// What a worker keeps so that no packet allocates.
+/// A worker's buffers, so that no packet allocates.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     ccm: ccm::Contexts,
@@ -59,7 +59,7 @@ impl Scratch {
 }
 
 impl PortableKey {
-    /// The keys' lengths are the transform's: `SaKey::new` has checked.
+    /// Key lengths match the transform: `SaKey::new` has checked.
     pub(crate) fn new(
         transform: &Transform,
         enc: &KeyMaterial,
@@ -111,7 +111,7 @@ impl PortableKey {
         }
         write_counter(job.iv, &mut job.esp[HEADER_LEN..HEADER_LEN + 8]);
         let aad = Aad::of(job.esp, job.seq_high);
-        let parts = Parts::of(job.esp, transform.iv_len(), text_len);
+        let parts = EspParts::of(job.esp, transform.iv_len(), text_len);
         let sealed = match self {
             Self::Aead(key) => key.seal(aad.bytes(), parts, job.plain),
             Self::Ccm(key) => key.seal(&mut scratch.ccm, aad.bytes(), parts, job.plain),
@@ -143,7 +143,7 @@ impl PortableKey {
             return;
         }
         let aad = Aad::of(job.esp, job.seq_high);
-        let parts = Parts::of(job.esp, transform.iv_len(), text_len);
+        let parts = EspParts::of(job.esp, transform.iv_len(), text_len);
         let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
         let authentic = match self {
             Self::Aead(key) => key.open(aad.bytes(), parts, plain),
@@ -177,7 +177,8 @@ impl CipherKey {
         match (self, job.iv, job.plain) {
             (Self::Null, _, plain) => copy_in(plain, text),
             (Self::Cbc(key), Iv::Counter(counter), None) => {
-                // Encrypting the counter block in front of the text under a zero IV makes it the IV and chains on.
+                // Encrypting the counter block in front of the text under a zero IV makes it the IV
+                // and chains on.
                 iv.copy_from_slice(&counter_block(counter));
                 key.encrypt(&[0; 16], None, &mut job.esp[HEADER_LEN..end]);
             }
@@ -227,7 +228,7 @@ impl AuthKey {
         }
     }
 
-    /// Writes the ICV behind `esp[..covered]`; false if the library refuses.
+    /// Writes the ICV behind `esp[..covered]`; `false` if the library refuses.
     #[must_use]
     fn sign(
         &self,
@@ -243,7 +244,7 @@ impl AuthKey {
         true
     }
 
-    /// Whether the ICV behind `esp[..covered]` is right; leaves the packet as it was.
+    /// Verifies the ICV behind `esp[..covered]`; leaves the packet unchanged.
     fn verify(
         &self,
         scratch: &mut Scratch,
@@ -259,7 +260,7 @@ impl AuthKey {
     }
 }
 
-/// The ICV of a received packet, out of the way while its place holds the ESN's high half.
+/// A copy of the received ICV, whose place holds the ESN's high half meanwhile.
 #[derive(Clone, Copy)]
 pub(crate) struct Received {
     icv: [u8; MAX_ICV_LEN],
@@ -286,8 +287,9 @@ impl Received {
     }
 }
 
-/// With ESN, `seq_high` follows the text in what is authenticated (RFC 4303 §2.8): it goes where the ICV will be, so
-/// that the message stays in one piece. Every ICV is at least 4 bytes. Returns the message's end.
+/// With ESN, `seq_high` follows the text in the authenticated message (RFC 4303 §2.8): it is
+/// written where the ICV will be, so that the message is contiguous. Every ICV has at least 4
+/// bytes. Returns the message's end.
 pub(crate) fn append_seq_high(seq_high: SeqHigh, esp: &mut [u8], covered: usize) -> usize {
     match seq_high {
         SeqHigh::Esn(high) if esp.len() - covered >= 4 => {
@@ -298,7 +300,8 @@ pub(crate) fn append_seq_high(seq_high: SeqHigh, esp: &mut [u8], covered: usize)
     }
 }
 
-/// What an AEAD authenticates beside the text: SPI | sequence number, or SPI | high half | sequence number (RFC 4106 §5).
+/// Associated data of an AEAD: SPI | sequence number, or SPI | high half | sequence number (RFC
+/// 4106 §5).
 #[derive(Clone, Copy)]
 pub(crate) struct Aad {
     bytes: [u8; 12],
@@ -330,7 +333,7 @@ impl Aad {
     }
 }
 
-/// The counter as the 8-byte IV; an IV of another length (the null cipher's) is left alone.
+/// Writes the counter as the 8-byte IV; leaves an IV of another length (the null cipher's) alone.
 pub(crate) fn write_counter(iv: Iv, place: &mut [u8]) {
     match iv {
         Iv::Counter(counter) if place.len() == 8 => place.copy_from_slice(&counter.to_be_bytes()),
@@ -355,7 +358,7 @@ pub(crate) fn copy_out(text: &[u8], plain: Option<&mut [u8]>) {
     }
 }
 
-/// A packet that cannot be sealed must not leave as it is.
+/// Zeroes a packet that could not be sealed.
 pub(crate) fn refused(esp: &mut [u8]) -> Sealing {
     esp.zeroize();
     Sealing::Malformed

@@ -1,14 +1,14 @@
-//! A box for expanded keys. Promises: cache-line aligned where its type says so, filled in place (no copy of the key
-//! stays behind on a stack), every byte wiped before the memory goes back.
+//! A box for expanded keys: aligned as its type requires, filled in place (no copy stays on a
+//! stack), every byte wiped before the memory is freed.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
 
-/// Types that are nothing but bytes.
+/// Types that are plain bytes.
 ///
 /// # Safety
-/// All zeroes must be a valid value, and the type must own nothing (no heap memory, no drop glue), so that wiping its
-/// own bytes wipes all of it. Sharing `&T` between threads must be sound.
+/// All zeroes must be a valid value, and the type must own nothing (no heap memory, no drop glue),
+/// so that wiping its bytes wipes all of it. Sharing `&T` between threads must be sound.
 pub(crate) unsafe trait Flat {}
 
 /// One flat secret on the heap.
@@ -31,7 +31,8 @@ impl<T: Flat> Secret<T> {
     }
 }
 
-// SAFETY: `Flat` says that a shared T may be read from any thread; it owns nothing that is bound to one.
+// SAFETY: `Flat` says that a shared T may be read from any thread; it owns nothing that is bound to
+// one.
 unsafe impl<T: Flat> Send for Secret<T> {}
 // SAFETY: as above.
 unsafe impl<T: Flat> Sync for Secret<T> {}
@@ -65,7 +66,7 @@ impl<T: Flat> fmt::Debug for Secret<T> {
     }
 }
 
-/// Sees what `Drop` does to the bytes, before and after: the memory itself cannot be looked at once it is freed.
+/// Observes what `Drop` does to the bytes, as freed memory cannot be inspected.
 #[cfg(test)]
 pub(crate) mod witness {
     use std::cell::RefCell;
@@ -74,7 +75,8 @@ pub(crate) mod witness {
 
     pub(super) fn nonzero_bytes<T>(value: &T) -> usize {
         let start = core::ptr::from_ref(value).cast::<u8>();
-        // SAFETY: every key was zeroed as a whole, padding included, before it was filled; reads stay inside it.
+        // SAFETY: every key was zeroed as a whole, padding included, before it was filled; reads
+        // stay inside it.
         (0..size_of::<T>()).filter(|i| unsafe { start.add(*i).read_volatile() } != 0).count()
     }
 

@@ -1,4 +1,4 @@
-//! The whole crate: against published vectors, one backend against the other, and against forgers.
+//! Tests of the whole crate: published vectors, backends against each other, forgeries.
 
 mod agreement;
 mod forgery;
@@ -17,7 +17,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Every backend of this machine, and the choice between them.
+/// Every backend of this machine, and `Auto`.
 fn backends() -> Vec<Backend> {
     let mut all = Backend::available().to_vec();
     all.push(Backend::Auto);
@@ -32,7 +32,7 @@ fn pair(cipher: Option<(&str, usize)>, auth: Option<(&str, usize, Option<u32>)>)
     Transform::cipher_auth(cipher, auth).unwrap()
 }
 
-/// One of each kind, and every key size and digest at least once.
+/// One of each kind, with every key size and digest at least once.
 fn transforms() -> Vec<Transform> {
     let mut all = vec![
         aead("rfc4106(gcm(aes))", 160, 128),
@@ -76,7 +76,7 @@ fn transforms() -> Vec<Transform> {
     ];
     for (i, cipher) in ciphers.iter().enumerate() {
         for (j, auth) in auths.iter().enumerate() {
-            // A third of the grid; every row and column is met.
+            // A third of the grid, with every row and column.
             if (i + j) % 3 == 0 {
                 all.push(pair(Some(*cipher), Some(*auth)));
             }

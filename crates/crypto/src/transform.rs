@@ -1,5 +1,6 @@
-//! The kernel's algorithm names, turned once into a [`Transform`]. Owns every length an ESP packet gets from
-//! its algorithms; mirrors the tables of `net/xfrm/xfrm_algo.c` (names, compat names, ICV lengths).
+//! Parses the kernel's algorithm names into a [`Transform`], and owns every length that algorithms
+//! give an ESP packet; mirrors the tables of `net/xfrm/xfrm_algo.c` (names, compat names, ICV
+//! lengths).
 
 mod algorithm;
 
@@ -7,14 +8,14 @@ use crate::error::Error;
 
 pub(crate) use algorithm::{Aead, AesSize, Auth, Cipher, Digest};
 
-/// What an SA's algorithms are: checked, without keys.
+/// An SA's algorithms, validated, without keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transform {
     pub(crate) kind: Kind,
     icv_len: u8,
 }
 
-/// One algorithm that does both, or a pair.
+/// An AEAD, or a pair of cipher and authentication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     Aead(Aead),
@@ -27,35 +28,23 @@ pub(crate) const HEADER_LEN: usize = 8;
 pub(crate) const MAX_ICV_LEN: usize = 64;
 
 impl Transform {
-    /// An AEAD by the kernel's name; `key_bits` counts the salt as `XFRMA_ALG_AEAD` does (`rfc4106(gcm(aes))` with
-    /// AES-128: 160).
+    /// An AEAD by the kernel's name; `key_bits` includes the salt as in `XFRMA_ALG_AEAD`
+    /// (`rfc4106(gcm(aes))` with AES-128: 160).
     ///
     /// # Errors
-    /// [`Error::AeadNotFound`] for an unknown name or an ICV length that the kernel's table has not,
-    /// [`Error::KeyLength`] for a key that the algorithm does not take.
+    /// [`Error::AeadNotFound`] for an unknown name or an ICV length that is not in the kernel's
+    /// table, [`Error::KeyLength`] for an unsupported key length.
     pub fn aead(name: &str, key_bits: usize, icv_bits: u32) -> Result<Self, Error> {
-        let not_found = || Error::AeadNotFound { name: name.to_owned(), icv_bits };
-        let (aead, icvs): (fn(AesSize) -> Aead, &[u32]) = match name {
-            "rfc4106(gcm(aes))" => (Aead::Gcm, &[64, 96, 128]),
-            "rfc4309(ccm(aes))" => (Aead::Ccm, &[64, 96, 128]),
-            "rfc4543(gcm(aes))" => (Aead::Gmac, &[128]),
-            "rfc7539esp(chacha20,poly1305)" => (|_| Aead::ChaCha20Poly1305, &[128]),
-            _ => return Err(not_found()),
-        };
-        if !icvs.contains(&icv_bits) {
-            return Err(not_found());
-        }
-        let any_size = aead(AesSize::Aes256);
-        let size = any_size.key_size(key_bits)?;
-        Ok(Self { kind: Kind::Aead(aead(size)), icv_len: whole_bytes(icv_bits) })
+        let aead = Aead::by_name(name, key_bits, icv_bits)?;
+        Ok(Self { kind: Kind::Aead(aead), icv_len: whole_bytes(icv_bits) })
     }
 
-    /// A cipher and an authentication algorithm, each by the kernel's name or its older alias; `None` is the null one.
-    /// Without truncation bits (or with 0, as the kernel does) the ICV has the kernel's default length, which for
-    /// `hmac(sha256)` is 96 bits: RFC 4868's is 128.
+    /// A cipher and an authentication algorithm, each by the kernel's name or its older alias;
+    /// `None` is the null one. Without truncation bits (or with 0, as in the kernel) the ICV has
+    /// the kernel's default length, which for `hmac(sha256)` is 96 bits: RFC 4868's is 128.
     ///
     /// # Errors
-    /// An unknown name, a key length that the algorithm does not take, an ICV length that cannot be.
+    /// An unknown name, an unsupported key length, an impossible ICV length.
     pub fn cipher_auth(
         cipher: Option<(&str, usize)>,
         auth: Option<(&str, usize, Option<u32>)>,
@@ -85,7 +74,8 @@ impl Transform {
         usize::from(self.icv_len)
     }
 
-    /// The cipher's block in bytes; ESP aligns payload and trailer to this or 4, whichever is more (RFC 4303 §2.4).
+    /// The cipher's block length in bytes; ESP aligns payload and trailer to this or 4, whichever
+    /// is more (RFC 4303 §2.4).
     #[must_use]
     pub fn block_len(&self) -> usize {
         match self.kind {
@@ -130,19 +120,19 @@ impl Transform {
         }
     }
 
-    /// Whether a changed packet is noticed: false only for a null authentication algorithm.
+    /// Whether it detects changed packets: false only for the null authentication algorithm.
     #[must_use]
     pub fn authenticates(&self) -> bool {
         self.icv_len != 0
     }
 
-    /// Whether the payload leaves encrypted: false for the null cipher and for GMAC.
+    /// Whether it encrypts the payload: false for the null cipher and for GMAC.
     #[must_use]
     pub fn encrypts(&self) -> bool {
         !matches!(self.kind, Kind::Aead(Aead::Gmac(_)) | Kind::Pair(Cipher::Null, _))
     }
 
-    /// Whether a sender may count its IVs up by one (all but CBC and null, whose IV is not a counter).
+    /// Whether IVs are counters (all but CBC and null).
     #[must_use]
     pub fn counter_iv(&self) -> bool {
         self.iv_len() == 8
@@ -236,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_speak_the_kernels_words() {
+    fn errors_have_kernel_texts() {
         let pair = |cipher, auth| Transform::cipher_auth(cipher, auth).unwrap_err().to_string();
         assert_eq!(pair(Some(("cbc(des)", 64)), None), "Requested CRYPT algorithm not found");
         assert_eq!(pair(None, Some(("hmac(sm3)", 64, None))), "Requested AUTH algorithm not found");
@@ -255,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_canonical() {
+    fn transform_names_are_canonical() {
         let transform =
             Transform::cipher_auth(Some(("aes", 128)), Some(("sha1", 160, None))).unwrap();
         assert_eq!(transform.name(), "cbc(aes)/hmac(sha1)");

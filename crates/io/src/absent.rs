@@ -1,4 +1,4 @@
-//! Versions of IP that the kernel does without: IPv6 where it was started with `ipv6.disable=1`.
+//! IP versions that the kernel lacks: IPv6 where it was booted with `ipv6.disable=1`.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,7 +10,8 @@ use uxfrm_packet::{Batch, Pool, Version};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::socket;
 
-/// Whether the kernel does without a version of IP. Where a program may have no sockets of it, that is not enough: the host may.
+/// Whether the kernel lacks an IP version. A program without permission for its sockets is not
+/// enough: the host may have it.
 #[must_use]
 pub fn is_absent(version: Version) -> bool {
     let unsupported = |error: io::Error| error.raw_os_error() == Some(libc::EAFNOSUPPORT);
@@ -23,7 +24,7 @@ pub fn is_absent(version: Version) -> bool {
     }
 }
 
-/// Stands where a port of such a version would: nothing comes, and nothing leaves.
+/// A port in place of one of a missing version: it receives nothing and refuses all packets.
 #[derive(Debug)]
 pub struct Absent {
     /// Never readable.
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_comes_and_what_is_to_leave_is_refused_with_its_reason() {
+    fn missing_ip_version_port_refuses_with_eafnosupport() {
         let (mut pool, mut batch) = (Pool::new(), Batch::new());
         let mut port = Absent::new().unwrap();
         assert_eq!(port.receive(&mut pool, &mut batch).unwrap(), 0);
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_what_it_can_open_sockets_of() {
+    fn ipv6_support_matches_socket_availability() {
         assert!(!is_absent(Version::V4));
         let has = socket::open(libc::AF_INET6, libc::SOCK_DGRAM, 0).is_ok();
         assert!(!(has && is_absent(Version::V6)));

@@ -1,4 +1,4 @@
-//! Which processors threads run on.
+//! CPU affinity of threads.
 
 use std::io;
 

@@ -1,7 +1,7 @@
-//! What passes an interface, seen through a packet socket.
+//! Captures packets of an interface through a packet socket.
 //!
-//! Frames come as IP packets without link header (`SOCK_DGRAM`). The kernel shows them before segmentation on the
-//! way out and after joining on the way in, so a frame may be larger than the interface's MTU.
+//! Frames come as IP packets without link header (`SOCK_DGRAM`). The kernel shows them before
+//! segmentation on the way out and after GRO on the way in, so a frame may exceed the MTU.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,11 +14,11 @@ use crate::socket;
 pub struct Frame {
     /// The IP packet from its first byte, cut at 65,536.
     pub bytes: Vec<u8>,
-    /// Which way it passed.
+    /// Direction of the packet.
     pub direction: Direction,
 }
 
-/// Which way a packet passed an interface.
+/// Direction of a packet at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Received.
@@ -27,7 +27,8 @@ pub enum Direction {
     Out,
 }
 
-/// An open capture. It starts with [`open`](Self::open) and keeps what passes until it is read, as far as there is room.
+/// An open capture. It starts with [`open`](Self::open) and buffers packets as far as there is
+/// room.
 #[derive(Debug)]
 pub struct Capture {
     socket: OwnedFd,

@@ -1,7 +1,7 @@
-//! Time for those that take it as an argument.
+//! Clocks for callers that take time as an argument.
 
-/// Nanoseconds since the machine started, time asleep included (`CLOCK_BOOTTIME`): it never steps, and lifetimes run
-/// on while the machine sleeps, as the kernel's do.
+/// Nanoseconds since the machine started, time asleep included (`CLOCK_BOOTTIME`): it never steps,
+/// and lifetimes run on while the machine sleeps, as the kernel's do.
 #[must_use]
 pub fn boot_nanoseconds() -> u64 {
     read(libc::CLOCK_BOOTTIME)

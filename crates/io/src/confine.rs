@@ -1,17 +1,20 @@
-//! What a running gateway may still do: few capabilities, few system calls, few files.
+//! Confines a running gateway: few capabilities, few system calls, few files.
 //!
-//! A gateway is opened with all that it needs and gives up the rest for good before it says that it is ready. Whoever breaks into it by a packet or a
-//! message starts no program, traces none, mounts nothing, loads nothing into the kernel and reads no file but the gateway's. Threads that carry
-//! packets open no files at all. Each thread confines itself ([`packets`], [`control`]); what it starts begins with what it has left.
+//! A gateway opens all that it needs, then gives up the rest for good before it reports ready. An
+//! attacker who breaks in by a packet or a message can start or trace no program, mount nothing,
+//! load nothing into the kernel, and read only the gateway's files. Packet threads open no files at
+//! all. Each thread confines itself ([`packets`], [`control`]); threads that it starts inherit
+//! that.
 //!
-//! What is refused fails with `EPERM` or `EACCES`: a call that nobody thought of costs what was asked for, and no tunnel. What the kernel can't take
-//! away, as Landlock on an old one, is left, and said ([`Confined::faults`]).
+//! A refused call fails with `EPERM` or `EACCES`: a call that the lists miss costs its caller's
+//! request, and no tunnel. Confinement that the kernel lacks, such as Landlock on an old one, is
+//! skipped and reported ([`Confined::faults`]).
 //!
-//! Nothing is confined unless the process said so ([`begin`]): libraries and benches use the same threads.
+//! Threads confine themselves only after [`begin`]: libraries and benchmarks run the same threads.
 
-mod calls;
 mod capabilities;
-mod files;
+mod landlock;
+mod syscalls;
 
 use std::{
     fmt, io,
@@ -19,34 +22,34 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// What a thread is for.
+/// Roles of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Duty {
-    /// It carries packets or messages by descriptors that are open, and opens sockets.
+enum ThreadRole {
+    /// Carries packets or messages by open descriptors, and opens sockets.
     Packets,
-    /// It looks after all others: rules, routes, devices, the store, clients.
+    /// Manages the gateway: rules, routes, devices, the store, clients.
     Control,
 }
 
-/// What some gateways need beyond what all do.
+/// Additional rights that some gateways need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// Tables of programs in the kernel change while it runs, for `AF_XDP`.
+    /// Updates BPF maps while it runs, for `AF_XDP`.
     KernelTables,
-    /// Files that it reads or writes again belong to another user, and root needs a capability for that.
+    /// Rereads or rewrites files of another user, for which root needs a capability.
     OthersFiles,
 }
 
-/// Files and directories that the thread that looks after all others may use, with all that is beneath.
+/// Files and directories, with all beneath, that the control thread may use.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// To read.
     pub read: Vec<PathBuf>,
-    /// To read, write, make and remove.
+    /// To read, write, create and remove.
     pub write: Vec<PathBuf>,
 }
 
-/// What the kernel does not take away.
+/// Confinement that the kernel refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `PR_SET_NO_NEW_PRIVS` or a capability.
@@ -60,23 +63,23 @@ pub enum Error {
     Files(String),
 }
 
-/// A thread has confined itself, as far as the kernel let it.
+/// The outcome of confining a thread.
 #[derive(Debug, Default)]
 #[must_use = "what is held has to live as long as the thread uses its files"]
 pub struct Confined {
     faults: Vec<Error>,
-    _held: files::Held,
+    _held: landlock::PathHandles,
 }
 
 impl Confined {
-    /// What was left, and why.
+    /// What was skipped, and why.
     #[must_use]
     pub fn faults(&self) -> Option<Faults<'_>> {
         (!self.faults.is_empty()).then_some(Faults(&self.faults))
     }
 }
 
-/// Why something was left, in one line.
+/// All reasons in one line.
 #[derive(Debug)]
 pub struct Faults<'a>(&'a [Error]);
 
@@ -91,7 +94,7 @@ impl fmt::Display for Faults<'_> {
 
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// From now on threads of this process confine themselves.
+/// Makes threads of this process confine themselves from now on.
 pub fn begin() {
     BEGUN.store(true, Ordering::Relaxed);
 }
@@ -102,34 +105,38 @@ pub fn has_begun() -> bool {
     BEGUN.load(Ordering::Relaxed)
 }
 
-/// Leaves the calling thread what a thread that carries packets needs; nothing happens unless that [began](begin).
+/// Confines the calling thread to packet work; does nothing before [`begin`].
 pub fn packets() -> Confined {
-    if has_begun() { confine(Duty::Packets, &[], None) } else { Confined::default() }
+    if has_begun() { confine(ThreadRole::Packets, &[], None) } else { Confined::default() }
 }
 
-/// Leaves the calling thread, and those that it starts from now on, what looking after a gateway needs.
+/// Confines the calling thread, and those that it starts, to managing a gateway.
 pub fn control(extras: &[Extra], places: &Places) -> Confined {
-    if has_begun() { confine(Duty::Control, extras, Some(places)) } else { Confined::default() }
+    if has_begun() {
+        confine(ThreadRole::Control, extras, Some(places))
+    } else {
+        Confined::default()
+    }
 }
 
-/// What the kernel would not take away from a thread; found out on one of its own.
+/// Tries confinement on a thread of its own, to find out what the kernel refuses.
 ///
 /// # Errors
 /// When it can't be started.
 pub fn try_out() -> io::Result<Confined> {
-    let work = || confine(Duty::Packets, &[], None);
+    let work = || confine(ThreadRole::Packets, &[], None);
     let thread = std::thread::Builder::new().name("confined".into()).spawn(work)?;
     thread.join().map_err(|_panic| io::Error::other("the thread that tried it is gone"))
 }
 
-/// Files first, as later the calls are missing that fence them off.
-fn confine(duty: Duty, extras: &[Extra], places: Option<&Places>) -> Confined {
+/// Files come first: the system call filter blocks Landlock's calls.
+fn confine(role: ThreadRole, extras: &[Extra], places: Option<&Places>) -> Confined {
     let mut faults = Vec::new();
     let mut keep = |result: Result<(), Error>| faults.extend(result.err());
     keep(capabilities::keep(extras));
-    let (held, fenced) = files::fence(places);
+    let (held, fenced) = landlock::restrict_paths(places);
     keep(fenced);
-    keep(calls::filter(duty, extras));
+    keep(syscalls::filter(role, extras));
     Confined { faults, _held: held }
 }
 

@@ -1,11 +1,12 @@
-//! Keeping keys out of core dumps, other processes' view and swap.
+//! Keeps keys out of core dumps, other processes' view and swap.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 
-/// No core dump of this process, and no `ptrace` of it by others of the same user (`PR_SET_DUMPABLE` 0).
+/// Forbids core dumps of this process, and `ptrace` by others of the same user (`PR_SET_DUMPABLE`
+/// 0).
 ///
 /// # Errors
 /// The kernel's.
@@ -13,7 +14,7 @@ pub fn forbid() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// What lets a process have all of its memory locked.
+/// Why a process may lock all of its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// It has no limit (`RLIMIT_MEMLOCK`).
@@ -25,12 +26,12 @@ pub enum Hold {
 /// Whether memory is locked.
 static IS_LOCKED: AtomicBool = AtomicBool::new(false);
 
-/// Keeps all memory of the process, present and to come, out of swap. Pages are taken when they are
-/// touched, as without it.
+/// Keeps all memory of the process, present and future, out of swap. Pages are still allocated on
+/// first touch.
 ///
 /// # Errors
-/// `EPERM`, and nothing is locked, where neither the limit can be lifted (`RLIMIT_MEMLOCK`) nor a
-/// capability stands in for it: beyond a limit allocations would fail.
+/// `EPERM`, with nothing locked, if neither `RLIMIT_MEMLOCK` can be lifted nor a capability
+/// replaces it: allocations beyond the limit would fail.
 pub fn lock_memory() -> io::Result<Hold> {
     let hold = if lift_limit() { Hold::Limit } else { Hold::Capability };
     if hold == Hold::Capability && !may_lock() {
@@ -41,8 +42,7 @@ pub fn lock_memory() -> io::Result<Hold> {
     Ok(hold)
 }
 
-/// Does what the kernel refuses with locked memory, as giving free pages back. What is locked is
-/// locked again afterwards.
+/// Runs `work`, such as freeing pages, while memory is unlocked, and locks it again afterwards.
 ///
 /// # Errors
 /// The kernel's: memory is no longer locked.
@@ -71,7 +71,7 @@ fn lift_limit() -> bool {
     is_there || setrlimit(limit, RLIM_INFINITY, RLIM_INFINITY).is_ok()
 }
 
-/// Whether the capability stands in for the limit. It counts in the first user namespace only.
+/// Whether the capability replaces the limit. It counts in the initial user namespace only.
 fn may_lock() -> bool {
     let is_first = std::fs::read_to_string("/proc/self/uid_map")
         .is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]));

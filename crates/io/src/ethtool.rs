@@ -1,25 +1,25 @@
-//! Features of an interface, as `ethtool -K` switches them. For set-up, not for the data path.
+//! Interface features, as set by `ethtool -K`. For set-up, not for the data path.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::socket;
 
-/// Whether an interface does a thing.
+/// State of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// It does.
+    /// Enabled.
     On,
-    /// It does not.
+    /// Disabled.
     Off,
 }
 
-/// What an interface can do for the kernel, by the kernel's names (`net/ethtool/common.c: netdev_features_strings`).
+/// Feature names of the kernel (`net/ethtool/common.c: netdev_features_strings`).
 pub mod feature {
-    /// Packets of a flow that follow each other are joined when they come in: `gro`.
+    /// Joins consecutive packets of a flow on receive: `gro`.
     pub const GRO: &[&str] = &["rx-gro"];
-    /// Super-packets of TCP and UDP are taken as they are: `tso`, `gso` and `tx-udp-segmentation`. Without it what is on the wire is
-    /// never larger than the MTU, and a veth hands over to its other end's GRO.
+    /// Accepts TCP and UDP super-packets: `tso`, `gso` and `tx-udp-segmentation`. Without them
+    /// packets on the wire never exceed the MTU, and a veth feeds its peer's GRO.
     pub const SUPER_PACKETS: &[&str] = &[
         "tx-tcp-segmentation",
         "tx-tcp-ecn-segmentation",
@@ -39,10 +39,11 @@ const SFEATURES: u32 = 0x3b;
 const FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`, in words.
 const NAME_WORDS: usize = 8;
-/// Features that a kernel may have at the most; it has some sixty.
+/// Most features of a kernel; it has some sixty.
 const MOST: u32 = 1024;
 
-/// Switches features of an interface of the calling thread's namespace. What the kernel does not know, or has fixed, stays as it is.
+/// Sets features of an interface in the calling thread's namespace. Features that the kernel does
+/// not know or has fixed stay as they are.
 ///
 /// # Errors
 /// `EPERM` without `CAP_NET_ADMIN`, `ENODEV`, or a name of more than 15 bytes.
@@ -62,7 +63,7 @@ pub fn switch(interface: &str, features: &[&str], switch: Switch) -> io::Result<
     device.ask(&mut request)
 }
 
-/// An interface, and a socket to ask for it.
+/// An interface, and a socket for requests.
 struct Device {
     name: [u8; 16],
     socket: OwnedFd,
@@ -78,7 +79,7 @@ impl Device {
         Ok(Self { name, socket: socket::open(libc::AF_INET, libc::SOCK_DGRAM, 0)? })
     }
 
-    /// The names of all features, each at its bit.
+    /// Names of all features, in bit order.
     fn features(&self) -> io::Result<Vec<String>> {
         // `struct ethtool_sset_info`: a mask of 64 bits, and as many counts as it has bits.
         let mut info = [GSSET_INFO, 0, 1 << FEATURES, 0, 0];
@@ -90,11 +91,12 @@ impl Device {
         Ok(strings[3..].chunks_exact(NAME_WORDS).map(text).collect())
     }
 
-    /// Asks, and has the answer in place of the question; `words` has room for it.
+    /// Sends a request; the answer, for which `words` has room, replaces it.
     fn ask(&self, words: &mut [u32]) -> io::Result<()> {
         let mut request = Request { name: self.name, value: words.as_mut_ptr(), rest: [0; 16] };
-        // SAFETY: SIOCETHTOOL reads one `ifreq`, of which `Request` has size and layout, and reads and writes what it points to: live
-        // words, as many as the command that is first among them says itself.
+        // SAFETY: SIOCETHTOOL reads one `ifreq`, of which `Request` has size and layout, and reads
+        // and writes what it points to: live words, as many as the command that is first among them
+        // says itself.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -121,14 +123,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_is_not_there_is_said_so() {
+    fn missing_interface_is_enodev() {
         let error = switch("no-such-thing", feature::GRO, Switch::On).unwrap_err();
         assert!(matches!(error.raw_os_error(), Some(libc::ENODEV | libc::EPERM)), "{error}");
         assert!(switch("a-name-of-17-byte", feature::GRO, Switch::On).is_err());
     }
 
     #[test]
-    fn the_kernel_knows_all_these_features() {
+    fn ethtool_feature_names_exist_in_kernel() {
         let known = Device::named("lo").unwrap().features().unwrap();
         for name in feature::GRO.iter().chain(feature::SUPER_PACKETS) {
             assert!(known.iter().any(|known| known == name), "{name} of {known:?}");

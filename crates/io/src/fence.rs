@@ -1,10 +1,10 @@
-//! A fence around a process and its children: the kernel's own IPsec is out of their reach.
+//! A seccomp filter that keeps a process and its children away from the kernel's own IPsec.
 //!
-//! `uxfrm exec` runs programs whose XFRM messages a preloaded library leads to uxfrm. A system call filter makes sure of
-//! those that such a library does not see, in static programs, in set-user-id programs, in programs that make system
-//! calls by themselves: they fail with `EPERM`, and nothing reaches the kernel by accident. `io_uring`,
-//! which opens sockets past any filter, is refused as a whole; programs fall back as on kernels
-//! without it. It is a fence, not a sandbox.
+//! `uxfrm exec` redirects XFRM messages of programs to uxfrm by a preloaded library. This filter
+//! covers what the library does not see: static programs, set-user-id programs, direct system
+//! calls. They fail with `EPERM`, and nothing reaches the kernel by accident. `io_uring`, which
+//! opens sockets past any filter, is refused entirely; programs fall back as on kernels without it.
+//! It prevents accidents and is no sandbox.
 
 use std::io;
 
@@ -12,15 +12,15 @@ use libc::{
     BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter, sock_fprog,
 };
 
-/// Offsets in `struct seccomp_data`. Of arguments the lower half counts: all are `int`s.
+/// Offsets in `struct seccomp_data`. Arguments are `int`s, so their lower half counts.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const fn argument(index: u32) -> u32 {
     16 + 8 * index + if cfg!(target_endian = "big") { 4 } else { 0 }
 }
 
-/// What the kernel calls this architecture, and how else it lets programs run here: numbers of `socket` and `socketcall`
-/// in those (the arguments of the latter are out of a filter's sight).
+/// The architecture's number, and the numbers of `socket` and `socketcall` in its other ABI
+/// (filters cannot see the latter's arguments).
 #[cfg(target_arch = "x86_64")]
 const NATIVE: u32 = 0xc000_003e;
 #[cfg(target_arch = "x86_64")]
@@ -30,10 +30,10 @@ const NATIVE: u32 = 0xc000_00b7;
 #[cfg(target_arch = "aarch64")]
 const FOREIGN: [u32; 2] = [281, 102];
 
-/// System call numbers of x32, whose architecture is the native one, begin here; elsewhere there are none so high.
+/// First system call number of x32, which shares the native architecture; others have none so high.
 const X32: u32 = 0x4000_0000;
 
-/// What is forbidden of a call: its arguments by index, and what they are.
+/// A forbidden call, with the values of its arguments by index.
 struct Forbidden {
     call: libc::c_long,
     arguments: &'static [(u32, i32)],
@@ -62,10 +62,12 @@ const FORBIDDEN: [Forbidden; 8] = [
     Forbidden { call: libc::SYS_setsockopt, arguments: &[(1, libc::IPPROTO_IPV6), (2, 34)] }, // IPV6_IPSEC_POLICY
 ];
 
-/// Puts the calling thread, all that it starts and all that it becomes behind the fence, for good: no `NETLINK_XFRM` and
-/// no `AF_KEY` socket, no IPsec policy and no ESP encapsulation on any socket.
+/// Keeps the calling thread, its children and the programs that it executes, for good, from
+/// `NETLINK_XFRM` and `AF_KEY` sockets, and from IPsec policies and ESP encapsulation on any
+/// socket.
 ///
-/// Without `CAP_SYS_ADMIN` set-user-id programs give no privileges from then on (`PR_SET_NO_NEW_PRIVS`).
+/// Without `CAP_SYS_ADMIN` set-user-id programs give no privileges from then on
+/// (`PR_SET_NO_NEW_PRIVS`).
 ///
 /// # Errors
 /// `EINVAL` when the kernel has no system call filters.
@@ -93,7 +95,7 @@ fn install(filter: &mut [sock_filter]) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Programs of another architecture open no sockets at all; of the native one, no [`FORBIDDEN`] call is let through.
+/// Refuses all sockets of the other ABI, and the native calls in [`FORBIDDEN`].
 fn filter() -> Vec<sock_filter> {
     let mut filter = vec![load(ARCHITECTURE), jump(BPF_JEQ, NATIVE, 6, 0), load(NUMBER)];
     for call in FOREIGN {
@@ -108,7 +110,8 @@ fn filter() -> Vec<sock_filter> {
                 .iter()
                 .map(|(index, value)| (argument(*index), value.cast_unsigned())),
         );
-        // Each test that fails leads behind the rule: two instructions per test that is left, and the verdict.
+        // A failed test jumps behind the rule: two instructions per remaining test, and the
+        // verdict.
         let mut left = u8::try_from(forbidden.arguments.len()).unwrap_or(u8::MAX);
         for (offset, value) in tests {
             filter.extend([load(offset), jump(BPF_JEQ, value, 0, 2 * left + 1)]);
@@ -169,9 +172,9 @@ mod tests {
         }
     }
 
-    /// The filter holds for the thread that installed it, and nothing is given to the kernel here but what it refuses.
+    /// The filter applies to its thread, and the kernel gets only calls that it refuses.
     #[test]
-    fn only_the_kernels_ipsec_is_out_of_reach() {
+    fn seccomp_filter_blocks_only_kernel_ipsec() {
         std::thread::spawn(|| {
             forbid_kernel_ipsec().unwrap();
             assert_eq!(

@@ -1,7 +1,8 @@
-//! Packets with the Ethernet headers before which they leave, and the ports that take them.
+//! Packets with Ethernet headers, and the ports that send them.
 //!
-//! A [`FramePort`] is to a network device what a [`Port`] is to a TUN: what it receives are whole IP packets, the frame's header taken off;
-//! what it sends are IP packets, each with a header of its own choosing. What is no IP for this machine stays with the host.
+//! A [`FramePort`] is for a network device what a [`Port`] is for a TUN: it receives whole IP
+//! packets without the frame's header, and sends IP packets, each with its own header. Frames
+//! without IP for this machine stay with the host.
 
 use std::fmt::Debug;
 use std::io;
@@ -13,7 +14,7 @@ use uxfrm_packet::{Batch, PacketBuf, Pool};
 
 use crate::port::{Accepts, Port, Transmitted};
 
-/// Packets on their way out, in order, each with its Ethernet header.
+/// Outgoing packets in order, each with its Ethernet header.
 #[derive(Debug, Default)]
 pub struct Frames {
     packets: Batch,
@@ -21,13 +22,13 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// None, with room for a batch.
+    /// An empty list with room for a batch.
     #[must_use]
     pub fn new() -> Self {
         Self { packets: Batch::new(), headers: Vec::with_capacity(uxfrm_packet::BATCH) }
     }
 
-    /// Adds a packet; each packet of a train or super-packet gets the same header.
+    /// Adds a packet; each packet of a burst or super-packet gets the same header.
     #[inline]
     pub fn push(&mut self, header: EthernetHeader, packet: PacketBuf) {
         self.packets.push(packet);
@@ -59,7 +60,7 @@ impl Frames {
         &self.headers
     }
 
-    /// Takes all out.
+    /// Removes all buffers with their headers.
     pub fn drain(&mut self) -> impl Iterator<Item = (EthernetHeader, PacketBuf)> {
         self.headers.drain(..).zip(self.packets.drain())
     }
@@ -71,46 +72,52 @@ impl Frames {
     }
 }
 
-/// A network device, as a way in and out for packets, owned by one worker.
+/// A port at a network device, owned by one worker.
 pub trait FramePort: Debug + Send {
-    /// Appends the IP packets that wait to `into`, as far as it has room; how many buffers that were. Ethernet's padding may be behind them.
+    /// Appends waiting IP packets to `into`, as far as it has room; returns the number of buffers.
+    /// Ethernet padding may follow a packet.
     ///
-    /// Does not block: 0 when nothing waits. Only packets of untagged frames to the device's own address come.
+    /// Does not block: 0 when nothing waits. Receives only untagged frames to the device's own
+    /// address.
     ///
     /// # Errors
     /// The kernel's, when the device is gone. Transient ones are an empty answer.
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize>;
 
-    /// Sends all of `frames` in order, behind what it [keeps](Self::keeps), and gives the buffers back to `pool`; what became of them.
+    /// Sends `frames` in order, behind its [backlog](Self::has_backlog), and gives the buffers back
+    /// to `pool`.
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted;
 
-    /// Whether it has taken packets that the device has no room for yet: another [`transmit`](Self::transmit), of nothing if need be, is to follow soon.
-    fn keeps(&mut self) -> bool {
+    /// Whether packets wait for room at the device: call [`transmit`](Self::transmit) again soon,
+    /// even without frames.
+    fn has_backlog(&mut self) -> bool {
         false
     }
 
-    /// Leaves to another process of the gateway what that needs beside the descriptors to go on with the port; nothing where the kernel has all.
-    fn lay_down(&mut self) {}
+    /// Saves the state that a successor process needs beside the descriptors; nothing if the kernel
+    /// has all of it.
+    fn save_state(&mut self) {}
 
-    /// Goes on where another process has [laid it down](Self::lay_down).
+    /// Restores the state that a predecessor [saved](Self::save_state).
     ///
     /// # Errors
-    /// Where it can't have.
-    fn take_up(&mut self) -> io::Result<()> {
+    /// When none was saved.
+    fn restore_state(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// How long the first buffer of the last [`receive`](Self::receive) had waited; see [`Port::waited`].
+    /// Waiting time of the first buffer of the last [`receive`](Self::receive); see
+    /// [`Port::waited`].
     fn waited(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Bytes of the largest IP packet that it sends, where that is not for the device to say.
+    /// Largest IP packet in bytes that it sends, where the device does not decide that.
     fn mtu(&self) -> usize {
         usize::MAX
     }
 
-    /// Packets that came for it and were lost for want of room, since the last time; none where the kernel counts them elsewhere.
+    /// Packets lost for want of room since the last call; 0 if the kernel counts them elsewhere.
     fn lost(&mut self) -> u64 {
         0
     }
@@ -118,7 +125,7 @@ pub trait FramePort: Debug + Send {
     /// Which kinds of super-packets the port takes; see [`Port::accepts`].
     fn accepts(&self) -> Accepts;
 
-    /// What to poll for readability; `None` when the port is to be asked in turn.
+    /// Descriptor to poll for readability; `None` for a port that is read in turn.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -1,5 +1,5 @@
-//! What the fuzzers of `fuzz/` run: foreign bytes through what reads them here without a system call. Built for tests and
-//! fuzzers only.
+//! Entry points of the fuzzers in `fuzz/`: foreign bytes through decoders, without system calls.
+//! Built for tests and fuzzers only.
 
 use std::io::Cursor;
 use std::sync::mpsc::sync_channel;
@@ -11,10 +11,10 @@ use crate::ike;
 use crate::pcap::Source;
 use crate::virtio::{HEADER, VirtioHeader};
 
-/// The first byte chooses what the rest is: a packet behind its virtio header, or a capture file.
+/// Decodes a packet behind its virtio header, or a capture file, as the first byte says.
 ///
 /// # Panics
-/// When a decoder does, or believes what cannot be.
+/// When a decoder does, or accepts an impossible value.
 pub fn decode(bytes: &[u8]) {
     match bytes.split_first() {
         Some((0, rest)) => virtio(rest),
@@ -23,11 +23,11 @@ pub fn decode(bytes: &[u8]) {
     }
 }
 
-/// The first byte chooses what the rest is: a datagram of rtnetlink or of `nf_tables`, as the kernel answers, an IKE message of a daemon's, or
-/// what came to a port that daemons share.
+/// Decodes a datagram of rtnetlink or `nf_tables` as the kernel answers, an IKE message of a
+/// daemon, or a packet at a shared port, as the first byte says.
 ///
 /// # Panics
-/// When a decoder does, or believes what cannot be.
+/// When a decoder does, or accepts an impossible value.
 pub fn answers(bytes: &[u8]) {
     match bytes.split_first() {
         Some((0, rest)) => crate::rtnetlink::bytes::decode(rest),
@@ -38,7 +38,7 @@ pub fn answers(bytes: &[u8]) {
     }
 }
 
-/// A train behind the length of its segments: what is not taken stays, in order.
+/// A GSO burst behind its segment length: what is not taken stays, in order.
 fn shared_port(bytes: &[u8]) {
     let Some((&stride, bytes)) = bytes.split_first() else { return };
     let mut packet = PacketBuf::from_slice(bytes);
@@ -91,7 +91,7 @@ fn capture(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// What the corpus began with.
+    /// Seeds of the corpus.
     #[test]
     #[ignore = "writes fuzz/corpus/io: for `make fuzz-seeds`"]
     fn seeds() {

@@ -1,8 +1,8 @@
-//! What memory this process has.
+//! Memory use of this process.
 
 use std::fs;
 
-/// Bytes of memory that the process has now, its files apart; `None` where the system does not tell.
+/// Resident bytes without files; `None` if the system does not tell.
 #[must_use]
 pub fn resident() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
@@ -11,8 +11,8 @@ pub fn resident() -> Option<usize> {
     Some(kilobytes * 1024)
 }
 
-/// Gives back to the kernel what was freed and is kept for later: else what is taken next shows in [`resident`] only as far as it is more than that.
-/// With a C library other than glibc it does nothing.
+/// Returns freed memory to the kernel; otherwise [`resident`] shows new allocations only beyond it.
+/// Does nothing without glibc.
 pub fn release_free() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "calls the C library")]

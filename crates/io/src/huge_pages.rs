@@ -1,25 +1,27 @@
-//! Large tables and large heaps in huge pages.
+//! A global allocator that puts large tables and large heaps into huge pages.
 //!
-//! A table that is read at random has a page for each entry, as good as: with pages of 4 KiB, finding the page costs more than the read.
-//! The crates that own such tables make no system calls, so the whole program's allocator does it, for whoever allocates much at once, or
-//! little a great many times: trees of policies are small blocks all over the heap.
+//! Random reads of a table touch about one page per entry: with 4 KiB pages the TLB miss costs more
+//! than the read. The crates that own such tables make no system calls, so the program's allocator
+//! does it, for large blocks and for many small ones: trees of policies are small blocks all over
+//! the heap.
 
 mod heap;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
 
-/// An allocator for `#[global_allocator]`: blocks of 2 MiB and more begin on a huge page, are taken from the system only where they are
-/// touched, and ask for huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`: `always` or `madvise`). All others are the
-/// system allocator's, which grows by many huge pages at a time and asks for them once it has grown by a MiB.
+/// An allocator for `#[global_allocator]`: blocks of 2 MiB and more begin on a huge page, are
+/// mapped on first touch, and ask for huge pages (`/sys/kernel/mm/transparent_hugepage/enabled`:
+/// `always` or `madvise`). Others are the system allocator's, whose heap grows by many huge pages
+/// and asks for them beyond 1 MiB.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HugePages;
 
-/// x86-64's and, with pages of 4 KiB, AArch64's.
+/// On x86-64, and on AArch64 with 4 KiB pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-// SAFETY: a layout alone decides who has a block, so that each block is given back to where it came from; both give blocks as long and
-// as aligned as the layout says.
+// SAFETY: a layout alone decides who has a block, so that each block is given back to where it came
+// from; both give blocks as long and as aligned as the layout says.
 unsafe impl GlobalAlloc for HugePages {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_large(layout) {
@@ -62,7 +64,7 @@ unsafe impl GlobalAlloc for HugePages {
 }
 
 impl HugePages {
-    /// Moves a block to where its new size belongs.
+    /// Moves a block to the allocator of its new size.
     ///
     /// # Safety
     /// `block` is of this allocator and of layout `old`.
@@ -83,11 +85,11 @@ const fn is_large(layout: Layout) -> bool {
     layout.size() >= HUGE_PAGE && layout.align() <= HUGE_PAGE
 }
 
-/// No system's pages are larger.
+/// At least any system's page size.
 const PAGE: usize = 64 << 10;
 
-/// The bytes that a block of `size` bytes has: whole huge pages, but for the few bytes that tables of a power of two have behind their
-/// places. `is_large` layouts are below `isize::MAX`, so it does not overflow.
+/// Size of a block in whole huge pages, except the few bytes that power-of-two tables have behind
+/// their slots. `is_large` layouts are below `isize::MAX`, so it does not overflow.
 const fn whole(size: usize) -> usize {
     let is_little_more = size % HUGE_PAGE <= PAGE;
     size.next_multiple_of(if is_little_more { PAGE } else { HUGE_PAGE })
@@ -98,14 +100,16 @@ fn map(size: usize) -> *mut u8 {
     let (len, more) = (whole(size), whole(size).saturating_add(HUGE_PAGE));
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
+    // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that
+    // exists.
     let start = unsafe { libc::mmap(null_mut(), more, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return null_mut();
     }
     let start = start.cast::<u8>();
     let before = start.addr().wrapping_neg() % HUGE_PAGE;
-    // SAFETY: less than a huge page, and the mapping is longer than one; the same for what is left behind the block.
+    // SAFETY: less than a huge page, and the mapping is longer than one; the same for what is left
+    // behind the block.
     let (block, behind) = unsafe { (start.add(before), start.add(before + len)) };
     for (unused, len) in [(start, before), (behind, HUGE_PAGE - before)] {
         if len != 0 {
@@ -162,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_little_more_than_huge_pages_is_no_huge_page_more() {
+    fn block_slightly_above_huge_pages_takes_no_extra_page() {
         for (size, bytes) in [(0, 0), (16, PAGE), (PAGE + 1, HUGE_PAGE)] {
             assert_eq!(whole(3 * HUGE_PAGE + size), 3 * HUGE_PAGE + bytes);
         }
     }
 
     #[test]
-    fn what_a_block_held_moves_with_it() {
+    fn realloc_moves_content() {
         for from in SIZES {
             for to in SIZES {
                 // SAFETY: the size is not 0.
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_gives_none() {
+    fn allocation_beyond_memory_returns_null() {
         let huge = Layout::from_size_align(isize::MAX as usize & !(HUGE_PAGE - 1), 64).unwrap();
         // SAFETY: the size is not 0.
         assert!(unsafe { HugePages.alloc(huge) }.is_null());

@@ -1,33 +1,38 @@
-//! A UDP port shared with IKE daemons: uxfrm owns it alone, takes ESP and keep-alives, and hands IKE messages on.
+//! A UDP port shared with IKE daemons: uxfrm owns the socket, consumes ESP and keep-alives, and
+//! passes IKE messages on.
 //!
 //! ```text
 //!   wire ─► UDP socket of a worker ─┬─► ESP, 0xff: engine
-//!                                   └─► IKE: [take] ─► queue ─► Exchange::deliver ─► Unix socket ─► daemon's descriptor
-//!   wire ◄───────────────────────── UDP socket for IKE ◄─ Exchange::next ◄─ Unix socket ◄─ daemon's descriptor
+//!                                   └─► IKE: [take] ─► queue ─► Exchange::deliver
+//!                                            ─► Unix socket ─► daemon's descriptor
+//!   wire ◄─ UDP socket for IKE ◄─ Exchange::next ◄─ Unix socket ◄─ daemon's descriptor
 //! ```
 //!
-//! The preload library of `uxfrm exec` puts a Unix datagram socket in the place of a daemon's UDP socket that is bound to
-//! such a port, and makes up the addresses (`crates/redirect/src/calls/datagram.rs`). Names are abstract, so each network
-//! namespace has its own:
+//! The preload library of `uxfrm exec` replaces a daemon's UDP socket at such a port by a Unix
+//! datagram socket, and makes up the addresses (`crates/redirect/src/calls/datagram.rs`). Names are
+//! abstract, so each network namespace has its own:
 //!
-//! | name | is |
+//! | name | owner |
 //! | --- | --- |
-//! | `uxfrm/udp/4500` | the gateway, unless a stranger has it: then the gateway is at a file, where daemons look first (`crates/control/src/stand_in.rs`) |
-//! | `uxfrm/udp/4500/c0000201` | a daemon's socket bound to 192.0.2.1; 32 digits are an IPv6 address, only zeros any address |
+//! | `uxfrm/udp/4500` | the gateway, or a file in its place (`crates/control/src/stand_in.rs`) |
+//! | `uxfrm/udp/4500/c0000201` | a daemon at 192.0.2.1; 32 digits for IPv6; zeros: any address |
 //!
-//! Why not a group of `SO_REUSEPORT` sockets and a filter that tells IKE from ESP by its first bytes, with the daemon's socket in it:
+//! A `SO_REUSEPORT` group with the daemon's socket, and a filter that tells IKE from ESP, would not
+//! do:
 //!
-//! - a filter chooses by index, and indices change when any socket of the group is closed: with the daemon's end ESP would
-//!   go to nobody or the other way round until somebody notices. A group has one address: each one that a daemon binds
-//!   would need sockets of every worker. All have to be of one user;
-//! - `UDP_GRO` joins datagrams of one flow before the filter sees them, and asks the filter once: IKE behind ESP would go to the
-//!   engine, and ESP behind IKE, which is what follows a rekeying, would be lost in the daemon. GRO itself asks no filter: it
-//!   looks a socket up by hash, so that a part of all flows would find the daemon's and not be joined at all.
+//! - A filter selects by index, and indices change when a socket of the group closes: after the
+//!   daemon's end ESP would be lost until somebody notices. A group has one address, so each
+//!   address that a daemon binds would need sockets of every worker. All have to be of one user.
+//! - `UDP_GRO` joins datagrams before the filter sees them, and runs it once: IKE behind ESP would
+//!   go to the engine, and ESP behind IKE, as after a rekeying, would be lost in the daemon. GRO
+//!   itself runs no filter: it looks a socket up by hash, so part of all flows would find the
+//!   daemon's and not be joined.
 //!
-//! Here nothing is registered anywhere: a message goes to whoever has the name at that moment. So either side may start first,
-//! end, be killed and come back at any time, and the other needs not know. The price is one copy per IKE message.
+//! Nothing is registered here: a message goes to the present owner of the name, so either side may
+//! start first, end, be killed and return at any time. The price is one copy per IKE message.
 //!
-//! Both ends take messages only from root, from their own user, and the gateway from the user that the configuration names.
+//! Both ends accept messages only from root and from their own user; the gateway also from the user
+//! that the configuration names.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -41,15 +46,16 @@ pub(crate) use message::there_and_back;
 
 pub use exchange::{Buffer, Exchange};
 
-/// Bytes of the non-ESP marker and of an IKE header (RFC 3948 §2.2, RFC 7296 §3.1): what is shorter is no IKE message.
+/// Bytes of the non-ESP marker and an IKE header (RFC 3948 §2.2, RFC 7296 §3.1), the shortest IKE
+/// message.
 const SHORTEST: usize = esp::NON_ESP_MARKER.len() + 28;
 
-/// An IKE message on its way, behind its non-ESP marker.
+/// An IKE message behind its non-ESP marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Between whom.
+    /// Its addresses and ports.
     pub path: UdpPath,
-    /// UDP's payload, the marker included.
+    /// The UDP payload, marker included.
     pub payload: Vec<u8>,
 }
 
@@ -58,14 +64,14 @@ pub struct Datagram {
 pub struct Daemons {
     /// The port's number.
     pub port: u16,
-    /// Takes their messages.
+    /// Queue for their messages.
     pub messages: SyncSender<Datagram>,
 }
 
-/// Moves the IKE messages of a received buffer to `daemons`, and closes the gaps that they leave in a train. False when nothing
-/// is left in the buffer.
+/// Moves the IKE messages of a received buffer to `daemons`, and closes the gaps in a GSO burst.
+/// `false` when the buffer is empty afterwards.
 ///
-/// What finds the queue full, or nobody behind it, stays where it is.
+/// Messages stay in the buffer if the queue is full or closed.
 pub fn take(packet: &mut PacketBuf, daemons: &SyncSender<Datagram>) -> bool {
     let Some(path) = packet.udp else { return true };
     let stride = match packet.segments {
@@ -92,7 +98,7 @@ pub fn take(packet: &mut PacketBuf, daemons: &SyncSender<Datagram>) -> bool {
     kept > 0
 }
 
-/// A zero marker and an initiator's SPI that is not: eight zeros are an older encapsulation of ESP.
+/// A zero marker and a nonzero initiator's SPI: eight zeros are an older encapsulation of ESP.
 fn is_ike(payload: &[u8]) -> bool {
     payload.len() >= SHORTEST && payload[..4] == esp::NON_ESP_MARKER && payload[4..8] != [0; 4]
 }
@@ -104,7 +110,7 @@ fn offer(payload: &[u8], path: UdpPath, daemons: &SyncSender<Datagram>) -> bool 
     }
 }
 
-/// The names of the daemon's sockets that a datagram to `local` may be for, the better one first.
+/// Names of daemon sockets for a datagram to `local`, the more specific one first.
 fn names(local: SocketAddr) -> [String; 2] {
     let digits = match local {
         SocketAddr::V4(end) => format!("{:08x}", u32::from(*end.ip())),
@@ -114,7 +120,7 @@ fn names(local: SocketAddr) -> [String; 2] {
     [digits, any].map(|digits| format!("{}/{digits}", name(local.port())))
 }
 
-/// The gateway's name for a port.
+/// The gateway's socket name for a port.
 #[must_use]
 pub fn name(port: u16) -> String {
     format!("uxfrm/udp/{port}")

@@ -1,44 +1,48 @@
-//! Ports and everything else that talks to the operating system: TUN, UDP, raw ESP, pcap, memory, routes, namespaces.
+//! Ports and all other access to the operating system: TUN, UDP, raw ESP, pcap, memory, routes,
+//! namespaces.
 //!
-//! All system calls of uxfrm are made here, and all `unsafe` outside the packet and crypto crates lives here. A
-//! [`Port`] receives and transmits batches of buffers without blocking, without allocating once it is warm, and
-//! counts every packet that it could not send. This crate knows buffers, not IPsec: it uses only `uxfrm-packet`.
+//! All system calls of uxfrm are made here, and all `unsafe` outside the packet and crypto crates
+//! lives here. A [`Port`] receives and transmits batches of buffers without blocking, without
+//! allocating once it is warm, and counts every packet that it could not send. This crate knows
+//! buffers, not IPsec: it uses only `uxfrm-packet`.
 //!
-//! | module | is |
+//! | module | content |
 //! | --- | --- |
-//! | [`port`] | what all ports promise; what became of a batch |
-//! | [`tun`] | the host's side: a TUN with super-packets |
-//! | [`udp`], [`raw`] | the wire's side: ESP in UDP, ESP as protocol 50 and other whole IP packets |
-//! | [`packet_socket`], [`frames`] | the device itself, past the host's stack: IP packets with Ethernet headers |
+//! | [`port`] | the `Port` trait, and the outcome of a batch |
+//! | [`tun`] | the host side: a TUN with super-packets |
+//! | [`udp`], [`raw`] | the wire side: ESP in UDP, ESP and other whole IP packets |
+//! | [`packet_socket`], [`frames`] | a device past the host stack: packets with Ethernet headers |
 //! | [`xdp`] | the same by `AF_XDP`, without the kernel's network stack |
 //! | [`ike`] | a UDP port shared with IKE daemons |
 //! | [`memory`], [`pcap`] | ports for tests, benchmarks and captures; a tap on any port |
-//! | [`fitted`] | segments and checksums for a port that cannot |
+//! | [`segmenting_port`] | software segmentation and checksums for a port without them |
+//! | [`esp_fanout`] | ESP shared among the raw sockets of several workers, by SPI |
 //! | [`rtnetlink`], [`netns`] | links, addresses, routes and rules; network namespaces |
-//! | [`ethtool`], [`napi`] | features of an interface; how long it gathers frames |
-//! | [`uevents`] | word that the virtual machine goes on from a snapshot |
+//! | [`ethtool`], [`napi`] | features of an interface; deferral of its interrupts |
+//! | [`uevents`] | notice that the virtual machine was restored from a snapshot |
 //! | [`nftables`] | a table of the kernel's packet filter |
-//! | [`text_file`] | files that somebody has written for uxfrm to read |
-//! | [`capture`] | what passes an interface |
+//! | [`text_file`] | input files of users |
+//! | [`capture`] | packets of an interface |
 //! | [`poll`], [`signal`] | waiting for ports, other threads and signals |
-//! | [`fence`] | the kernel's IPsec kept out of reach of programs that uxfrm runs |
-//! | [`absent`] | what the kernel does without |
-//! | [`clock`], [`random`], [`affinity`], [`priority`], [`dump`] | time, seeds, pinned threads, threads that stand back, keys kept out of core dumps |
-//! | [`shared_page`] | memory that another process maps as well |
-//! | [`link`] | descriptors that pass from one process to another |
+//! | [`confine`] | capabilities, system calls and files of a running gateway |
+//! | [`fence`] | a filter that keeps programs away from the kernel's IPsec |
+//! | [`absent`] | IP versions that the kernel lacks |
+//! | [`clock`], [`random`], [`affinity`], [`priority`] | time, seeds, CPU affinity, nice values |
+//! | [`dump`] | keys kept out of core dumps and swap |
+//! | [`shared_page`] | memory shared with another process |
+//! | [`link`] | descriptors passed from one process to another |
 //! | [`huge_pages`] | the program's allocator: large tables in huge pages |
 
 pub mod absent;
 pub mod affinity;
-mod appetite;
 pub mod capture;
 pub mod clock;
+mod cmsg;
 pub mod confine;
-mod control;
 pub mod dump;
+pub mod esp_fanout;
 pub mod ethtool;
 pub mod fence;
-pub mod fitted;
 pub mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -56,18 +60,19 @@ pub mod netns;
 pub mod nftables;
 pub mod packet_socket;
 pub mod path_errors;
-mod patience;
 pub mod pcap;
 pub mod poll;
 pub mod port;
 pub mod priority;
 pub mod random;
 pub mod raw;
+mod recv_batch_size;
 pub mod rtnetlink;
+pub mod segmenting_port;
+mod send_backoff;
 pub mod shared_page;
 pub mod signal;
 mod socket;
-pub mod spread;
 pub mod state_directory;
 pub mod text_file;
 pub mod tun;
@@ -76,7 +81,7 @@ pub mod uevents;
 mod virtio;
 pub mod xdp;
 
-pub use fitted::Fitted;
+pub use esp_fanout::Share;
 pub use frames::{FramePort, Framed, Frames};
 pub use memory::Memory;
 pub use netns::Namespace;
@@ -86,7 +91,7 @@ pub use pcap::{Pcap, Tap};
 pub use port::{Accepts, NarrowPath, Port, Refused, Transmitted, wire_packets};
 pub use raw::{Raw, RawOptions};
 pub use rtnetlink::Rtnetlink;
-pub use spread::Share;
+pub use segmenting_port::Fitted;
 pub use tun::{Tun, TunOptions};
 pub use udp::{Site, Udp, UdpOptions};
 pub use xdp::Xdp;

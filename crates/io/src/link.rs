@@ -1,5 +1,5 @@
-//! A connection between two processes of one gateway, by which descriptors pass: the supervisor's to a
-//! gateway, and a gateway's to the one that takes its place.
+//! A connection between two processes of one gateway that passes descriptors: the supervisor's to a
+//! gateway, and a gateway's to its successor.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -19,13 +19,13 @@ use nix::{
 };
 use zeroize::Zeroizing;
 
-/// Bytes of a message that go in one datagram: a socket's default buffer has room for several.
+/// Bytes of a message per datagram: a socket's default buffer holds several.
 const PIECE: usize = 48 * 1024;
 
-/// Descriptors of one datagram (`SCM_MAX_FD` is 253).
+/// Descriptors per datagram (`SCM_MAX_FD` is 253).
 const PASSED: usize = 128;
 
-/// The first byte of a datagram: whether the message goes on with the next.
+/// First byte of a datagram: whether the message continues in the next.
 const LAST: u8 = 0;
 const MORE: u8 = 1;
 
@@ -35,7 +35,7 @@ pub struct Link {
     socket: OwnedFd,
 }
 
-/// What came in one piece: bytes, which may be keys, and descriptors.
+/// A received message: bytes, which may be keys, and descriptors.
 #[derive(Debug, Default)]
 pub struct Parcel {
     /// The bytes.
@@ -55,7 +55,7 @@ impl Link {
         Ok((Self { socket: one }, Self { socket: other }))
     }
 
-    /// The end that a descriptor is.
+    /// Wraps a descriptor.
     #[must_use]
     pub const fn of(socket: OwnedFd) -> Self {
         Self { socket }
@@ -67,7 +67,7 @@ impl Link {
         self.socket
     }
 
-    /// Lets neither sending nor receiving wait for the other end longer than this.
+    /// Limits how long sending and receiving wait for the other end.
     ///
     /// # Errors
     /// The kernel's.
@@ -107,7 +107,7 @@ impl Link {
         self.receive_pieces(usize::MAX)
     }
 
-    /// The same from whom one may not trust: a message of some 48 KiB at most, which does not keep its reader waiting for the rest.
+    /// Receives from an untrusted sender: a message of at most some 48 KiB, in one datagram.
     ///
     /// # Errors
     /// As [`Link::receive`]; `InvalidData` for a longer one.
@@ -116,7 +116,7 @@ impl Link {
     }
 
     fn receive_pieces(&self, most: usize) -> io::Result<Option<Parcel>> {
-        // Keys that come in one piece are in one place, which is wiped.
+        // One allocation, which is wiped: no copies of keys remain.
         let bytes = Zeroizing::new(Vec::with_capacity(PIECE));
         let mut parcel = Parcel { bytes, descriptors: Vec::new() };
         let mut buffer = Zeroizing::new(vec![0; PIECE + 1]);
@@ -140,7 +140,7 @@ impl Link {
         // Signals are blocked or read from a descriptor wherever this is called.
         let mut message = recvmsg::<()>(fd, &mut parts, Some(&mut space), flags);
         if message == Err(Errno::ECONNRESET) {
-            // It had not read all when it ended. What it said before is still there.
+            // The other end closed with data unread; earlier messages can still be read.
             message = recvmsg::<()>(fd, &mut parts, Some(&mut space), flags);
         }
         let message = message?;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_the_end_is_heard() {
+    fn message_before_close_is_received() {
         let (here, there) = Link::pair().unwrap();
         here.send(b"unread", &[]).unwrap();
         there.send(b"last", &[]).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_nobody_trusts_is_not_waited_for_in_the_middle() {
+    fn untrusted_partial_message_is_not_awaited() {
         let (here, there) = Link::pair().unwrap();
         there.send(b"short", &[]).unwrap();
         assert_eq!(*here.receive_short().unwrap().unwrap().bytes, b"short");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_answer_is_not_waited_for() {
+    fn silent_peer_times_out() {
         let (here, _there) = Link::pair().unwrap();
         here.be_patient_for(Duration::from_millis(1)).unwrap();
         assert_eq!(here.receive().unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -1,4 +1,5 @@
-//! A file as words in memory that outlive the process: what was stored there is in the file whenever the process ends, however it ends.
+//! A file mapped as words that outlive the process: stored words are in the file however the
+//! process ends.
 
 use std::{
     fs::File,
@@ -11,14 +12,15 @@ use std::{
 
 use nix::fcntl::{FallocateFlags, fallocate};
 
-/// Words that are a file's. They stay mapped until the process ends.
+/// Words of a file. They stay mapped until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedFile {
     words: &'static [AtomicU64],
 }
 
 impl MappedFile {
-    /// Makes the file `words` words long and maps it. Only words for which there is [room](MappedFile::make_room) may be touched.
+    /// Sets the file's length to `words` words and maps it. Only words with
+    /// [room](MappedFile::make_room) may be touched.
     ///
     /// # Errors
     /// The kernel's.
@@ -31,13 +33,14 @@ impl MappedFile {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping has so many words, is aligned to a page, is never unmapped, and is read and written by atomic
-        // operations alone. Where the file has no room a touch ends the process by SIGBUS, which is no undefined behaviour.
+        // SAFETY: the mapping has so many words, is aligned to a page, is never unmapped, and is
+        // read and written by atomic operations alone. Where the file has no room a touch ends the
+        // process by SIGBUS, which is no undefined behaviour.
         let words = unsafe { slice::from_raw_parts(memory.cast::<AtomicU64>(), words) };
         Ok(Self { words })
     }
 
-    /// Has the file system keep room for the first `words` words.
+    /// Makes the file system allocate the first `words` words.
     ///
     /// # Errors
     /// The kernel's, `ENOSPC` first of all.

@@ -1,4 +1,4 @@
-//! Memory that passes to other processes by its descriptor, and that nobody who has it can take away.
+//! Memory that is passed to other processes by a descriptor, and that none of them can shrink.
 
 use std::{ffi::CStr, io, os::fd::OwnedFd};
 
@@ -11,7 +11,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-/// So many zeroed bytes, which it always has.
+/// Zeroed memory of fixed length.
 pub(crate) fn sealed(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     let memory = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     ftruncate(&memory, libc::off_t::try_from(length).map_err(io::Error::other)?)?;
@@ -20,10 +20,10 @@ pub(crate) fn sealed(name: &CStr, length: usize) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// How many bytes such memory has.
+/// Length of such memory.
 ///
 /// # Errors
-/// `EPERM` for memory that whoever has it could take away; the kernel's.
+/// `EPERM` for memory that its owner could shrink; the kernel's.
 pub(crate) fn length(memory: &OwnedFd) -> io::Result<usize> {
     let seals = SealFlag::from_bits_truncate(fcntl(memory, FcntlArg::F_GET_SEALS)?);
     if !seals.contains(SealFlag::F_SEAL_SHRINK) {

@@ -1,7 +1,8 @@
-//! Two ports that are connected in memory: the wire of tests and benchmarks.
+//! Two ports connected in memory: the wire of tests and benchmarks.
 //!
-//! Buffers change sides without being copied. The receiver pays for each with an empty one of its own pool, which
-//! goes back to the sender's, so a stream in one direction empties no pool and allocates nothing once it is warm.
+//! Buffers change sides without a copy. The receiver pays for each with an empty one of its own
+//! pool, which returns to the sender's, so a one-way stream drains no pool and allocates nothing
+//! once warm.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,27 +16,27 @@ use crate::port::{Accepts, Port, Transmitted, wire_packets};
 /// One end of a connection in memory.
 #[derive(Debug)]
 pub struct Memory {
-    incoming: Arc<Mutex<Lane>>,
-    outgoing: Arc<Mutex<Lane>>,
+    incoming: Arc<Mutex<Pipe>>,
+    outgoing: Arc<Mutex<Pipe>>,
     accepts: Accepts,
 }
 
-/// One direction: buffers under way and the empty ones on their way back.
+/// One direction: buffers in flight, and empty ones on their way back.
 #[derive(Debug)]
-struct Lane {
+struct Pipe {
     full: VecDeque<PacketBuf>,
     empty: Vec<PacketBuf>,
     room: usize,
 }
 
 impl Memory {
-    /// Two connected ports; each direction holds up to `room` buffers, what comes on top is refused as busy.
+    /// Two connected ports; each direction holds up to `room` buffers and refuses more as busy.
     ///
-    /// Both accept every kind of buffer and hand it to the other end as it is.
+    /// Both accept every kind of buffer and pass it on unchanged.
     #[must_use]
     pub fn pair(room: usize) -> (Self, Self) {
-        let there = Arc::new(Mutex::new(Lane::new(room)));
-        let back = Arc::new(Mutex::new(Lane::new(room)));
+        let there = Arc::new(Mutex::new(Pipe::new(room)));
+        let back = Arc::new(Mutex::new(Pipe::new(room)));
         let a = Self {
             incoming: Arc::clone(&back),
             outgoing: Arc::clone(&there),
@@ -45,7 +46,7 @@ impl Memory {
         (a, b)
     }
 
-    /// The same port, but it sends only what `accepts` names, as a device with fewer offloads does.
+    /// Limits the port to the kinds that `accepts` names, as a device with fewer offloads.
     #[must_use]
     pub fn accepting(mut self, accepts: Accepts) -> Self {
         self.accepts = accepts;
@@ -61,12 +62,12 @@ impl Memory {
 
 impl Port for Memory {
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
-        let mut lane = lock(&self.incoming);
-        let count = lane.full.len().min(into.room());
+        let mut pipe = lock(&self.incoming);
+        let count = pipe.full.len().min(into.room());
         for _ in 0..count {
-            let Some(packet) = lane.full.pop_front() else { break };
-            if lane.empty.len() < lane.room {
-                lane.empty.push(pool.take(SizeClass::holding(packet.len())));
+            let Some(packet) = pipe.full.pop_front() else { break };
+            if pipe.empty.len() < pipe.room {
+                pipe.empty.push(pool.take(SizeClass::holding(packet.len())));
             }
             into.push(packet);
         }
@@ -75,18 +76,18 @@ impl Port for Memory {
 
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
         let mut done = Transmitted::default();
-        let mut lane = lock(&self.outgoing);
+        let mut pipe = lock(&self.outgoing);
         for packet in batch.drain() {
             if !self.accepts.takes(&packet) {
                 done.unsupported(&packet);
                 pool.give(packet);
-            } else if lane.full.len() == lane.room {
+            } else if pipe.full.len() == pipe.room {
                 done.refused.busy += wire_packets(&packet);
                 pool.give(packet);
             } else {
                 done.sent(&packet);
-                lane.full.push_back(packet);
-                lane.empty.pop().into_iter().for_each(|empty| pool.give(empty));
+                pipe.full.push_back(packet);
+                pipe.empty.pop().into_iter().for_each(|empty| pool.give(empty));
             }
         }
         done
@@ -101,15 +102,15 @@ impl Port for Memory {
     }
 }
 
-impl Lane {
+impl Pipe {
     fn new(room: usize) -> Self {
         Self { full: VecDeque::with_capacity(room), empty: Vec::with_capacity(room), room }
     }
 }
 
-/// A lane is whole at every point where a holder could panic, so a poisoned lock is as good as a sound one.
-fn lock(lane: &Mutex<Lane>) -> MutexGuard<'_, Lane> {
-    lane.lock().unwrap_or_else(PoisonError::into_inner)
+/// A panic leaves the pipe consistent, so poisoning is ignored.
+fn lock(pipe: &Mutex<Pipe>) -> MutexGuard<'_, Pipe> {
+    pipe.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_or_is_not_accepted_is_counted() {
+    fn memory_port_counts_full_and_unsupported() {
         let (a, b) = Memory::pair(2);
         let mut a = a.accepting(Accepts::PLAIN);
         let mut pool = Pool::new();

@@ -1,13 +1,14 @@
 //! Many datagrams per system call: `recvmmsg` and `sendmmsg` over packet buffers.
 //!
-//! Why not `quinn-udp`, which the issue names: its control messages carry the two ECN bits only, and ESP's outer
-//! header needs the whole TOS or traffic-class byte (RFC 4301 §5.1.2); and it sends one train per call, while a batch
-//! here holds several.
+//! `quinn-udp` does not do: its control messages carry only the two ECN bits, and ESP's outer
+//! header needs the whole TOS or traffic-class byte (RFC 4301 §5.1.2); and it sends one GSO burst
+//! per call, while a batch here holds several.
 //!
-//! Large and small datagrams come through the same call, and nobody knows beforehand which: every message is received
-//! into *two* buffers, the first 2,048 bytes into one of the packet class and what goes beyond into a super-buffer. A
-//! small datagram leaves in the packet buffer, and its super-buffer, not even touched, stays for the next call; a
-//! large one leaves in the super-buffer at the price of copying its first 2,048 bytes there.
+//! Large and small datagrams come by the same call, unpredictably: every message is received into
+//! *two* buffers, the first 2,048 bytes into one of the packet class and the rest into a
+//! super-buffer. A small datagram leaves in the packet buffer, and its untouched super-buffer stays
+//! for the next call; a large one leaves in the super-buffer at the price of copying its first
+//! 2,048 bytes there.
 //!
 //! The kernel's structures are built on the stack per call and point into buffers that outlive it.
 
@@ -19,35 +20,36 @@ use std::time::Duration;
 
 use uxfrm_packet::{PacketBuf, Pool, SizeClass};
 
-use crate::appetite::Appetite;
 use crate::clock;
-use crate::control::Control;
-use crate::patience::{Patience, is_busy};
-use crate::socket::Name;
+use crate::cmsg::ControlMessages;
+use crate::recv_batch_size::RecvBatchSize;
+use crate::send_backoff::{SendBackoff, is_busy};
+use crate::socket::SocketName;
 
 /// Messages in one system call, in either direction.
 pub(crate) const MESSAGES: usize = 32;
 
-/// Buffers in one message: as many as a train has packets at the most.
-pub(crate) const GATHERED: usize = 64;
+/// Most buffers per message, as many as packets in a GSO burst.
+pub(crate) const MAX_IOVECS: usize = 64;
 
 /// Buffers in all messages of one system call.
 const VECTORS: usize = 256;
 
-/// Bytes of a datagram that go into a buffer of the packet class before the rest goes into a super-buffer.
+/// Bytes of a datagram that go into a packet-class buffer, before the rest goes into a
+/// super-buffer.
 pub(crate) const SMALL: usize = 2048;
 
 /// Bytes that a super-buffer takes from its first byte on.
 pub(crate) const LARGE: usize = 65_536;
 
-/// A buffer for what comes next, whatever its size.
+/// Buffers for the next datagram of any size.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct SplitBuffer {
     small: Option<PacketBuf>,
     large: Option<PacketBuf>,
 }
 
-impl Slot {
+impl SplitBuffer {
     /// Where a packet's first [`SMALL`] bytes and its rest go, as two vectors of a scattered read.
     pub(crate) fn vectors(&mut self, pool: &mut Pool) -> [libc::iovec; 2] {
         let small = self.small.get_or_insert_with(|| pool.take(SizeClass::Packet));
@@ -55,7 +57,8 @@ impl Slot {
         [vector(&mut small.spare()[..SMALL]), vector(&mut large.spare()[SMALL..LARGE])]
     }
 
-    /// The `len` bytes read into the [`vectors`](Self::vectors), in the buffer of the fitting class.
+    /// The `len` bytes read into the [`vectors`](Self::vectors), in the buffer of the fitting
+    /// class.
     pub(crate) fn take(&mut self, len: usize, pool: &mut Pool) -> PacketBuf {
         if len <= SMALL {
             let mut packet = self.small.take().unwrap_or_else(|| pool.take(SizeClass::Packet));
@@ -73,45 +76,45 @@ impl Slot {
 
 /// The receiving half of a datagram socket.
 #[derive(Debug)]
-pub(crate) struct Receiver {
-    slots: Box<[Slot]>,
-    names: Box<[Name]>,
-    controls: Box<[Control]>,
+pub(crate) struct MmsgReceiver {
+    slots: Box<[SplitBuffer]>,
+    names: Box<[SocketName]>,
+    controls: Box<[ControlMessages]>,
     lengths: [usize; MESSAGES],
-    appetite: Appetite,
+    batch_size: RecvBatchSize,
 }
 
-/// What one call brought.
+/// Outcome of one receive call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Haul {
-    /// So many datagrams.
+pub(crate) struct RecvCount {
+    /// Number of datagrams.
     pub(crate) count: usize,
-    /// It was as many as were asked for: there may be more.
+    /// All requested slots were filled: there may be more.
     pub(crate) is_full: bool,
 }
 
-impl Receiver {
+impl MmsgReceiver {
     pub(crate) fn new() -> Self {
         Self {
-            slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
-            names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
-            controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
+            slots: (0..MESSAGES).map(|_| SplitBuffer::default()).collect(),
+            names: vec![SocketName::EMPTY; MESSAGES].into_boxed_slice(),
+            controls: vec![ControlMessages::EMPTY; MESSAGES].into_boxed_slice(),
             lengths: [0; MESSAGES],
-            appetite: Appetite::new(),
+            batch_size: RecvBatchSize::new(),
         }
     }
 
-    /// Receives some datagrams, up to `most`; none when none waits. Take each with [`datagram`](Self::datagram).
+    /// Receives up to `most` datagrams; fetch each with [`datagram`](Self::datagram).
     pub(crate) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
         pool: &mut Pool,
         most: usize,
-    ) -> io::Result<Haul> {
-        let asked = self.appetite.of(most.min(MESSAGES));
+    ) -> io::Result<RecvCount> {
+        let asked = self.batch_size.of(most.min(MESSAGES));
         let count = self.receive_some(fd, pool, asked)?;
-        self.appetite.note(asked, count, MESSAGES);
-        Ok(Haul { count, is_full: count == asked })
+        self.batch_size.note(asked, count, MESSAGES);
+        Ok(RecvCount { count, is_full: count == asked })
     }
 
     /// One `recvmmsg` of up to `asked` datagrams; how many came.
@@ -129,12 +132,13 @@ impl Receiver {
             header.msg_hdr.msg_iov = vectors.as_mut_ptr();
             header.msg_hdr.msg_iovlen = vectors.len();
             header.msg_hdr.msg_name = self.names[index].as_ptr();
-            header.msg_hdr.msg_namelen = Name::ROOM;
+            header.msg_hdr.msg_namelen = SocketName::ROOM;
             header.msg_hdr.msg_control = self.controls[index].as_ptr();
-            header.msg_hdr.msg_controllen = crate::control::ROOM;
+            header.msg_hdr.msg_controllen = crate::cmsg::ROOM;
         }
-        // SAFETY: the first `asked` headers are filled in and point into `vectors`, `names`, `controls` and the slots'
-        // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
+        // SAFETY: the first `asked` headers are filled in and point into `vectors`, `names`,
+        // `controls` and the slots' buffers with their lengths; none of them moves during the call,
+        // and all are borrowed by us alone.
         let count = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -156,12 +160,13 @@ impl Receiver {
         Ok(count)
     }
 
-    /// The datagram in a slot that the last [`receive`](Self::receive) filled, who sent it, and what came with it.
+    /// The datagram in a slot that the last [`receive`](Self::receive) filled, its sender, and its
+    /// control messages.
     pub(crate) fn datagram(
         &mut self,
         index: usize,
         pool: &mut Pool,
-    ) -> (PacketBuf, &Name, &Control) {
+    ) -> (PacketBuf, &SocketName, &ControlMessages) {
         (
             self.slots[index].take(self.lengths[index], pool),
             &self.names[index],
@@ -169,8 +174,8 @@ impl Receiver {
         )
     }
 
-    /// How long the first datagram of the last [`receive`](Self::receive) that gave any had waited; no time where the kernel was not
-    /// [asked](crate::socket::note_arrival).
+    /// Waiting time of the first datagram of the last successful [`receive`](Self::receive); zero
+    /// unless the kernel was [asked](crate::socket::note_arrival) for timestamps.
     pub(crate) fn waited(&self) -> Duration {
         let arrival = self.controls[0].messages().find_map(|(level, kind, data)| {
             (level == libc::SOL_SOCKET && kind == libc::SO_TIMESTAMPNS)
@@ -181,52 +186,52 @@ impl Receiver {
         })
     }
 
-    /// How long the datagram in a slot is.
+    /// Length of the datagram in a slot.
     pub(crate) fn length(&self, index: usize) -> usize {
         self.lengths[index]
     }
 }
 
-/// One message to send: a piece of a buffer of the batch, or several whole ones that follow each other.
+/// One message to send: a piece of a buffer, or several whole consecutive buffers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    /// Which buffer, or which is the first.
+pub(crate) struct OutMessage {
+    /// Index of the first buffer.
     pub(crate) packet: usize,
-    /// How many buffers; only a single one may be a piece.
+    /// Number of buffers; only a single one may be a piece.
     pub(crate) buffers: usize,
-    /// Where the piece begins.
+    /// Offset of the piece.
     pub(crate) start: usize,
-    /// Its bytes, those of all buffers together.
+    /// Bytes in total.
     pub(crate) len: usize,
-    /// How many packets it becomes on the wire.
+    /// Number of packets on the wire.
     pub(crate) packets: u64,
 }
 
 /// The sending half of a datagram socket: messages collected for one system call.
 #[derive(Debug)]
-pub(crate) struct Sender {
-    parts: Vec<Part>,
-    /// Buffers of all parts.
+pub(crate) struct MmsgSender {
+    parts: Vec<OutMessage>,
+    /// Buffers of all messages.
     buffers: usize,
-    names: Box<[Name]>,
-    controls: Box<[Control]>,
-    patience: Patience,
+    names: Box<[SocketName]>,
+    controls: Box<[ControlMessages]>,
+    backoff: SendBackoff,
 }
 
-impl Sender {
+impl MmsgSender {
     pub(crate) fn new() -> Self {
         Self {
-            patience: Patience::new(),
+            backoff: SendBackoff::new(),
             parts: Vec::with_capacity(MESSAGES),
             buffers: 0,
-            names: vec![Name::EMPTY; MESSAGES].into_boxed_slice(),
-            controls: vec![Control::EMPTY; MESSAGES].into_boxed_slice(),
+            names: vec![SocketName::EMPTY; MESSAGES].into_boxed_slice(),
+            controls: vec![ControlMessages::EMPTY; MESSAGES].into_boxed_slice(),
         }
     }
 
-    /// A new batch begins: it may wait for the kernel once.
+    /// Starts a batch, which may wait for the kernel once.
     pub(crate) fn begin(&mut self) {
-        self.patience = Patience::new();
+        self.backoff = SendBackoff::new();
     }
 
     /// Whether it must be [sent](Self::send) before more fits.
@@ -235,7 +240,7 @@ impl Sender {
     }
 
     /// Adds a message and returns its empty control messages to fill in.
-    pub(crate) fn push(&mut self, part: Part, name: Name) -> &mut Control {
+    pub(crate) fn push(&mut self, part: OutMessage, name: SocketName) -> &mut ControlMessages {
         let index = self.parts.len();
         self.parts.push(part);
         self.buffers += part.buffers;
@@ -245,13 +250,14 @@ impl Sender {
     }
 
     /// The message added last, unless all are sent.
-    pub(crate) fn last(&self) -> Option<&Part> {
+    pub(crate) fn last(&self) -> Option<&OutMessage> {
         self.parts.last()
     }
 
-    /// Adds the buffer that follows, of `len` bytes, to the message added last, which must have fewer than [`GATHERED`]; the sender must
-    /// not be full. How many buffers the message has now, and its control messages.
-    pub(crate) fn extend(&mut self, len: usize) -> Option<(usize, &mut Control)> {
+    /// Adds the next buffer, of `len` bytes, to the last message, which must have fewer than
+    /// [`MAX_IOVECS`]; the sender must not be full. Returns the message's number of buffers, and
+    /// its control messages.
+    pub(crate) fn extend(&mut self, len: usize) -> Option<(usize, &mut ControlMessages)> {
         let at = self.parts.len().checked_sub(1)?;
         let last = &mut self.parts[at];
         last.buffers += 1;
@@ -261,15 +267,15 @@ impl Sender {
         Some((last.buffers, &mut self.controls[at]))
     }
 
-    /// Sends all messages in order and tells the fate of each.
+    /// Sends all messages in order and reports the fate of each.
     ///
-    /// When the kernel has no room it [waits](Patience) once per batch; what does not fit then is refused: under
-    /// overload it is better to drop than to queue.
+    /// When the kernel has no room it [waits](SendBackoff) once per batch; what does not fit then
+    /// is refused: under overload it is better to drop than to queue.
     pub(crate) fn send(
         &mut self,
         fd: BorrowedFd<'_>,
         packets: &[PacketBuf],
-        mut fate: impl FnMut(Part, Result<(), &io::Error>),
+        mut fate: impl FnMut(OutMessage, Result<(), &io::Error>),
     ) {
         let mut at = 0;
         while at < self.parts.len() {
@@ -280,7 +286,7 @@ impl Sender {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_busy(&error) => {
-                    if !self.patience.wait(fd) {
+                    if !self.backoff.wait(fd) {
                         self.parts[at..].iter().for_each(|part| fate(*part, Err(&error)));
                         break;
                     }
@@ -328,8 +334,9 @@ impl Sender {
                 header.msg_hdr.msg_control = self.controls[at + index].as_ptr();
             }
         }
-        // SAFETY: the first `count` headers are filled in and point into `vectors`, of which the first `used` are filled in, `names`,
-        // `controls` and `packets` with their lengths; the kernel only reads them, and none moves during the call.
+        // SAFETY: the first `count` headers are filled in and point into `vectors`, of which the
+        // first `used` are filled in, `names`, `controls` and `packets` with their lengths; the
+        // kernel only reads them, and none moves during the call.
         let sent = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),
@@ -364,10 +371,10 @@ pub(crate) fn vector(bytes: &mut [u8]) -> libc::iovec {
     libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }
 }
 
-/// Nothing received for a passing reason is an empty answer; the rest is an error.
+/// Turns a transient receive error into an empty answer.
 ///
-/// An ICMP error to an earlier datagram (`ECONNREFUSED` and its like) is reported by the next call on the socket: it
-/// says nothing about what waits.
+/// An ICMP error to an earlier datagram (`ECONNREFUSED` and its like) is reported by the next call
+/// on the socket: it does not concern waiting datagrams.
 pub(crate) fn nothing_waits(error: io::Error) -> io::Result<usize> {
     match error.raw_os_error() {
         Some(

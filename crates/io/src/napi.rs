@@ -1,11 +1,14 @@
-//! How long a device's queues gather frames before the kernel looks at them.
+//! NAPI interrupt deferral: how long a device's queues collect frames before the kernel polls them.
 //!
-//! A device that tells of each frame has the kernel begin anew for each: an interrupt, or on a virtual link a turn of the sender's own. One that
-//! gathers is looked at when a time is over, and all that came is handled at once. What comes after a while of nothing is told at once as ever:
-//! a queue gathers only after one that had frames.
+//! Without deferral each frame raises an interrupt, or on a virtual link runs NAPI on the sender's
+//! CPU. A deferring queue is polled by a timer, and all collected frames are handled at once. The
+//! first frame after a pause is still handled at once: a queue defers only after a poll that found
+//! frames.
 //!
-//! The settings are those of `napi_defer_hard_irqs` and `gro_flush_timeout` (`Documentation/networking/napi.rst`), through generic netlink's `netdev`
-//! (`Documentation/netlink/specs/netdev.yaml`, Linux 6.13). A queue that is made anew, as a virtual link's is when it comes up, begins without.
+//! The settings are `napi_defer_hard_irqs` and `gro_flush_timeout`
+//! (`Documentation/networking/napi.rst`), through generic netlink's `netdev`
+//! (`Documentation/netlink/specs/netdev.yaml`, Linux 6.13). A queue that is recreated, as a virtual
+//! link's when it comes up, starts without them.
 
 use std::io;
 use std::time::Duration;
@@ -22,10 +25,10 @@ use uxfrm_netlink_wire::genl::{
 };
 use uxfrm_netlink_wire::{AttributeWriter, Flags, append_message, find_attribute};
 
-/// The kernel answers at once; who waits longer waits in vain.
-const PATIENCE: i64 = 10;
+/// The kernel answers at once; a later answer never comes.
+const REPLY_TIMEOUT: i64 = 10;
 
-/// Of `linux/netdev.h`: `NETDEV_CMD_NAPI_GET`, `NETDEV_CMD_NAPI_SET`, and `NETDEV_A_NAPI_*`.
+/// `linux/netdev.h`: `NETDEV_CMD_NAPI_GET`, `NETDEV_CMD_NAPI_SET`, and `NETDEV_A_NAPI_*`.
 const NAPI_GET: u8 = 11;
 const NAPI_SET: u8 = 14;
 const LINK: u16 = 1;
@@ -33,61 +36,63 @@ const ID: u16 = 2;
 const DEFER_HARD_IRQS: u16 = 5;
 const GRO_FLUSH_TIMEOUT: u16 = 6;
 
-/// A device whose queues gather; dropped, they are as they were.
+/// A device with deferring queues; their settings are restored on drop.
 #[derive(Debug)]
 pub struct Gathering {
     kernel: Kernel,
     link: u32,
-    wanted: Pace,
-    /// Queues that have been changed, and what they had before.
-    before: Vec<(QueueId, Pace)>,
+    wanted: NapiSettings,
+    /// Changed queues and their previous settings.
+    before: Vec<(QueueId, NapiSettings)>,
 }
 
-/// The kernel's number of a queue's NAPI.
+/// NAPI id of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct QueueId(u32);
 
-/// When a queue is looked at.
+/// NAPI settings of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pace {
-    /// After how many looks that found nothing the device tells of each frame again.
+struct NapiSettings {
+    /// Empty polls until interrupts are enabled again.
     idle_looks: u32,
-    /// Between looks.
+    /// Interval between polls.
     nanoseconds: u64,
 }
 
 impl Gathering {
-    /// Has all queues of a device of the calling thread's namespace gather for `span`; those that gather already stay as they are.
+    /// Makes all queues of a device in the calling thread's namespace defer for `span`; those that
+    /// defer already stay as they are.
     ///
     /// # Errors
-    /// `ENOENT` or `EOPNOTSUPP` of a kernel that can't; `EPERM` without `CAP_NET_ADMIN` in the first user namespace.
+    /// `ENOENT` or `EOPNOTSUPP` if the kernel can't; `EPERM` without `CAP_NET_ADMIN` in the initial
+    /// user namespace.
     pub fn start(link: u32, span: Duration) -> io::Result<Self> {
         let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        let wanted = Pace { idle_looks: 1, nanoseconds };
+        let wanted = NapiSettings { idle_looks: 1, nanoseconds };
         let mut gathering = Self { kernel: Kernel::open()?, link, wanted, before: Vec::new() };
         gathering.renew()?;
         Ok(gathering)
     }
 
-    /// Has them do as they did, until they are [told](Self::renew) again.
+    /// Restores the previous settings until the next [`renew`](Self::renew).
     pub fn rest(&mut self) {
-        for (id, pace) in self.before.drain(..) {
-            // A queue that is gone needs no pace.
-            let _gone = self.kernel.set(id, pace);
+        for (id, settings) in self.before.drain(..) {
+            // A queue that is gone needs no settings.
+            let _gone = self.kernel.set(id, settings);
         }
     }
 
-    /// The same as at the start, for queues that are new or rest.
+    /// Applies the settings to queues that are new or were restored.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub fn renew(&mut self) -> io::Result<()> {
         let queues = self.kernel.queues(self.link)?;
         self.before.retain(|(id, _)| queues.iter().any(|(known, _)| known == id));
-        for (id, pace) in queues {
-            if pace.nanoseconds == 0 {
+        for (id, settings) in queues {
+            if settings.nanoseconds == 0 {
                 self.kernel.set(id, self.wanted)?;
-                self.before.push((id, pace));
+                self.before.push((id, settings));
             }
         }
         Ok(())
@@ -100,16 +105,16 @@ impl Drop for Gathering {
     }
 }
 
-/// For how long each queue of a device gathers; no time where it does not.
+/// Deferral of each queue of a device; zero for none.
 ///
 /// # Errors
 /// As [`Gathering::start`].
 pub fn spans(link: u32) -> io::Result<Vec<Duration>> {
     let queues = Kernel::open()?.queues(link)?;
-    Ok(queues.into_iter().map(|(_, pace)| Duration::from_nanos(pace.nanoseconds)).collect())
+    Ok(queues.into_iter().map(|(_, settings)| Duration::from_nanos(settings.nanoseconds)).collect())
 }
 
-/// Who is asked.
+/// The netlink socket and family.
 #[derive(Debug)]
 struct Kernel {
     socket: Socket,
@@ -122,30 +127,27 @@ impl Kernel {
         let mut socket = Socket::new(NETLINK_GENERIC)?;
         socket.bind_auto()?;
         socket.set_cap_ack(true)?;
-        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE, 0))?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(REPLY_TIMEOUT, 0))?;
         let mut kernel = Self { socket, family: GENL_ID_CTRL, sequence: 0 };
-        let families = kernel.ask(CTRL_CMD_GETFAMILY, Flags::ACK, |family| {
-            family.text(CTRL_ATTR_FAMILY_NAME, "netdev")
-        })?;
-        let id = families
-            .first()
-            .and_then(|family| find_attribute(family, CTRL_ATTR_FAMILY_ID)?.try_into().ok());
+        let families =
+            kernel.ask(CTRL_CMD_GETFAMILY, Flags::ACK, |family| family.text(CTRL_ATTR_FAMILY_NAME, "netdev"))?;
+        let id = families.first().and_then(|family| find_attribute(family, CTRL_ATTR_FAMILY_ID)?.try_into().ok());
         kernel.family = id.map(u16::from_ne_bytes).ok_or(io::ErrorKind::NotFound)?;
         Ok(kernel)
     }
 
-    fn queues(&mut self, link: u32) -> io::Result<Vec<(QueueId, Pace)>> {
+    fn queues(&mut self, link: u32) -> io::Result<Vec<(QueueId, NapiSettings)>> {
         let found = self.ask(NAPI_GET, Flags::DUMP, |question| {
             question.bytes(LINK, &link.to_ne_bytes());
         })?;
         Ok(found.iter().filter_map(|queue| read(queue)).collect())
     }
 
-    fn set(&mut self, QueueId(id): QueueId, pace: Pace) -> io::Result<()> {
+    fn set(&mut self, QueueId(id): QueueId, settings: NapiSettings) -> io::Result<()> {
         let set = |queue: &mut AttributeWriter<'_>| {
             queue.bytes(ID, &id.to_ne_bytes());
-            queue.bytes(DEFER_HARD_IRQS, &pace.idle_looks.to_ne_bytes());
-            queue.bytes(GRO_FLUSH_TIMEOUT, &pace.nanoseconds.to_ne_bytes());
+            queue.bytes(DEFER_HARD_IRQS, &settings.idle_looks.to_ne_bytes());
+            queue.bytes(GRO_FLUSH_TIMEOUT, &settings.nanoseconds.to_ne_bytes());
         };
         self.ask(NAPI_SET, Flags::ACK, set).map(drop)
     }
@@ -179,8 +181,8 @@ impl Kernel {
     }
 }
 
-/// A queue as the kernel describes it: what is 0 may be left out, and the time is a number of four or of eight bytes.
-fn read(queue: &[u8]) -> Option<(QueueId, Pace)> {
+/// Parses a queue's attributes: zero values may be left out, and the time has four or eight bytes.
+fn read(queue: &[u8]) -> Option<(QueueId, NapiSettings)> {
     let id = u32::from_ne_bytes(find_attribute(queue, ID)?.try_into().ok()?);
     let number = |kind| {
         let bytes = find_attribute(queue, kind).unwrap_or_default();
@@ -191,14 +193,14 @@ fn read(queue: &[u8]) -> Option<(QueueId, Pace)> {
         }
     };
     let idle_looks = u32::try_from(number(DEFER_HARD_IRQS)).unwrap_or(u32::MAX);
-    Some((QueueId(id), Pace { idle_looks, nanoseconds: number(GRO_FLUSH_TIMEOUT) }))
+    Some((QueueId(id), NapiSettings { idle_looks, nanoseconds: number(GRO_FLUSH_TIMEOUT) }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn described(attributes: impl FnOnce(&mut AttributeWriter<'_>)) -> Option<(QueueId, Pace)> {
+    fn described(attributes: impl FnOnce(&mut AttributeWriter<'_>)) -> Option<(QueueId, NapiSettings)> {
         let mut message = Vec::new();
         append_message(&mut message, GENL_ID_CTRL, Flags::empty(), 0, [0; 4], attributes);
         let answer = answers(&message).next().unwrap();
@@ -207,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_read_whatever_is_left_out() {
+    fn napi_queue_parses_with_missing_attributes() {
         let id = QueueId(8193);
-        let of = |idle_looks, nanoseconds| Some((id, Pace { idle_looks, nanoseconds }));
+        let of = |idle_looks, nanoseconds| Some((id, NapiSettings { idle_looks, nanoseconds }));
         let long = 5_000_000_000_u64;
         assert_eq!(described(|queue| queue.bytes(ID, &id.0.to_ne_bytes())), of(0, 0));
         let whole = |queue: &mut AttributeWriter<'_>| {

@@ -1,7 +1,7 @@
-//! Network namespaces, made and entered without the `ip` program.
+//! Network namespaces, created and entered without the `ip` program.
 //!
-//! A namespace here is a descriptor: it lives while somebody holds it, and leaves no file behind when the process
-//! dies, however it dies.
+//! A namespace here is a descriptor: it lives while somebody holds it, and leaves no file behind
+//! however the process ends.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +21,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// A new, empty one: only a loopback device, which is down.
+    /// Creates a namespace with only a loopback device, which is down.
     ///
     /// # Errors
     /// `EPERM` without `CAP_SYS_ADMIN`; see [`become_root`].
@@ -32,7 +32,7 @@ impl Namespace {
         })
     }
 
-    /// The one that the calling thread is in.
+    /// The calling thread's namespace.
     ///
     /// # Errors
     /// The kernel's, when `/proc` is not mounted.
@@ -40,7 +40,7 @@ impl Namespace {
         Ok(Self { file: File::open(OF_THIS_THREAD)? })
     }
 
-    /// One that `ip netns add` or a container's runtime keeps at a path.
+    /// A namespace that `ip netns add` or a container runtime keeps at a path.
     ///
     /// # Errors
     /// The kernel's.
@@ -48,8 +48,8 @@ impl Namespace {
         Ok(Self { file: File::open(path)? })
     }
 
-    /// Runs `work` in the namespace, on a thread of its own, and waits for its result. Sockets and devices that it
-    /// opens stay in the namespace wherever they are used afterwards.
+    /// Runs `work` in the namespace, on a thread of its own, and waits for its result. Sockets and
+    /// devices that it opens stay in the namespace wherever they are used.
     ///
     /// # Errors
     /// The kernel's, when the namespace may not be entered.
@@ -78,13 +78,15 @@ impl AsFd for Namespace {
     }
 }
 
-/// Makes an ordinary user root within a user namespace and a network namespace of the process's own, where it may
-/// open TUN devices and raw sockets and make more namespaces.
+/// Makes an ordinary user root within a user namespace and a network namespace of the process's
+/// own, where it may open TUN devices and raw sockets and make more namespaces.
 ///
-/// The process must have *no other thread*: call it first in `main`. Files keep belonging to the real user.
+/// The process must have *no other thread*: call it first in `main`. Files keep belonging to the
+/// real user.
 ///
 /// # Errors
-/// `EINVAL` with other threads about; `EPERM`, `ENOSPC` or `EACCES` where user namespaces are not allowed.
+/// `EINVAL` with other threads about; `EPERM`, `ENOSPC` or `EACCES` where user namespaces are not
+/// allowed.
 pub fn become_root() -> io::Result<()> {
     let (user, group) = (nix::unistd::geteuid(), nix::unistd::getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)?;
@@ -102,7 +104,7 @@ pub fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
         .map_err(|error| io::Error::new(error.kind(), format!("sysctl {name} = {value}: {error}")))
 }
 
-/// The name that `ip netns` knows this thread's network namespace by; `None` for one without.
+/// Name of this thread's network namespace in `ip netns`; `None` if it has none.
 #[must_use]
 pub fn name() -> Option<String> {
     use std::os::unix::fs::MetadataExt as _;
@@ -114,7 +116,8 @@ pub fn name() -> Option<String> {
     named?.file_name().into_string().ok()
 }
 
-/// Runs `work` on a thread of its own, which may be left in any namespace, and passes its result or panic on.
+/// Runs `work` on a thread of its own, which may end up in any namespace; passes result or panic
+/// on.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, work)?.join() {
         Ok(result) => result,

@@ -1,21 +1,23 @@
-//! A table of the kernel's packet filter (`nf_tables`), made and kept through `NETLINK_NETFILTER` without the `nft`
-//! program or its libraries.
+//! A table of the kernel's packet filter (`nf_tables`), through `NETLINK_NETFILTER`, without the
+//! `nft` program or its libraries.
 //!
-//! Only what a guard needs: one table of family `inet` with named counters, chains at the hooks *prerouting*, *input*, *forward* and
-//! *postrouting*, rules that compare what [`Condition`] names, and sets in which rules look for the answers to [`Question`]s. Each change is one transaction of the kernel: packets see all of
-//! it or nothing. Where the kernel can (Linux 6.9), nobody else may change the table while we are there, `nft flush ruleset`
-//! leaves it alone, and it stays when we are gone. For set-up and tear-down, not for the data path: it allocates.
+//! Only what the guard needs: one `inet` table with named counters, chains at the hooks
+//! *prerouting*, *input*, *forward* and *postrouting*, rules that compare [`Condition`]s, and sets
+//! that rules look fields ([`Question`]) up in. Each change is one transaction: packets see all of
+//! it or nothing. On Linux 6.9 and later the table is owned: nobody else may change it meanwhile,
+//! `nft flush ruleset` leaves it alone, and it stays after our end. For set-up and tear-down, not
+//! for the data path: it allocates.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod bytes;
 mod change;
 mod condition;
 mod field;
+mod key_field;
 mod message;
 mod model;
-mod question;
-mod replica;
 mod set;
+mod simulated_table;
 mod watch;
 
 use std::{
@@ -33,39 +35,40 @@ use nix::sys::{
 pub use change::{Change, RuleId};
 pub use condition::Condition;
 pub use field::Destination;
+pub use key_field::{Question, Reply};
 pub use model::{Among, Chain, Hook, Rule, Table, Verdict};
-pub use question::{Question, Reply};
-pub use replica::{Replica, Sample};
 pub use set::{Keys, Set, SetId};
+pub use simulated_table::{Replica, Sample};
 pub use watch::Watch;
 
 use message::{Batch, Kind};
-use model::{Ownership, Part};
+use model::{MessageSubject, Ownership};
 
 use crate::message::{Answer, Payload, answers};
 use uxfrm_netlink_wire::{Flags, find_attribute};
 
-/// The kernel answers at once; who waits longer waits in vain.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The kernel answers at once; a later answer never comes.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// New rules in one transaction, of each of which the kernel tells: of more the socket might not keep all.
+/// New rules per transaction whose handles are requested: the socket might not hold more notices.
 const TOLD: usize = 100;
 
-/// What can go wrong with a request; `request` says what was asked for.
+/// Errors of a request; `request` names it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel has no `nf_tables`, or an older one without something that is needed.
     #[error("{request}: this kernel's nf_tables can't ({kernel})")]
     Unsupported {
-        /// What was asked for.
+        /// The request.
         request: String,
-        /// The kernel's word, which the text has: as a source it would be told twice.
+        /// The kernel's error, which is in the text; as a source it would be printed twice.
         kernel: io::Error,
     },
-    /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace, or somebody else owns the table.
+    /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace, or somebody
+    /// else owns the table.
     #[error("{request}: not permitted (needs CAP_NET_ADMIN, and a table that nobody else owns)")]
     NotPermitted {
-        /// What was asked for.
+        /// The request.
         request: String,
     },
     /// There are more rules than fit into one transaction (`EMSGSIZE`).
@@ -73,20 +76,20 @@ pub enum Error {
         "{request}: {bytes} bytes of rules are too many for one transaction; raise net.core.wmem_max"
     )]
     TooLong {
-        /// What was asked for.
+        /// The request.
         request: String,
         /// Bytes of the transaction.
         bytes: usize,
     },
-    /// The first of several transactions have come true, and the next one has not.
+    /// Some of several transactions succeeded, and a later one failed.
     #[error(transparent)]
     Halfway(Box<Self>),
-    /// The kernel's answer is another error.
+    /// Any other error of the kernel.
     #[error("{request}: {kernel}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         request: String,
-        /// The kernel's word, which the text has: as a source it would be told twice.
+        /// The kernel's error, which is in the text; as a source it would be printed twice.
         kernel: io::Error,
     },
 }
@@ -96,11 +99,11 @@ pub enum Error {
 pub struct Nftables {
     socket: Socket,
     sequence: u32,
-    /// Of the table that was added last.
+    /// Ownership of the table added last.
     ownership: Ownership,
 }
 
-/// What a counter counted.
+/// Values of a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
     /// The counter's name.
@@ -124,7 +127,7 @@ impl Nftables {
         Ok(nftables)
     }
 
-    /// The same by a socket that another process has used until now: what it owns is ours.
+    /// Continues with a predecessor's socket, which owns the table.
     #[must_use]
     pub fn of_socket(socket: OwnedFd) -> Self {
         // SAFETY: the descriptor is ours alone, and open.
@@ -132,19 +135,19 @@ impl Nftables {
         Self { socket, sequence: 0, ownership: Ownership::Own }
     }
 
-    /// The socket, for the process that goes on.
+    /// The socket, for a successor process.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Whether the table that it added last may be taken away by others, `nft flush ruleset` first of all.
+    /// Whether others may remove the table added last, as `nft flush ruleset` would.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.ownership == Ownership::Shared
     }
 
-    /// What the named counters of a table counted since it was added; nothing when there is no such table.
+    /// Values of a table's named counters since it was added; none if there is no such table.
     ///
     /// # Errors
     /// The kernel's.
@@ -182,7 +185,7 @@ impl Nftables {
         Ok(of_table.filter_map(|set| text(set, 2)).map(str::to_owned).collect())
     }
 
-    /// No rule asks the new sets until they are complete.
+    /// No rule uses the new sets until they are complete.
     fn replace_in_pieces(
         &mut self,
         table: &Table,
@@ -191,15 +194,15 @@ impl Nftables {
     ) -> Result<(), Error> {
         self.change(&table.name, &table.filling()).map_err(Error::alone)?;
         let mut batch = self.batch();
-        table.describe_turn(others, &mut batch);
+        table.describe_swap(others, &mut batch);
         self.commit(request, batch)
     }
 
-    /// Removes all sets of a table, which no rule asks, but these.
+    /// Removes the unused sets of a table, except `kept`.
     fn leave_sets(&mut self, table: &str, kept: &[String]) -> Result<(), Error> {
         let mut batch = self.batch();
         for set in self.sets(table)?.iter().filter(|set| !kept.contains(set)) {
-            batch.push(Part::Table, Kind::DeleteSet, Flags::empty(), |gone| {
+            batch.push(MessageSubject::Table, Kind::DeleteSet, Flags::empty(), |gone| {
                 gone.text(1, table);
                 gone.text(2, set);
             });
@@ -207,7 +210,7 @@ impl Nftables {
         self.commit(&format!("sets of table {table}"), batch)
     }
 
-    /// `None` when there is nothing to part.
+    /// `None` when the changes cannot be split.
     fn change_in_halves(
         &mut self,
         table: &str,
@@ -245,12 +248,12 @@ impl Nftables {
         Batch::new(self.sequence)
     }
 
-    /// Sends a transaction and waits for its end. Of several errors the first one counts.
+    /// Sends a transaction and waits for its end. The first of several errors counts.
     fn commit(&mut self, request: &str, batch: Batch) -> Result<(), Error> {
         self.commit_telling(request, batch).map(drop)
     }
 
-    /// As [`Nftables::commit`], with the rules that the kernel was asked to tell of.
+    /// As [`Nftables::commit`], with the handles of added rules.
     fn commit_telling(&mut self, request: &str, mut batch: Batch) -> Result<Vec<RuleId>, Error> {
         if batch.is_empty() {
             return Ok(Vec::new());
@@ -272,7 +275,7 @@ impl Nftables {
                         break;
                     }
                 }
-                // So many errors that the last answers were lost. The first ones are still there.
+                // So many errors that the last answers were lost; the first ones remain.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
                     self.drain(&batch, &mut first).map_err(|error| Error::of(request, error))?;
                     first.get_or_insert((None, libc::ENOBUFS));
@@ -286,8 +289,13 @@ impl Nftables {
         Err(Error::of(&request, io::Error::from_raw_os_error(errno)))
     }
 
-    /// Reads what is there of a transaction's results, without waiting: until then the kernel sends no more.
-    fn drain(&self, batch: &Batch, first: &mut Option<(Option<Part>, i32)>) -> io::Result<()> {
+    /// Reads the available results of a transaction, without waiting: until then the kernel sends
+    /// no more.
+    fn drain(
+        &self,
+        batch: &Batch,
+        first: &mut Option<(Option<MessageSubject>, i32)>,
+    ) -> io::Result<()> {
         self.socket.set_non_blocking(true)?;
         while let Ok(datagram) = self.receive() {
             read_results(&datagram, batch, first);
@@ -295,7 +303,7 @@ impl Nftables {
         self.socket.set_non_blocking(false)
     }
 
-    /// Sends a question; the attributes of each answer.
+    /// Sends a request; returns the attributes of each answer.
     fn ask(&mut self, question: impl Fn(u32) -> Vec<u8>) -> io::Result<Vec<Vec<u8>>> {
         self.sequence = self.sequence.wrapping_add(1);
         self.send(&question(self.sequence))?;
@@ -314,7 +322,8 @@ impl Nftables {
     }
 
     fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        // A transaction is one datagram. Above the administrator's limit only root of the first user namespace goes.
+        // A transaction is one datagram. Only root of the initial user namespace may exceed the
+        // administrator's limit.
         let room = bytes.len().saturating_mul(2);
         if setsockopt(&self.socket, sockopt::SndBufForce, &room).is_err() {
             setsockopt(&self.socket, sockopt::SndBuf, &room)?;
@@ -327,41 +336,41 @@ impl Nftables {
     }
 }
 
-/// What keeps a table: the kernel, or in tests a [`Replica`].
+/// A packet filter: the kernel's, or in tests a [`Replica`].
 pub trait Filter {
-    /// Adds a table in the place of the one of its name, if there is one; counters start at 0.
+    /// Installs a table, replacing one of the same name; counters start at 0.
     ///
     /// # Errors
     /// The kernel's; nothing has changed then.
     fn install(&mut self, table: &Table) -> Result<(), Error>;
 
-    /// Replaces all rules and sets of a table by those in `table`, at once; counters go on. A table that is gone is added anew. No set may have the name of
-    /// one that is there.
+    /// Replaces all rules and sets of a table at once; counters go on. A missing table is added.
+    /// Names of new sets must differ from existing ones.
     ///
     /// # Errors
     /// The kernel's; no rule has changed then.
     fn replace_rules(&mut self, table: &Table) -> Result<(), Error>;
 
-    /// Changes single rules and sets of a table that is there: all at once, or if that is too much for one transaction, one part after the other. The rules
-    /// that were added, in the order of the changes.
+    /// Changes single rules and sets of a table: at once, or in several transactions if one is too
+    /// small. Returns the added rules in order.
     ///
     /// # Errors
-    /// The kernel's; the first parts may have come true.
+    /// The kernel's; the first parts may have been applied.
     fn change(&mut self, table: &str, changes: &[Change]) -> Result<Vec<RuleId>, Error>;
 
-    /// Removes a table with all that is in it, if it is there.
+    /// Removes a table with its content, if it exists.
     ///
     /// # Errors
     /// The kernel's.
     fn remove(&mut self, table: &str) -> Result<(), Error>;
 
-    /// Whether there is a table of that name.
+    /// Whether a table exists.
     ///
     /// # Errors
     /// The kernel's.
     fn has(&mut self, table: &str) -> Result<bool, Error>;
 
-    /// The rules of a chain, in their order.
+    /// The rules of a chain in order.
     ///
     /// # Errors
     /// The kernel's.
@@ -460,13 +469,14 @@ impl Error {
         }
     }
 
-    /// Whether the kernel has answered, so that what was asked for has not come true. It may have, where the answer did not come in time.
+    /// Whether the kernel refused, so that nothing was applied; without an answer in time it may
+    /// have been.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Self::Halfway(_)) && !matches!(self.errno(), libc::EAGAIN | libc::EINTR)
     }
 
-    /// Whether the kernel can't, or what was to be changed is not there.
+    /// Whether the kernel lacks the feature, or the object to change does not exist.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         match self {
@@ -476,7 +486,7 @@ impl Error {
         }
     }
 
-    /// The same error, where it does not matter what came before.
+    /// The error without earlier transactions.
     fn alone(self) -> Self {
         match self {
             Self::Halfway(error) => *error,
@@ -504,8 +514,13 @@ impl Error {
     }
 }
 
-/// Looks for the first error of a transaction, and what it is about; whether the last answer was among them.
-fn read_results(datagram: &[u8], batch: &Batch, first: &mut Option<(Option<Part>, i32)>) -> bool {
+/// Finds the first error of a transaction and its subject; whether the last answer was among the
+/// messages.
+fn read_results(
+    datagram: &[u8],
+    batch: &Batch,
+    first: &mut Option<(Option<MessageSubject>, i32)>,
+) -> bool {
     for answer in answers(datagram) {
         let (part, is_begin) = (batch.part(answer.sequence), batch.begins_with(answer.sequence));
         let Payload::Result(errno) = answer.payload else { continue };
@@ -522,7 +537,7 @@ fn read_results(datagram: &[u8], batch: &Batch, first: &mut Option<(Option<Part>
     false
 }
 
-/// The rules that a datagram tells of, of those that a transaction made.
+/// Handles of the transaction's rules that a datagram reports.
 fn told(datagram: &[u8], batch: &Batch) -> Vec<RuleId> {
     let of_batch = |answer: &Answer<'_>| batch.part(answer.sequence).is_some();
     let rule = |answer: Answer<'_>| match answer.payload {
@@ -532,7 +547,7 @@ fn told(datagram: &[u8], batch: &Batch) -> Vec<RuleId> {
     answers(datagram).filter(of_batch).filter_map(rule).collect()
 }
 
-/// An attribute that is a text.
+/// A text attribute.
 fn text(attributes: &[u8], kind: u16) -> Option<&str> {
     let bytes = find_attribute(attributes, kind)?;
     std::str::from_utf8(bytes.strip_suffix(&[0])?).ok()
@@ -547,18 +562,18 @@ fn handle(rule: &[u8]) -> Option<RuleId> {
 fn connect() -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
     socket.bind_auto()?;
-    // An error's answer need not bring back the message.
+    // Error answers need not repeat the request.
     socket.set_cap_ack(true)?;
-    let seconds = i64::try_from(PATIENCE.as_secs()).unwrap_or(i64::MAX);
+    let seconds = i64::try_from(REPLY_TIMEOUT.as_secs()).unwrap_or(i64::MAX);
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(seconds, 0))?;
     Ok(socket)
 }
 
 fn delete(name: &str, batch: &mut Batch) {
-    batch.push(Part::Table, Kind::DeleteTable, Flags::empty(), |table| table.text(1, name));
+    batch.push(MessageSubject::Table, Kind::DeleteTable, Flags::empty(), |table| table.text(1, name));
 }
 
-/// A counter of `table` in the kernel's words (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).
+/// Parses a counter of `table` (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).
 fn count(table: &str, object: &[u8]) -> Option<Count> {
     if text(object, 1)? != table {
         return None;

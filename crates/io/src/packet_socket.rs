@@ -1,13 +1,17 @@
-//! A network device through an `AF_PACKET` socket: frames past the host's stack, with super-packets in and out.
+//! A network device through an `AF_PACKET` socket: frames past the host's stack, with super-packets
+//! in and out.
 //!
-//! Every frame has a `virtio_net_hdr` before it (`PACKET_VNET_HDR`), as on a TUN: what the device or a neighbour on a virtual link has
-//! joined comes whole, and super-packets leave whole. `recvmmsg` and `sendmmsg` move many at once, with a vector each for the virtio header, the
-//! Ethernet header, and the packet, which so begins where the engine wants it. A ring (`TPACKET_V3`) would spare the calls' cost per
-//! message, but copies once more out of its blocks, and its frames for sending are all of one size, so that super-packets would need 64 KiB each.
+//! Every frame has a `virtio_net_hdr` before it (`PACKET_VNET_HDR`), as on a TUN: super-packets
+//! joined by GRO or by a virtual link's peer come whole, and leave whole. `recvmmsg` and `sendmmsg`
+//! move many at once, with a vector each for the virtio header, the Ethernet header, and the
+//! packet, which so begins at the engine's offset. A ring (`TPACKET_V3`) would save the calls' cost
+//! per message, but copies once more out of its blocks, and its transmit slots are all of one size,
+//! so super-packets would need 64 KiB each.
 //!
-//! The kernel sorts before it copies (a classic BPF filter): only untagged IPv4 and IPv6 frames to the device's own address come. It has taken
-//! VLAN tags off by then, and tells them apart; that of VLAN 0 says a priority (IEEE 802.1Q §6.9.3), and its frames are untagged ones.
-//! The host's stack sees them all the same: whoever opens this has to keep it from taking them, too.
+//! A classic BPF filter runs before the kernel copies: it accepts only untagged IPv4 and IPv6
+//! frames to the device's own address. The kernel has removed VLAN tags by then and reports them;
+//! VLAN 0 is a priority tag (IEEE 802.1Q §6.9.3), whose frames count as untagged. The host's stack
+//! gets its own copy: the caller must keep it from processing them, too.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,11 +22,11 @@ use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments};
 use zerocopy::IntoBytes;
 
-use crate::appetite::Appetite;
 use crate::frames::{FramePort, Frames};
-use crate::mmsg::{EMPTY, MESSAGES, SMALL, Slot, nothing_waits, vector};
-use crate::patience::{Patience, is_busy};
+use crate::mmsg::{EMPTY, MESSAGES, SMALL, SplitBuffer, nothing_waits, vector};
 use crate::port::{Accepts, Transmitted, wire_packets};
+use crate::recv_batch_size::RecvBatchSize;
+use crate::send_backoff::{SendBackoff, is_busy};
 use crate::socket;
 use crate::virtio::{HEADER, VirtioHeader};
 
@@ -32,15 +36,16 @@ const ETHERNET: usize = size_of::<EthernetHeader>();
 const ETH_P_ALL: u16 = 0x0003;
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 
-/// Super-packets received in one call while they arrive: half a MiB, so that a batch stays in the cache.
+/// Super-packets per receive call: half a MiB, so that a batch stays in the cache.
 const SUPERS_AT_ONCE: usize = 8;
 
-/// What a packet socket is opened with.
+/// Options of a packet socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketSocketOptions {
     /// The device's index.
     pub link: u32,
-    /// Several sockets may share the device's frames, one per worker: sockets with the same number, by flow (`PACKET_FANOUT_HASH`).
+    /// Fanout group: sockets with the same number share the device's frames by flow
+    /// (`PACKET_FANOUT_HASH`).
     pub fanout: Option<u16>,
     /// Bytes of kernel buffer to ask for in each direction.
     pub buffer: usize,
@@ -58,15 +63,15 @@ impl PacketSocketOptions {
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: OwnedFd,
-    slots: Box<[Slot]>,
+    slots: Box<[SplitBuffer]>,
     supers_arrive: bool,
-    appetite: Appetite,
-    parts: Vec<Part>,
+    batch_size: RecvBatchSize,
+    parts: Vec<OutMessage>,
 }
 
 /// One message to send: a piece of a buffer.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct OutMessage {
     packet: usize,
     start: usize,
     len: usize,
@@ -74,12 +79,13 @@ struct Part {
 }
 
 impl PacketSocket {
-    /// Opens a socket on a device. Needs `CAP_NET_RAW` in the user namespace that owns the network namespace.
+    /// Opens a socket on a device. Needs `CAP_NET_RAW` in the user namespace that owns the network
+    /// namespace.
     ///
     /// # Errors
     /// The kernel's: not permitted, no such device.
     pub fn open(options: &PacketSocketOptions) -> io::Result<Self> {
-        // Protocol 0: nothing comes before the filter is in place.
+        // Protocol 0: no frame arrives before the filter is in place.
         let socket = socket::open(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
         let fd = socket.as_fd();
         socket::set(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
@@ -94,12 +100,12 @@ impl PacketSocket {
         Ok(Self::of(socket))
     }
 
-    /// The same by a socket that another process has used until now: what waits there, and its share of the frames, are ours.
+    /// Continues with a predecessor's socket, its queue and its share of the frames.
     ///
     /// # Errors
     /// The kernel's.
     pub fn of_socket(socket: OwnedFd) -> io::Result<Self> {
-        // Whatever the other release let in.
+        // The other release's filter may differ.
         attach(socket.as_fd(), &FILTER)?;
         Ok(Self::of(socket))
     }
@@ -107,9 +113,9 @@ impl PacketSocket {
     fn of(socket: OwnedFd) -> Self {
         Self {
             socket,
-            slots: (0..MESSAGES).map(|_| Slot::default()).collect(),
+            slots: (0..MESSAGES).map(|_| SplitBuffer::default()).collect(),
             supers_arrive: false,
-            appetite: Appetite::new(),
+            batch_size: RecvBatchSize::new(),
             parts: Vec::with_capacity(MESSAGES),
         }
     }
@@ -133,8 +139,9 @@ impl PacketSocket {
             header.msg_hdr.msg_iov = vectors.as_mut_ptr();
             header.msg_hdr.msg_iovlen = vectors.len();
         }
-        // SAFETY: the first `asked` headers are filled in and point into `vectors`, and those into `virtio`, `ethernet` and the slots'
-        // buffers with their lengths; none of them moves during the call, and all are borrowed by us alone.
+        // SAFETY: the first `asked` headers are filled in and point into `vectors`, and those into
+        // `virtio`, `ethernet` and the slots' buffers with their lengths; none of them moves during
+        // the call, and all are borrowed by us alone.
         let count = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
@@ -165,7 +172,7 @@ impl PacketSocket {
         &mut self,
         index: usize,
         frames: &Frames,
-        patience: &mut Patience,
+        backoff: &mut SendBackoff,
         done: &mut Transmitted,
     ) {
         let packet = &frames.packets()[index];
@@ -179,15 +186,15 @@ impl PacketSocket {
         let virtio = VirtioHeader::of(packet).before(ETHERNET).to_bytes();
         for start in (0..packet.len()).step_by(step) {
             if self.parts.len() == MESSAGES {
-                self.flush(frames, patience, done);
+                self.flush(frames, backoff, done);
             }
             let len = step.min(packet.len() - start);
-            self.parts.push(Part { packet: index, start, len, virtio });
+            self.parts.push(OutMessage { packet: index, start, len, virtio });
         }
     }
 
     /// Sends what is queued, waiting once per batch for room.
-    fn flush(&mut self, frames: &Frames, patience: &mut Patience, done: &mut Transmitted) {
+    fn flush(&mut self, frames: &Frames, backoff: &mut SendBackoff, done: &mut Transmitted) {
         let mut at = 0;
         while at < self.parts.len() {
             match self.send_from(at, frames) {
@@ -200,7 +207,7 @@ impl PacketSocket {
                     at += sent;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_busy(&error) && patience.wait(self.socket.as_fd()) => {}
+                Err(error) if is_busy(&error) && backoff.wait(self.socket.as_fd()) => {}
                 Err(error) => {
                     done.refuse(pieces(&frames.packets()[self.parts[at].packet]), &error);
                     at += 1;
@@ -223,8 +230,9 @@ impl PacketSocket {
             header.msg_hdr.msg_iov = vectors.as_mut_ptr();
             header.msg_hdr.msg_iovlen = vectors.len();
         }
-        // SAFETY: as many headers as parts are filled in and point into `vectors`, and those to live bytes with their lengths; the
-        // kernel only reads them, and none moves during the call.
+        // SAFETY: as many headers as parts are filled in and point into `vectors`, and those to
+        // live bytes with their lengths; the kernel only reads them, and none moves during the
+        // call.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.as_raw_fd(),
@@ -246,9 +254,9 @@ impl FramePort for PacketSocket {
         let before = into.len();
         while into.room() > 0 {
             let most = if self.supers_arrive { SUPERS_AT_ONCE } else { MESSAGES }.min(into.room());
-            let asked = self.appetite.of(most);
+            let asked = self.batch_size.of(most);
             let count = self.receive_some(asked, pool, into)?;
-            self.appetite.note(asked, count, MESSAGES);
+            self.batch_size.note(asked, count, MESSAGES);
             if count < asked || self.supers_arrive {
                 break;
             }
@@ -257,21 +265,21 @@ impl FramePort for PacketSocket {
     }
 
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
-        let (mut done, mut patience) = (Transmitted::default(), Patience::new());
+        let (mut done, mut backoff) = (Transmitted::default(), SendBackoff::new());
         for index in 0..frames.len() {
-            self.queue(index, frames, &mut patience, &mut done);
+            self.queue(index, frames, &mut backoff, &mut done);
         }
-        self.flush(frames, &mut patience, &mut done);
+        self.flush(frames, &mut backoff, &mut done);
         frames.give_all(pool);
         done
     }
 
     fn lost(&mut self) -> u64 {
-        // Where the kernel can't say, nothing is known to be lost.
+        // Without statistics no loss is known.
         socket::packets_lost(self.socket.as_fd()).unwrap_or(0).into()
     }
 
-    /// All: what the device can't do, the kernel does before it.
+    /// Everything: the kernel segments what the device can't.
     fn accepts(&self) -> Accepts {
         Accepts::ALL
     }
@@ -281,7 +289,7 @@ impl FramePort for PacketSocket {
     }
 }
 
-/// What one message of a buffer becomes on the wire.
+/// Number of packets on the wire per message.
 fn pieces(packet: &PacketBuf) -> u64 {
     match packet.segments {
         Segments::Train { .. } => 1,
@@ -301,7 +309,7 @@ const fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// Loads, jump if equal, return (`linux/bpf_common.h`), and where what is not in the packet lies (`linux/filter.h`).
+/// Load, jump if equal, return (`linux/bpf_common.h`), and offsets of metadata (`linux/filter.h`).
 const LOAD_WORD: u32 = 0x20;
 const LOAD_HALF: u32 = 0x28;
 const AND: u32 = 0x54;
@@ -311,7 +319,7 @@ const PACKET_TYPE: u32 = 0xffff_f000 + 4;
 const VLAN_TAG: u32 = 0xffff_f000 + 44;
 const ALL_BYTES: u32 = 0x0004_0000;
 
-/// To this host, of no VLAN (where there is no tag, that is 0), IPv4 or IPv6.
+/// To this host, without VLAN (no tag reads as 0), IPv4 or IPv6.
 const FILTER: [libc::sock_filter; 10] = [
     step(LOAD_WORD, 0, 0, PACKET_TYPE),
     step(JUMP_EQUAL, 0, 7, libc::PACKET_HOST as u32),
@@ -383,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_count_from_the_frame_there_and_from_the_packet_here() {
+    fn virtio_offsets_convert_between_frame_and_packet() {
         let mut packet = PacketBuf::from_slice(&[0x45; 3000]);
         packet.checksum = Checksum::Partial { start: 20, offset: 16 };
         packet.segments = Segments::Tcp { mss: 1400 };

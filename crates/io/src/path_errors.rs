@@ -1,6 +1,7 @@
-//! What routers say of paths, as the host hears it: "fragmentation needed" and "packet too big" about whatever it has sent.
+//! ICMP errors about path MTUs that the host receives: "fragmentation needed" and "packet too big".
 //!
-//! Whether to believe them is the kernel's to say: it looks at what they quote, and changes its routes. So these only tell whom to ask it about.
+//! The kernel validates them by the quoted packet and updates its routes. So these only tell which
+//! destinations to ask it about.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,26 +12,26 @@ use uxfrm_packet::{Protocol, Version, udp};
 
 use crate::socket;
 
-/// Sockets that hear them.
+/// Sockets that receive the errors.
 #[derive(Debug)]
 pub struct PathErrors {
     ip4: OwnedFd,
-    /// There may be no IPv6.
+    /// `None` without IPv6.
     ip6: Option<OwnedFd>,
 }
 
-/// What was too big for its path.
+/// A packet that exceeded its path MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooBig {
-    /// Where it went.
+    /// Its destination.
     pub to: IpAddr,
-    /// Its SPI, if it was ESP, also in UDP, and so much of it is quoted.
+    /// Its SPI, if it was ESP, also in UDP, and the quote is long enough.
     pub spi: Option<u32>,
 }
 
-/// Enough for all that is read of a message.
+/// Enough for the parts that are read.
 const ROOM: usize = 256;
-/// Messages that are read in one go: of more, the next ones tell the same.
+/// Messages read per call; more would repeat them.
 const MOST: usize = 256;
 
 impl PathErrors {
@@ -47,7 +48,7 @@ impl PathErrors {
         [Some(&self.ip4), self.ip6.as_ref()].into_iter().flatten().map(AsFd::as_fd)
     }
 
-    /// The packets that were too big for their path, since the last time.
+    /// Packets that exceeded their path MTU since the last call.
     pub fn take(&self, mut met: impl FnMut(TooBig)) {
         for (socket, version) in [(Some(&self.ip4), Version::V4), (self.ip6.as_ref(), Version::V6)]
         {
@@ -73,7 +74,7 @@ fn listener(version: Version) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// Lets in these errors alone. The filter sees IPv4 from its header on, and IPv6 from ICMPv6's on.
+/// Accepts only these errors. The filter sees IPv4 from its header on, and IPv6 from ICMPv6's on.
 fn program(version: Version) -> [libc::sock_filter; 5] {
     const INDEX_HEADER_LENGTH: u16 = 0xb1;
     const INDEX_IMMEDIATE: u16 = 0x01;
@@ -95,7 +96,7 @@ fn program(version: Version) -> [libc::sock_filter; 5] {
     ]
 }
 
-/// The packet that a message quotes behind its eight bytes.
+/// Parses the packet quoted behind the first eight bytes.
 fn quoted(version: Version, message: &[u8]) -> Option<TooBig> {
     match version {
         Version::V4 => {
@@ -128,9 +129,9 @@ fn spi(protocol: u8, upper: Option<&[u8]>) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// An IPv4 header with options makes no difference to where the SPI is; a router may quote no more than eight bytes behind it.
+    /// IPv4 options do not shift the SPI; a router may quote only eight bytes behind the header.
     #[test]
-    fn the_spi_is_found_as_far_as_it_is_quoted() {
+    fn quoted_spi_is_parsed_if_present() {
         let ip4 = |words: u8, protocol: u8| {
             let mut header = vec![0; usize::from(words) * 4];
             header[0] = 0x40 | words;

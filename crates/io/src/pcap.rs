@@ -1,7 +1,7 @@
-//! Packets from and to capture files: a port over files, and a tap on any port.
+//! Capture files: a port that reads and writes them, and a tap on any port.
 //!
-//! Files hold IP packets without link header (link type 101, `RAW`). Reading takes pcap and pcapng, also with
-//! Ethernet headers, which are taken off; writing makes pcap with nanoseconds.
+//! Files hold IP packets without link header (link type 101, `RAW`). The reader takes pcap and
+//! pcapng, also with Ethernet headers, which it strips; the writer creates pcap with nanoseconds.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Format {
     }
 }
 
-/// A file whose first bytes were read to tell its format.
+/// A file whose first bytes were read to detect its format.
 type Start = io::Chain<io::Cursor<[u8; 4]>, Box<dyn Read + Send>>;
 
 impl Source {
@@ -71,7 +71,8 @@ impl Source {
         Ok(Self { format })
     }
 
-    /// The next IP packet in a buffer of `pool`; `None` at the end of the file. Anything else in it is passed over.
+    /// The next IP packet in a buffer of `pool`; `None` at the end of the file. Skips other
+    /// records.
     ///
     /// # Errors
     /// The kernel's, or `InvalidData` where the file is broken.
@@ -109,7 +110,7 @@ impl std::fmt::Debug for Sink {
 }
 
 impl Sink {
-    /// Makes a file, or empties the one that is there.
+    /// Creates or truncates a file.
     ///
     /// # Errors
     /// The kernel's.
@@ -131,7 +132,8 @@ impl Sink {
         Ok(Self { writer: PcapWriter::with_header(output, header).map_err(error)? })
     }
 
-    /// Appends one buffer's packets with the present time; a train's one by one, a super-packet as it is.
+    /// Appends one buffer's packets with the present time; a burst's one by one, a super-packet as
+    /// it is.
     ///
     /// # Errors
     /// Those of the output.
@@ -149,7 +151,8 @@ impl Sink {
     }
 }
 
-/// A port over capture files: it receives what one file holds and writes what it transmits to another.
+/// A port over capture files: it receives one file's packets and writes transmitted ones to
+/// another.
 #[derive(Debug)]
 pub struct Pcap {
     source: Option<Source>,
@@ -157,7 +160,7 @@ pub struct Pcap {
 }
 
 impl Pcap {
-    /// Either may be missing: nothing is received then, or what is transmitted is only counted.
+    /// Either may be missing: nothing is received then, or transmitted packets are only counted.
     #[must_use]
     pub fn new(source: Option<Source>, sink: Option<Sink>) -> Self {
         Self { source, sink }
@@ -196,9 +199,9 @@ impl Port for Pcap {
     }
 }
 
-/// A port that copies what passes another one, in both directions, to a capture file.
+/// A port that copies another one's traffic, in both directions, to a capture file.
 ///
-/// A capture that cannot be written ends; the traffic goes on.
+/// A write error ends the capture; the traffic goes on.
 #[derive(Debug)]
 pub struct Tap<P> {
     port: P,
@@ -212,13 +215,13 @@ impl<P: Port> Tap<P> {
         Self { port, sink: Some(sink) }
     }
 
-    /// Whether everything so far could be written.
+    /// Whether all packets so far were written.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.sink.is_some()
     }
 
-    /// The port, the capture finished.
+    /// Finishes the capture and returns the port.
     #[must_use]
     pub fn into_port(self) -> P {
         self.port
@@ -254,7 +257,7 @@ impl<P: Port> Port for Tap<P> {
     }
 }
 
-/// The IP packet behind a link header of a type that we know.
+/// The IP packet behind a link header of a known type.
 fn strip(link: DataLink, bytes: &[u8]) -> Option<&[u8]> {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the library's enum names 200 link types")]
     let ip = match link {
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_trains_are_taken_apart() {
+    fn pcap_round_trips_and_splits_bursts() {
         let scratch = Scratch::new("written");
         let mut train = PacketBuf::from_slice(&[0x45; 250]);
         train.segments = Segments::Train { stride: 100 };
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn link_headers_are_taken_off_and_other_protocols_passed_over() {
+    fn pcap_strips_link_headers_and_skips_other_protocols() {
         let mut frame = vec![0; 34];
         frame[12..14].copy_from_slice(&[0x08, 0x00]);
         assert_eq!(strip(DataLink::ETHERNET, &frame).map(<[u8]>::len), Some(20));

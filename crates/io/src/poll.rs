@@ -1,4 +1,4 @@
-//! Waiting for any of several descriptors, for a time, or for another thread.
+//! Waits for several descriptors, for a time, or for another thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 /// Descriptors reported by one [`Poller::wait`].
 const EVENTS: usize = 16;
 
-/// What a [`Waker`] reports as.
+/// Token of a [`Waker`].
 const WAKER: u64 = u64::MAX;
 
 /// Waits for descriptors to become readable.
@@ -32,7 +32,7 @@ pub struct Waker {
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// A bit per token that is readable.
+    /// A bit per readable token.
     tokens: [u64; 4],
     /// Whether a [`Waker`] was used since the last wait.
     pub woken: bool,
@@ -53,7 +53,7 @@ impl Ready {
 }
 
 impl Poller {
-    /// One that waits for nothing but its waker yet.
+    /// A poller with only its waker.
     ///
     /// # Errors
     /// The kernel's: too many descriptors open.
@@ -70,7 +70,7 @@ impl Poller {
         Waker { event: Arc::clone(&self.waker) }
     }
 
-    /// Waits for `descriptor` too, which is reported as `token` while it is readable (level-triggered).
+    /// Polls `descriptor`, which is reported as `token` while it is readable (level-triggered).
     ///
     /// # Errors
     /// The kernel's, when the descriptor cannot be polled or was added before.
@@ -78,7 +78,7 @@ impl Poller {
         Ok(self.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, u64::from(token)))?)
     }
 
-    /// No longer waits for `descriptor`.
+    /// Stops polling `descriptor`.
     ///
     /// # Errors
     /// The kernel's, when it was not added.
@@ -97,8 +97,8 @@ impl Poller {
         }
     }
 
-    /// Waits until something is ready or `most` is over, which from a millisecond on is rounded up to milliseconds; `None` waits for ever. A
-    /// signal ends it early.
+    /// Waits until something is ready or `most` is over, which is rounded up to milliseconds from
+    /// one on; `None` waits for ever. A signal ends it early.
     ///
     /// # Errors
     /// The kernel's.
@@ -124,7 +124,7 @@ impl Poller {
         for event in &self.events[..count] {
             if event.data() == WAKER {
                 ready.woken = true;
-                // The count does not matter, and nothing to read means that another wait took it.
+                // Nothing to read means that another wait took it.
                 let _count = self.waker.read();
             } else {
                 let token = event.data();
@@ -134,7 +134,7 @@ impl Poller {
         Ok(ready)
     }
 
-    /// Waits for less than the milliseconds that `epoll` counts in.
+    /// Waits for less than `epoll`'s milliseconds.
     fn wait_briefly(&self, most: Duration) -> io::Result<()> {
         let mut any = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
         match ppoll(&mut any, Some(most.into()), None) {
@@ -147,7 +147,7 @@ impl Poller {
 impl Waker {
     /// Ends the current wait, or the next one.
     pub fn wake(&self) {
-        // The only failure is a counter at its end, and then the wait ends anyway.
+        // The only failure is a full counter, and then the wait ends anyway.
         let _full = self.event.write(1);
     }
 }

@@ -1,8 +1,8 @@
-//! A port: where batches of packets come from and go to.
+//! Ports: sources and sinks of packet batches.
 //!
-//! A port never blocks for long and never allocates once it is warm. What it cannot send it drops *and counts*, by
-//! reason, in the [`Transmitted`] that every [`Port::transmit`] returns: the runtime maps those counts to its drop
-//! reasons, so no packet vanishes without a name.
+//! A port never blocks for long and never allocates once it is warm. It counts every packet that it
+//! cannot send, by reason, in the [`Transmitted`] that [`Port::transmit`] returns: the runtime maps
+//! those counts to its drop reasons, so no packet vanishes unnamed.
 
 use std::fmt::Debug;
 use std::io;
@@ -13,45 +13,46 @@ use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
 
-/// One way in and out for packets, owned by one worker.
+/// A port for packets, owned by one worker.
 ///
 /// Buffers with a `udp` path hold UDP payload, all others whole IP packets from the IP header on.
 pub trait Port: Debug + Send {
-    /// Appends what waits to `into`, as far as it has room, in buffers from `pool`; how many buffers that were.
+    /// Appends waiting packets to `into`, as far as it has room, in buffers from `pool`; returns
+    /// the number of buffers.
     ///
     /// Does not block: 0 when nothing waits.
     ///
     /// # Errors
-    /// The kernel's, when the port itself is broken (device gone, descriptor invalid). Transient ones are not
-    /// reported: they are an empty answer.
+    /// The kernel's, when the port itself is broken (device gone, descriptor invalid). Transient
+    /// ones are an empty answer.
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize>;
 
-    /// Sends all buffers of `batch` in order and gives them back to `pool`; what became of them.
+    /// Sends all buffers of `batch` in order and gives them back to `pool`.
     ///
-    /// The batch is empty afterwards in every case. Packets that the kernel has no room for within a fraction of a
-    /// millisecond are dropped and counted as [`Refused::busy`].
+    /// The batch is empty afterwards in every case. Packets that the kernel has no room for within
+    /// a fraction of a millisecond are dropped and counted as [`Refused::busy`].
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted;
 
-    /// Which kinds of super-packets the port takes *now*.
+    /// Kinds of super-packets that the port takes *now*.
     ///
-    /// A port that learns from the kernel that it cannot send a kind stops accepting it, so ask once per batch and
-    /// segment before [`transmit`](Self::transmit) what is not accepted; what is handed over all the same is counted
-    /// as [`Refused::unsupported`].
+    /// A port stops accepting a kind that the kernel turns out not to send, so ask once per batch
+    /// and segment other kinds before [`transmit`](Self::transmit); it counts them as
+    /// [`Refused::unsupported`].
     fn accepts(&self) -> Accepts;
 
-    /// How long, at the least, the first buffer of the last [`receive`](Self::receive) that gave any had waited in the kernel's queue; no time where
-    /// the port cannot tell.
+    /// Least time that the first buffer of the last successful [`receive`](Self::receive) waited in
+    /// the kernel's queue; zero if unknown.
     fn waited(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Packets that the kernel dropped since the last time, as there was no room left in the port's queue: it says so to nobody else. 0 where the
-    /// port has no such queue.
+    /// Packets that the kernel dropped since the last call because the port's queue was full; it
+    /// reports them nowhere else. 0 without such a queue.
     fn overflowed(&mut self) -> u64 {
         0
     }
 
-    /// What to poll for readability; `None` when the port has no descriptor and is to be asked in turn.
+    /// Descriptor to poll for readability; `None` for a port that is read in turn.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
@@ -81,7 +82,7 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
 }
 
-/// The kinds of buffers, beyond single finished packets, that a port sends.
+/// Kinds of buffers, beyond single finished packets, that a port sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accepts {
     /// [`Segments::Tcp`] over IPv4.
@@ -99,7 +100,7 @@ pub struct Accepts {
 }
 
 impl Accepts {
-    /// Single packets only, with their checksums filled in.
+    /// Only single packets with complete checksums.
     pub const PLAIN: Self = Self {
         tcp4: false,
         tcp6: false,
@@ -134,14 +135,14 @@ impl Accepts {
     }
 }
 
-/// What became of a batch: every packet of it is in `packets` or in one of `refused`.
+/// Outcome of a batch: every packet is in `packets` or in one of `refused`.
 #[must_use]
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transmitted {
-    /// Wire packets taken by the kernel; a super-packet or train counts with [`wire_packets`].
+    /// Wire packets taken by the kernel; super-packets and bursts count by [`wire_packets`].
     pub packets: u64,
-    /// Bytes of them as they stood in the buffers.
+    /// Their bytes in the buffers.
     pub bytes: u64,
     /// Wire packets dropped.
     pub refused: Refused,
@@ -151,26 +152,26 @@ pub struct Transmitted {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// No room in the kernel's queue (`EAGAIN`, `ENOBUFS`, `ENOMEM`) nor shortly afterwards.
+    /// No room in the kernel's queue (`EAGAIN`, `ENOBUFS`, `ENOMEM`), even after a short wait.
     pub busy: u64,
-    /// Larger than the link or path takes (`EMSGSIZE`).
+    /// Larger than the link's or path's MTU (`EMSGSIZE`).
     pub too_big: u64,
-    /// What the path of the last of `too_big` takes, where the kernel says so.
+    /// Path MTU for the last of `too_big`, if the kernel reports it.
     pub path: Option<NarrowPath>,
     /// Not of a kind that [`Port::accepts`] named, or the kernel just refused this kind for good.
     pub unsupported: u64,
-    /// No route, link down, firewall and all else.
+    /// No route, link down, firewall and other errors.
     pub failed: u64,
     /// The last `errno` counted under `failed`.
     pub errno: Option<i32>,
 }
 
-/// A path that does not take what was to be sent.
+/// The MTU of a path that was too small for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NarrowPath {
-    /// Where it leads.
+    /// Destination of the path.
     pub to: IpAddr,
-    /// What it takes, in bytes of IP packet.
+    /// The MTU, in bytes of IP packet.
     pub mtu: u32,
 }
 
@@ -190,7 +191,7 @@ impl Transmitted {
         self.bytes += packet.len() as u64;
     }
 
-    /// Counts `packets` that the kernel refused with `error` under the reason that belongs to it.
+    /// Counts `packets` under the reason of `error`.
     pub fn refuse(&mut self, packets: u64, error: &io::Error) {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => self.refused.busy += packets,
@@ -209,7 +210,7 @@ impl Transmitted {
 }
 
 impl AddAssign for Transmitted {
-    /// Adds the counts; the later path and `errno` stand.
+    /// Adds the counts; keeps the later path and `errno`.
     fn add_assign(&mut self, later: Self) {
         self.packets += later.packets;
         self.bytes += later.bytes;
@@ -222,10 +223,10 @@ impl AddAssign for Transmitted {
     }
 }
 
-/// How many packets a buffer is, or becomes, on the wire.
+/// Number of wire packets of a buffer.
 ///
-/// A TCP or UDP super-packet's headers end behind the transport header that its partial checksum starts at; without
-/// a partial checksum it counts as one.
+/// A TCP or UDP super-packet's headers end behind the transport header at which its partial
+/// checksum starts; without one it counts as one packet.
 #[must_use]
 #[inline]
 pub fn wire_packets(packet: &PacketBuf) -> u64 {
@@ -245,7 +246,8 @@ pub fn wire_packets(packet: &PacketBuf) -> u64 {
     }
 }
 
-/// Where the payload behind a TCP header at `start` begins; the end of the packet when the header is cut off.
+/// Offset of the payload behind a TCP header at `start`; the packet's end when the header is cut
+/// off.
 pub(crate) fn tcp_payload(bytes: &[u8], start: usize) -> usize {
     bytes.get(start + 12).map_or(bytes.len(), |byte| start + usize::from(byte >> 4) * 4)
 }
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_go_to_the_reason_of_their_errno() {
+    fn refused_packets_count_by_errno() {
         let mut done = Transmitted::default();
         for errno in [libc::EAGAIN, libc::ENOBUFS, libc::EMSGSIZE, libc::ENETUNREACH] {
             done.refuse(1, &io::Error::from_raw_os_error(errno));
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_port_takes_finished_packets_only() {
+    fn plain_port_accepts_only_finished_packets() {
         let mut packet = PacketBuf::from_slice(&[0x60; 40]);
         assert!(Accepts::PLAIN.takes(&packet));
         packet.checksum = Checksum::Partial { start: 40, offset: 6 };

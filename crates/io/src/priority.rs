@@ -1,11 +1,11 @@
-//! How much of the processors a thread asks for beside others.
+//! CPU priority of threads.
 
 use std::io;
 
-/// The least that a thread can ask for (`nice(2)`).
+/// Highest nice value (`nice(2)`).
 const LAST: i32 = 19;
 
-/// Lets the calling thread run where others leave time; it cannot be taken back without privileges.
+/// Gives the calling thread the lowest priority; only privileges can undo that.
 ///
 /// # Errors
 /// The kernel's.
@@ -25,7 +25,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_calling_thread_stands_back() {
+    fn lowered_priority_affects_only_calling_thread() {
         let before = niceness();
         let there = std::thread::spawn(|| {
             stand_back().unwrap();

@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// Fills `bytes` from the kernel's generator (`getrandom(2)`), waiting for it at boot until it is seeded.
+/// Fills `bytes` from the kernel's generator (`getrandom(2)`), waiting for it at boot until it is
+/// seeded.
 ///
 /// # Errors
 /// The kernel's: only where the system call is not permitted.

@@ -1,13 +1,15 @@
-//! Whole IP packets through raw sockets: ESP as protocol 50, and whatever else must leave beside it.
+//! Whole IP packets through raw sockets: ESP as protocol 50, and all else that leaves beside it.
 //!
-//! Sending goes through an `IPPROTO_RAW` socket, so any protocol will do (ICMP errors, bypassed packets); the IP
-//! header is the buffer's own. The kernel only fills in IPv4's total length, checksum and, where they are 0, source
-//! and identification (`net/ipv4/raw.c: raw_send_hdrinc`). It fragments nothing: oversized packets are refused.
+//! Sending uses an `IPPROTO_RAW` socket, so any protocol will do (ICMP errors, bypassed packets);
+//! the IP header is the buffer's own. The kernel only fills in IPv4's total length, checksum and,
+//! where they are 0, source and identification (`net/ipv4/raw.c: raw_send_hdrinc`). It fragments
+//! nothing: oversized packets are refused.
 //!
-//! Receiving takes one protocol only (ESP's, or that of [`RawOptions::protocol`]), after the kernel has put fragments together. IPv4 comes with its header, whose checksum
-//! is renewed where there are options. IPv6
-//! comes without (RFC 3542 §3): it is written anew from the addresses, traffic class and hop limit that come beside
-//! the payload; flow label and extension headers are lost, and ESP does not need them.
+//! Receiving takes one protocol only (ESP, or [`RawOptions::protocol`]), after the kernel has
+//! reassembled. IPv4 comes with its header, whose checksum is recomputed where there are options.
+//! IPv6 comes without (RFC 3542 §3): the header is rebuilt from the addresses, traffic class and
+//! hop limit beside the payload; flow label and extension headers are lost, and ESP does not need
+//! them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -16,28 +18,28 @@ use std::time::Duration;
 
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Protocol, Segments, Version, ipv4};
 
-use crate::control::{Control, integer};
-use crate::mmsg::{Haul, MESSAGES, Part, Receiver, Sender};
+use crate::cmsg::{ControlMessages, integer};
+use crate::esp_fanout::{self, Share};
+use crate::mmsg::{MESSAGES, MmsgReceiver, MmsgSender, OutMessage, RecvCount};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
-use crate::socket::{self, Name, Overflow};
-use crate::spread::{self, Share};
+use crate::socket::{self, RxOverflow, SocketName};
 
-/// What a raw port is opened with.
+/// Options of a raw port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawOptions {
-    /// One port carries one of them.
+    /// IP version of the port.
     pub version: Version,
-    /// The protocol that is received; ESP by default.
+    /// The received protocol; ESP by default.
     pub protocol: Protocol,
-    /// Take only what comes to this address; `None` for all of the host's.
+    /// Receive only packets to this address; `None` for all of the host's.
     pub local: Option<IpAddr>,
-    /// Which share of ESP is received, where several ports share it; all other protocols come whole.
+    /// Share of ESP, if several ports share it; other protocols come whole.
     pub share: Share,
     /// Mark of everything sent (`SO_MARK`); 0 for none.
     pub mark: u32,
     /// Bytes of kernel buffer to ask for in each direction.
     pub buffer: usize,
-    /// The kernel notes when each packet came, for [`Port::waited`].
+    /// The kernel timestamps each packet, for [`Port::waited`].
     pub timed: bool,
 }
 
@@ -58,28 +60,30 @@ pub struct Raw {
     mark: u32,
     incoming: OwnedFd,
     outgoing: OwnedFd,
-    receiver: Receiver,
-    sender: Sender,
-    overflow: Overflow,
+    receiver: MmsgReceiver,
+    sender: MmsgSender,
+    overflow: RxOverflow,
     waited: Duration,
-    /// By which the kernel learns, see [`learner`]; nothing else is done with it.
-    _learner: Option<OwnedFd>,
+    /// Makes the kernel learn path MTUs, see [`pmtu_listener`]; not used otherwise.
+    _pmtu_listener: Option<OwnedFd>,
 }
 
-/// A socket by which the kernel learns what paths take that ESP goes over IPv6. There it heeds "packet too big" about what raw sockets sent only for one
-/// that asks for errors (`net/ipv6/raw.c: rawv6_err`), in IPv4 for any. As errors that nobody takes fill a socket's buffer, this one receives nothing else.
-fn learner(mark: u32) -> io::Result<OwnedFd> {
-    let learner = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ESP)?;
-    let fd = learner.as_fd();
-    socket::attach_filter(fd, &mut [spread::nothing()])?;
+/// A socket that makes the kernel learn the MTUs of IPv6 paths of ESP. For raw sockets IPv6 heeds
+/// "packet too big" only if they request errors (`net/ipv6/raw.c: rawv6_err`), IPv4 always. Unread
+/// errors fill a socket's buffer, so this one receives nothing else.
+fn pmtu_listener(mark: u32) -> io::Result<OwnedFd> {
+    let pmtu_listener = socket::open(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ESP)?;
+    let fd = pmtu_listener.as_fd();
+    socket::attach_filter(fd, &mut [esp_fanout::nothing()])?;
     socket::set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 0)?;
     socket::set_mark(fd, mark)?;
     socket::set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
-    Ok(learner)
+    Ok(pmtu_listener)
 }
 
 impl Raw {
-    /// Opens the sockets. Needs `CAP_NET_RAW` in the user namespace that owns the network namespace.
+    /// Opens the sockets. Needs `CAP_NET_RAW` in the user namespace that owns the network
+    /// namespace.
     ///
     /// # Errors
     /// The kernel's: not permitted, no such address.
@@ -89,14 +93,14 @@ impl Raw {
         Self::receiving(incoming, options)
     }
 
-    /// The same with a socket that another process has received by until now.
+    /// Continues with a predecessor's receiving socket.
     ///
     /// # Errors
     /// The kernel's.
     pub fn receiving(incoming: OwnedFd, options: &RawOptions) -> io::Result<Self> {
         let family = family_of(options.version);
         if options.protocol == Protocol::ESP {
-            spread::restrict(incoming.as_fd(), options.version, options.share)?;
+            esp_fanout::restrict(incoming.as_fd(), options.version, options.share)?;
         }
         let outgoing = socket::open(family, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
         if options.version == Version::V6 {
@@ -117,19 +121,19 @@ impl Raw {
         let learns = options.version == Version::V6
             && options.protocol == Protocol::ESP
             && options.share.is_first();
-        let learner = learns.then(|| learner(options.mark)).transpose()?;
-        let mut overflow = Overflow::default();
-        // What was lost before is another's to tell.
+        let pmtu_listener = learns.then(|| pmtu_listener(options.mark)).transpose()?;
+        let mut overflow = RxOverflow::default();
+        // Earlier losses are the predecessor's to report.
         let _before = overflow.since(incoming.as_fd());
         Ok(Self {
-            _learner: learner,
+            _pmtu_listener: pmtu_listener,
             version: options.version,
             protocol: options.protocol,
             mark: options.mark,
             incoming,
             outgoing,
-            receiver: Receiver::new(),
-            sender: Sender::new(),
+            receiver: MmsgReceiver::new(),
+            sender: MmsgSender::new(),
             overflow,
             waited: Duration::ZERO,
         })
@@ -153,13 +157,14 @@ impl Raw {
             return done
                 .refuse(wire_packets(packet), &io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
         };
-        let name = Name::of(SocketAddr::new(destination, 0));
+        let name = SocketName::of(SocketAddr::new(destination, 0));
         for start in (0..packet.len()).step_by(step) {
             if self.sender.is_full() {
                 self.flush(packets, done);
             }
             let len = step.min(packet.len() - start);
-            self.sender.push(Part { packet: index, buffers: 1, start, len, packets: 1 }, name);
+            self.sender
+                .push(OutMessage { packet: index, buffers: 1, start, len, packets: 1 }, name);
         }
     }
 
@@ -188,7 +193,7 @@ impl Port for Raw {
         let before = into.len();
         while into.room() > 0 {
             let most = MESSAGES.min(into.room());
-            let Haul { count, is_full } =
+            let RecvCount { count, is_full } =
                 self.receiver.receive(self.incoming.as_fd(), pool, most)?;
             if count > 0 && into.len() == before {
                 self.waited = self.receiver.waited();
@@ -225,7 +230,7 @@ impl Port for Raw {
         done
     }
 
-    /// Trains always: each of their packets is a message of the same system call.
+    /// Bursts always: each of their packets is a message of the same system call.
     fn accepts(&self) -> Accepts {
         Accepts { trains: true, ..Accepts::PLAIN }
     }
@@ -250,7 +255,7 @@ const fn family_of(version: Version) -> i32 {
     }
 }
 
-/// The destination in a packet's IP header, if it is of this version.
+/// Destination address of a packet of this version.
 fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
     match (version, bytes.first()? >> 4) {
         (Version::V4, 4) => {
@@ -263,8 +268,9 @@ fn destination(version: Version, bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The kernel has checked an IPv4 header, and then writes into options that ask for it (`net/ipv4/ip_options.c: __ip_options_compile`: record route,
-/// timestamp), but no new checksum; `None` for what is no header.
+/// Recomputes the checksum: the kernel verifies an IPv4 header, then writes into its options
+/// (`net/ipv4/ip_options.c: __ip_options_compile`: record route, timestamp) without a new checksum.
+/// `None` if there is no header.
 fn renew_checksum(bytes: &mut [u8]) -> Option<()> {
     if *bytes.first()? == ipv4::WITHOUT_OPTIONS {
         return Some(());
@@ -272,12 +278,12 @@ fn renew_checksum(bytes: &mut [u8]) -> Option<()> {
     ipv4::fill_checksum(bytes).ok()
 }
 
-/// Writes the IPv6 header that the kernel took off in front of the payload; `None` when it did not say enough.
+/// Rebuilds the IPv6 header before the payload; `None` if control messages are missing.
 fn restore_header(
     packet: &mut PacketBuf,
     protocol: Protocol,
-    name: &Name,
-    control: &Control,
+    name: &SocketName,
+    control: &ControlMessages,
 ) -> Option<()> {
     let source = name.address().and_then(|address| match address {
         SocketAddr::V6(v6) => Some(*SocketAddrV6::ip(&v6)),
@@ -305,7 +311,7 @@ fn restore_header(
     Some(())
 }
 
-/// An `int` control message that holds a byte.
+/// A byte in an `int` control message.
 fn byte(data: &[u8]) -> Option<u8> {
     integer(data).and_then(|value| u8::try_from(value).ok())
 }
@@ -315,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_destination_is_read_from_a_whole_header_of_the_version_only() {
+    fn destination_needs_whole_header_of_version() {
         let mut v4 = [0_u8; 20];
         v4[0] = 0x45;
         v4[16..].copy_from_slice(&[192, 0, 2, 1]);
@@ -326,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_the_kernel_wrote_into_have_a_right_checksum() {
+    fn ipv4_checksum_is_renewed_after_kernel_options() {
         let mut packet = [0_u8; 28];
         (packet[0], packet[3], packet[20]) = (0x47, 28, 7);
         ipv4::fill_checksum(&mut packet).unwrap();
@@ -340,18 +346,20 @@ mod tests {
 
     #[test]
     fn an_ipv6_header_is_restored() {
-        let mut control = Control::EMPTY;
+        let mut control = ControlMessages::EMPTY;
         let mut info = [0; 20];
         info[15] = 1;
         control.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
         control.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &0xb9_i32.to_ne_bytes());
         control.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &63_i32.to_ne_bytes());
-        let name = Name::of("[2001:db8::2]:0".parse().unwrap());
+        let name = SocketName::of("[2001:db8::2]:0".parse().unwrap());
         let mut packet = PacketBuf::from_slice(b"payload!");
         restore_header(&mut packet, Protocol::ESP, &name, &control).unwrap();
         assert_eq!(packet.bytes()[..8], [0x6b, 0x90, 0, 0, 0, 8, 50, 63]);
         assert_eq!(packet.bytes()[8..24], "2001:db8::2".parse::<Ipv6Addr>().unwrap().octets());
         assert_eq!(packet.bytes()[24..40], Ipv6Addr::LOCALHOST.octets());
-        assert!(restore_header(&mut packet, Protocol::ESP, &name, &Control::EMPTY).is_none());
+        assert!(
+            restore_header(&mut packet, Protocol::ESP, &name, &ControlMessages::EMPTY).is_none()
+        );
     }
 }

@@ -1,18 +1,19 @@
-//! The kernel's links, addresses, neighbours, routes and rules through `NETLINK_ROUTE`: what host mode, inline mode and the
-//! demo would otherwise call the `ip` program for.
+//! Links, addresses, neighbours, routes and rules through `NETLINK_ROUTE`, instead of the `ip`
+//! program.
 //!
-//! Requests are answered before the call returns. For set-up and tear-down, not for the data path: it allocates.
+//! Requests are answered before the call returns. For set-up and tear-down, not for the data path:
+//! it allocates.
 
 mod address;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod bytes;
-mod installed;
 mod link;
 mod monitor;
 mod neighbour;
 mod route;
+mod route_monitor;
 mod rule;
-mod surroundings;
+mod scoped_routes;
 
 use std::fmt;
 use std::io;
@@ -25,63 +26,63 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 pub use address::Address;
-pub use installed::Installed;
 pub use link::Link;
 pub use monitor::{Monitor, News};
 pub use neighbour::{Neighbour, Standing};
 pub use route::{Chosen, Route, RouteChange, Via};
+pub use route_monitor::{Change, Surroundings};
 pub use rule::{FirewallMark, Rule, RuleAction, Sender};
-pub use surroundings::{Change, Surroundings};
+pub use scoped_routes::Installed;
 
-/// What can go wrong with a request; `request` says what was asked for.
+/// Errors of a request; `request` names it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is there already (`EEXIST`).
+    /// It exists already (`EEXIST`).
     #[error("{request}: exists already")]
     Exists {
-        /// What was asked for.
+        /// The request.
         request: String,
     },
-    /// It, or the device or gateway it names, is not there (`ENOENT`, `ESRCH`, `ENODEV`, `EADDRNOTAVAIL`).
+    /// It, or its device or gateway, does not exist (`ENOENT`, `ESRCH`, `ENODEV`, `EADDRNOTAVAIL`).
     #[error("{request}: no such thing ({kernel})")]
     NotFound {
-        /// What was asked for.
+        /// The request.
         request: String,
-        /// The kernel's word, which the text has: as a source it would be told twice.
+        /// The kernel's error, which is in the text; as a source it would be printed twice.
         kernel: io::Error,
     },
     /// Needs `CAP_NET_ADMIN` in the user namespace that owns the network namespace (`EPERM`).
     #[error("{request}: needs CAP_NET_ADMIN")]
     NotPermitted {
-        /// What was asked for.
+        /// The request.
         request: String,
     },
     /// The device has no IPv6 (`EACCES`).
     #[error("{request}: IPv6 is switched off there (net.ipv6.conf.DEVICE.disable_ipv6)")]
     SwitchedOff {
-        /// What was asked for.
+        /// The request.
         request: String,
     },
-    /// The kernel's answer is another error.
+    /// Any other error of the kernel.
     #[error("{request}: {kernel}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         request: String,
-        /// The kernel's word, which the text has: as a source it would be told twice.
+        /// The kernel's error, which is in the text; as a source it would be printed twice.
         kernel: io::Error,
     },
-    /// The kernel's answer is none that the request can have.
+    /// The answer does not fit the request.
     #[error("{request}: unreadable answer: {reason}")]
     Unreadable {
-        /// What was asked for.
+        /// The request.
         request: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Error {
-    /// The kernel's errno, or one that is like it.
+    /// The kernel's errno, or a similar one.
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
@@ -109,7 +110,7 @@ impl Error {
     }
 }
 
-/// An address and how many of its leading bits count.
+/// An address and its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
     address: IpAddr,
@@ -117,26 +118,26 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `None` when `length` exceeds the family's 32 or 128 bits. Bits behind the length are kept.
+    /// `None` when `length` exceeds the family's 32 or 128 bits. Host bits are kept.
     #[must_use]
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         let most = if address.is_ipv4() { 32 } else { 128 };
         (length <= most).then_some(Self { address, length })
     }
 
-    /// One address.
+    /// A prefix of one address.
     #[must_use]
     pub fn host(address: IpAddr) -> Self {
         Self { address, length: if address.is_ipv4() { 32 } else { 128 } }
     }
 
-    /// The address, bits behind the length included.
+    /// The address with its host bits.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many bits count.
+    /// The prefix length.
     #[must_use]
     pub fn length(&self) -> u8 {
         self.length
@@ -149,7 +150,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// More than an error's answer with the request in it.
+/// More than an error answer with its request.
 const ANSWER: usize = 4096;
 
 /// A connection to the network namespace that the thread was in when it was opened.
@@ -157,9 +158,9 @@ const ANSWER: usize = 4096;
 pub struct Rtnetlink {
     socket: Socket,
     sequence: u32,
-    /// Room for requests that go out together.
+    /// Buffer for requests that are sent together.
     requests: Vec<u8>,
-    /// Room for one error's answer.
+    /// Buffer for one error answer.
     answer: Vec<u8>,
 }
 
@@ -184,7 +185,7 @@ impl Rtnetlink {
             .map_err(|error| Error::of("rtnetlink socket", error))
     }
 
-    /// Sends a request and waits until the kernel did it.
+    /// Sends a request and waits until the kernel has done it.
     fn change(
         &mut self,
         request: &str,
@@ -194,7 +195,7 @@ impl Rtnetlink {
         self.exchange(request, NLM_F_ACK | flags, message).map(drop)
     }
 
-    /// Sends a request for one thing; the answers to it.
+    /// Sends a request for one object; returns the answers.
     fn ask(
         &mut self,
         request: &str,
@@ -203,7 +204,7 @@ impl Rtnetlink {
         self.exchange(request, NLM_F_ACK, message)
     }
 
-    /// Sends a request for all things of a kind; them.
+    /// Sends a dump request; returns all objects.
     fn dump(
         &mut self,
         request: &str,
@@ -239,8 +240,8 @@ impl Rtnetlink {
         message.serialize(&mut bytes[start..]);
     }
 
-    /// Sends several requests in one datagram; `encode` appends one with its number. The kernel does them before the call returns and says
-    /// only which failed: their places, with errno.
+    /// Sends several requests in one datagram; `encode` appends one with its number. The kernel
+    /// does them before the call returns and reports only failures: their indices, with errno.
     fn request_all<T>(
         &mut self,
         requests: &[T],
@@ -275,7 +276,7 @@ impl Rtnetlink {
     }
 }
 
-/// Takes what answers the request of a number out of a datagram; whether that was the last of it.
+/// Extracts the answers to a request from a datagram; whether it was complete.
 fn take(
     datagram: &[u8],
     sequence: u32,
@@ -311,7 +312,7 @@ fn take(
     Ok(false)
 }
 
-/// A socket that hears of what these groups are told, without waiting.
+/// A non-blocking socket subscribed to these groups.
 fn listen(groups: u32) -> Result<Socket, Error> {
     let listen = || {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
@@ -322,7 +323,7 @@ fn listen(groups: u32) -> Result<Socket, Error> {
     listen().map_err(|error| Error::of("rtnetlink groups", error))
 }
 
-/// An `NLMSG_ERROR`, as the place of its request behind the one numbered `first`, and the errno.
+/// Parses an `NLMSG_ERROR`: index of its request after `first`, and the errno.
 fn failure(answer: &[u8], first: u32) -> Option<(usize, i32)> {
     const ERROR: u16 = 2;
     let word = |at: usize| answer.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word));

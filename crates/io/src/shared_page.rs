@@ -1,4 +1,4 @@
-//! Memory that another process maps as well, by a descriptor that is passed to it.
+//! A page of memory shared with another process by a passed descriptor.
 
 use std::{
     io,
@@ -19,8 +19,8 @@ pub const WORDS: usize = LENGTH / size_of::<AtomicU64>();
 /// `SCM_MAX_FD`
 const MOST_PASSED: usize = 253;
 
-/// A page that is shared for as long as it lives here. Whoever has its descriptor may write anything there at any time, and can't
-/// take it away: it is sealed.
+/// A shared page, mapped while this lives. The other process may write at any time, and cannot
+/// shrink it: it is sealed.
 #[derive(Debug)]
 pub struct SharedPage(NonNull<[AtomicU64; WORDS]>);
 
@@ -30,7 +30,7 @@ unsafe impl Send for SharedPage {}
 unsafe impl Sync for SharedPage {}
 
 impl SharedPage {
-    /// Makes a page of zeros, and passes it to whoever has the other end of a Unix socket, with a datagram.
+    /// Creates a zeroed page, and sends its descriptor with a datagram over a Unix socket.
     ///
     /// # Errors
     /// The kernel's: out of descriptors or memory, or no room for the datagram.
@@ -44,16 +44,16 @@ impl SharedPage {
         Ok(page)
     }
 
-    /// Receives a datagram, and the page that was passed with it. The datagram's length.
+    /// Receives a datagram with the page's descriptor; returns the datagram's length.
     ///
     /// # Errors
-    /// The kernel's; `EPERM` for memory that whoever has it could take away.
+    /// The kernel's; `EPERM` for memory that its owner could shrink.
     pub fn receive(
         socket: BorrowedFd<'_>,
         datagram: &mut [u8],
     ) -> io::Result<(usize, Option<Self>)> {
         let mut bytes = [io::IoSliceMut::new(datagram)];
-        // All that one message can bring has to be closed: padding alone has room for a second descriptor.
+        // All received descriptors must be closed: padding alone has room for a second one.
         let mut space = nix::cmsg_space!([RawFd; MOST_PASSED]);
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let message = recvmsg::<()>(socket.as_raw_fd(), &mut bytes, Some(&mut space), flags)?;
@@ -67,7 +67,7 @@ impl SharedPage {
             // SAFETY: the kernel has just given each of them to us.
             .map(|passed| unsafe { OwnedFd::from_raw_fd(passed) })
             .collect();
-        // What stands behind the first is nothing we asked for, and is closed.
+        // Further descriptors were not requested, and are closed.
         let memory = passed.into_iter().next();
         Ok((message.bytes, memory.map(Self::of).transpose()?))
     }
@@ -79,7 +79,7 @@ impl SharedPage {
         Self::map(&memory)
     }
 
-    /// It has a page, and keeps it.
+    /// Maps memory that has a page and keeps it.
     fn map(memory: &OwnedFd) -> io::Result<Self> {
         let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping, wherever the kernel wants it.
@@ -90,10 +90,11 @@ impl SharedPage {
         Ok(Self(NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)?))
     }
 
-    /// What lies there.
+    /// The words of the page.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64; WORDS] {
-        // SAFETY: the page is mapped until the drop, cannot shrink, is aligned to pages, and any bytes are valid words.
+        // SAFETY: the page is mapped until the drop, cannot shrink, is aligned to pages, and any
+        // bytes are valid words.
         unsafe { self.0.as_ref() }
     }
 }
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_see_what_the_other_writes() {
+    fn shared_page_is_visible_to_both() {
         let (near, far) = UnixDatagram::pair().unwrap();
         let ours = SharedPage::pass(near.as_fd(), b"here").unwrap();
         let mut bytes = [0; 8];
@@ -134,7 +135,7 @@ mod tests {
         assert!(length == 5 && none.is_none());
     }
 
-    /// Each is the last writing end of a pipe but ours, so that the reading end tells when it is closed.
+    /// Each is the last writing end of a pipe but ours, so the reading end tells when it is closed.
     #[test]
     fn no_descriptor_is_left_open() {
         for count in [1, 2, 5, 253] {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_take_it_away() {
+    fn sealed_memfd_cannot_shrink() {
         let memory = File::from(memfd::sealed(c"sealed", LENGTH).unwrap());
         for length in [0, LENGTH as u64 - 1, 2 * LENGTH as u64] {
             let refused = memory.set_len(length).unwrap_err();

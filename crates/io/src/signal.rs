@@ -1,4 +1,4 @@
-//! The signals that a daemon answers to, as a descriptor to poll.
+//! Signals of a daemon, as a descriptor to poll.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// What the process was asked to do.
+/// Requests by signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `SIGTERM` or `SIGINT`: finish what is under way and end.
@@ -15,15 +15,15 @@ pub enum Request {
     Reload,
 }
 
-/// `SIGTERM`, `SIGINT` and `SIGHUP`, no longer delivered but read.
+/// `SIGTERM`, `SIGINT` and `SIGHUP`, blocked and read.
 #[derive(Debug)]
 pub struct Signals {
     descriptor: SignalFd,
 }
 
 impl Signals {
-    /// Blocks the signals for the calling thread and those it starts from now on: call it before any other thread is
-    /// started.
+    /// Blocks the signals for the calling thread and those it starts: call it before any other
+    /// thread starts.
     ///
     /// # Errors
     /// The kernel's.

@@ -1,5 +1,5 @@
-//! Sockets as the ports need them: options, addresses and the path's MTU. The few system calls that `nix` wraps only
-//! by type are made here by number.
+//! Socket options, addresses and path MTUs. System calls that `nix` wraps only by type are made
+//! here by number.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -8,14 +8,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::NarrowPath;
 
-/// A `sockaddr_in` or `sockaddr_in6` as the kernel reads and writes it.
+/// A `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-pub(crate) struct Name {
+pub(crate) struct SocketName {
     bytes: [u8; 28],
 }
 
-impl Name {
+impl SocketName {
     /// Bytes of the largest name.
     pub(crate) const ROOM: u32 = 28;
 
@@ -41,7 +41,7 @@ impl Name {
         name
     }
 
-    /// The address, if it is one of IPv4 or IPv6.
+    /// The address, if it is IPv4 or IPv6.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let b = &self.bytes;
         let port = u16::from_be_bytes([b[2], b[3]]);
@@ -56,7 +56,7 @@ impl Name {
         }
     }
 
-    /// How many of its bytes count.
+    /// Its length in bytes.
     pub(crate) fn len(&self) -> u32 {
         if u16::from_ne_bytes([self.bytes[0], self.bytes[1]]) == 2 { 16 } else { Self::ROOM }
     }
@@ -110,7 +110,7 @@ pub(crate) fn option(socket: BorrowedFd<'_>, level: i32, option: i32) -> io::Res
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// How many packets found no room in the queue of a packet socket since the last time (`PACKET_STATISTICS`).
+/// Packets lost in a packet socket's full queue since the last call (`PACKET_STATISTICS`).
 pub(crate) fn packets_lost(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut counts = [0_u32; 2];
     let mut length = 8;
@@ -127,15 +127,16 @@ pub(crate) fn packets_lost(socket: BorrowedFd<'_>) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(counts[1]) }
 }
 
-/// Packets that a socket's receive queue had no room for, asked for now and then. `SO_RXQ_OVFL` would tell only with the next packet that has
-/// some (`include/net/sock.h: sock_skb_set_dropcount`), and after a burst none may come.
+/// Packets lost in a socket's full receive queue, polled now and then. `SO_RXQ_OVFL` would report
+/// them only with the next packet that is queued (`include/net/sock.h: sock_skb_set_dropcount`),
+/// and after a burst none may come.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Overflow {
+pub(crate) struct RxOverflow {
     seen: u32,
 }
 
-impl Overflow {
-    /// Those since the last time. Where the kernel can't say (before Linux 4.12), none are known.
+impl RxOverflow {
+    /// Losses since the last call; 0 before Linux 4.12, which cannot report them.
     pub(crate) fn since(&mut self, socket: BorrowedFd<'_>) -> u64 {
         let Ok(count) = dropped(socket) else { return 0 };
         // The kernel's counter wraps.
@@ -161,7 +162,7 @@ fn dropped(socket: BorrowedFd<'_>) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(counts[DROPS]) }
 }
 
-/// Lets only those packets into a socket's queue for which a program of the classic packet filter answers anything but 0.
+/// Limits a socket's queue to packets for which a classic BPF program returns nonzero.
 pub(crate) fn attach_filter(
     socket: BorrowedFd<'_>,
     program: &mut [libc::sock_filter],
@@ -170,8 +171,8 @@ pub(crate) fn attach_filter(
     let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
     let size = u32::try_from(size_of::<libc::sock_fprog>()).unwrap_or(0);
     let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
-    // SAFETY: the pointer is to a live sock_fprog of the size given, which points to as many live instructions as it says; the kernel
-    // copies them.
+    // SAFETY: the pointer is to a live sock_fprog of the size given, which points to as many live
+    // instructions as it says; the kernel copies them.
     let result = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const program).cast(), size)
     };
@@ -180,7 +181,7 @@ pub(crate) fn attach_filter(
 
 /// Binds to a local address.
 pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
-    let mut name = Name::of(address);
+    let mut name = SocketName::of(address);
     // SAFETY: the pointer is to a live name of at least the length given.
     let result = unsafe { libc::bind(socket.as_raw_fd(), name.as_ptr().cast(), name.len()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -188,7 +189,7 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()
 
 /// Fixes the other end.
 pub(crate) fn connect(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
-    let mut name = Name::of(address);
+    let mut name = SocketName::of(address);
     // SAFETY: the pointer is to a live name of at least the length given.
     let result = unsafe { libc::connect(socket.as_raw_fd(), name.as_ptr().cast(), name.len()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -196,8 +197,8 @@ pub(crate) fn connect(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result
 
 /// The address that a socket is bound to.
 pub(crate) fn local_address(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
-    let mut name = Name::EMPTY;
-    let mut length = Name::ROOM;
+    let mut name = SocketName::EMPTY;
+    let mut length = SocketName::ROOM;
     // SAFETY: the pointers are to a live name and its room.
     let result =
         unsafe { libc::getsockname(socket.as_raw_fd(), name.as_ptr().cast(), &raw mut length) };
@@ -207,7 +208,7 @@ pub(crate) fn local_address(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     name.address().ok_or_else(|| io::Error::from_raw_os_error(libc::EAFNOSUPPORT))
 }
 
-/// Asks for `bytes` of kernel buffer in both directions: beyond the system's limit where that is permitted.
+/// Asks for `bytes` of kernel buffer in both directions, beyond the system's limit if permitted.
 pub(crate) fn enlarge(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     for (force, plain) in
@@ -220,12 +221,12 @@ pub(crate) fn enlarge(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel say with each datagram when it came (`SO_TIMESTAMPNS`, `CLOCK_REALTIME`).
+/// Makes the kernel timestamp datagrams (`SO_TIMESTAMPNS`, `CLOCK_REALTIME`).
 pub(crate) fn note_arrival(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1)
 }
 
-/// Sets the mark of all packets that leave through a socket; 0 is the kernel's default and always permitted.
+/// Sets the mark of all packets sent; 0 is the default and always permitted.
 pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     if mark == 0 {
         Ok(())
@@ -234,14 +235,14 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     }
 }
 
-/// Lets a socket receive from one device only, and send through it.
+/// Restricts a socket to one device, in both directions.
 pub(crate) fn bind_to_device(socket: BorrowedFd<'_>, index: NonZeroU32) -> io::Result<()> {
     let index =
         i32::try_from(index.get()).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
     set(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
 }
 
-/// What the kernel takes for the path to an address right now.
+/// The kernel's present path MTU to an address.
 ///
 /// Three system calls: for the rare moment after an `EMSGSIZE`.
 pub(crate) fn narrow_path(remote: IpAddr, mark: u32) -> Option<NarrowPath> {
@@ -265,8 +266,8 @@ mod tests {
     fn names_carry_addresses_unchanged() {
         for text in ["192.0.2.7:4500", "[2001:db8::7]:500", "[fe80::1%3]:1"] {
             let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(Name::of(address).address(), Some(address));
+            assert_eq!(SocketName::of(address).address(), Some(address));
         }
-        assert_eq!(Name::EMPTY.address(), None);
+        assert_eq!(SocketName::EMPTY.address(), None);
     }
 }

@@ -1,7 +1,7 @@
-//! A directory that one process has to itself, and the files in it: for what must outlive the process.
+//! A directory owned by one process, for files that outlive it.
 //!
-//! The lock is on the directory's inode. So neither another path to it, a symbolic link nor a removed lock file lets a second process in;
-//! and whoever replaces the directory is noticed ([`StateDirectory::is_in_place`]).
+//! The lock is on the directory's inode, so no other path, symbolic link or removed lock file
+//! admits a second process; a replaced directory is detected ([`StateDirectory::is_in_place`]).
 
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},
@@ -27,10 +27,11 @@ pub struct StateDirectory {
 }
 
 impl StateDirectory {
-    /// Makes the directory if it is not there, for its owner alone, and locks it.
+    /// Creates the directory if necessary, for its owner alone, and locks it.
     ///
     /// # Errors
-    /// `EWOULDBLOCK` when another process has it; `ENOTDIR` where `path` is a file or a symbolic link; the kernel's.
+    /// `EWOULDBLOCK` when another process has it; `ENOTDIR` where `path` is a file or a symbolic
+    /// link; the kernel's.
     pub fn open(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let directory = open_directory(path)?;
@@ -41,10 +42,10 @@ impl StateDirectory {
         }
     }
 
-    /// One that another process has locked, by the descriptor that has the lock.
+    /// Continues with a predecessor's lock.
     ///
     /// # Errors
-    /// `EWOULDBLOCK` when the descriptor has not; the kernel's.
+    /// `EWOULDBLOCK` when the descriptor does not hold it; the kernel's.
     pub fn of_lock(path: &Path, directory: OwnedFd) -> io::Result<Self> {
         let directory = File::from(directory);
         match directory.try_lock() {
@@ -54,7 +55,7 @@ impl StateDirectory {
         }
     }
 
-    /// The descriptor that has the lock, for the process that goes on.
+    /// The descriptor with the lock, for a successor process.
     #[must_use]
     pub fn lock(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
@@ -69,7 +70,7 @@ impl StateDirectory {
     /// Whether its path still leads to it.
     ///
     /// # Errors
-    /// The kernel's, other than that nothing is there.
+    /// The kernel's, except that nothing is there.
     pub fn is_here(&self) -> io::Result<bool> {
         is_at(&self.path, &self.directory)
     }
@@ -77,15 +78,15 @@ impl StateDirectory {
     /// Whether its path still leads to it, and its file `name` is still `file`.
     ///
     /// # Errors
-    /// The kernel's, other than that nothing is there.
+    /// The kernel's, except that nothing is there.
     pub fn is_in_place(&self, name: &str, file: &File) -> io::Result<bool> {
         Ok(self.is_here()? && is_at(&self.path.join(name), file)?)
     }
 
-    /// Opens a file for reading; `None` where there is none. A FIFO is not waited for.
+    /// Opens a file for reading; `None` if it is missing. Does not wait for a FIFO.
     ///
     /// # Errors
-    /// The kernel's; [`io::ErrorKind::InvalidInput`] for what is no regular file.
+    /// The kernel's; [`io::ErrorKind::InvalidInput`] if it is no regular file.
     pub fn read(&self, name: &str) -> io::Result<Option<File>> {
         self.open_regular(name, OFlag::O_RDONLY)
     }
@@ -109,8 +110,8 @@ impl StateDirectory {
         if file.metadata()?.is_file() { Ok(Some(file)) } else { Err(irregular(&self.path, name)) }
     }
 
-    /// Makes an empty file for its owner alone, in the place of what has that name: that is removed
-    /// unopened, as it may be a FIFO.
+    /// Creates an empty file for its owner alone. An existing one is removed unopened, as it may be
+    /// a FIFO.
     ///
     /// # Errors
     /// The kernel's.
@@ -124,7 +125,7 @@ impl StateDirectory {
         Ok(openat(&self.directory, name, flags, mode)?.into())
     }
 
-    /// Gives a file another name, in the place of one that had it, and brings that to the disk.
+    /// Renames a file over an existing one, and syncs that to the disk.
     ///
     /// # Errors
     /// The kernel's.
@@ -134,10 +135,11 @@ impl StateDirectory {
     }
 }
 
-/// Has the disk keep room for the first `length` bytes of a file, all zeros where nothing was written.
+/// Allocates the first `length` bytes of a file on disk, zeros where nothing was written.
 ///
 /// # Errors
-/// The kernel's, `ENOSPC` first of all. Where the file system can't do that, nothing is done and that is no error.
+/// The kernel's, `ENOSPC` first of all. File systems without that feature do nothing, without an
+/// error.
 pub fn preallocate(file: &File, length: u64) -> io::Result<()> {
     let length = i64::try_from(length).map_err(io::Error::other)?;
     match fallocate(file.as_fd(), FallocateFlags::empty(), 0, length) {
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_regular_file_is_neither_read_nor_waited_for() {
+    fn non_regular_file_is_refused_without_blocking() {
         let scratch = scratch("irregular");
         let directory = StateDirectory::open(&scratch.join("gw")).unwrap();
         let elsewhere = scratch.join("elsewhere");
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_directory_or_file_is_noticed() {
+    fn replaced_state_directory_is_detected() {
         let scratch = scratch("replaced");
         let path = scratch.join("gw");
         let directory = StateDirectory::open(&path).unwrap();

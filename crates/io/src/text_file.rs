@@ -1,4 +1,4 @@
-//! Files that somebody has written for uxfrm to read: configurations, batch files, profiles.
+//! Input files of users: configurations, batch files, profiles.
 
 use std::{
     fs::{self, Metadata, OpenOptions},
@@ -7,17 +7,17 @@ use std::{
     path::Path,
 };
 
-/// A batch file of a million policies takes a fifth of it.
+/// A batch file of a million policies has a fifth of it.
 const LARGEST: u64 = 1 << 30;
 
-/// All of a regular file. Of others none is opened: a FIFO would be waited for, `/dev/zero` has no
-/// end, and a device may do something when it is opened.
+/// Reads a whole regular file. Others are not opened: a FIFO would block, `/dev/zero` has no end,
+/// and opening a device may have effects.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::InvalidInput`] for what is no regular file, or too large.
+/// The system's; [`io::ErrorKind::InvalidInput`] for a file that is not regular, or too large.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     check(&fs::metadata(path)?)?;
-    // It may have become another one since.
+    // It may have been replaced since the check.
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let about = file.metadata()?;
@@ -27,10 +27,10 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > LARGEST { Err(too_large()) } else { Ok(bytes) }
 }
 
-/// The same, as text.
+/// Reads text.
 ///
 /// # Errors
-/// As [`read`]; [`io::ErrorKind::InvalidData`] for what is no UTF-8.
+/// As [`read`]; [`io::ErrorKind::InvalidData`] for invalid UTF-8.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     String::from_utf8(read(path)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no UTF-8 text"))
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_regular_file_is_read_also_by_a_link() {
+    fn regular_file_is_read_through_symlink() {
         let directory = tempfile::tempdir().unwrap();
         let (file, link) = (directory.path().join("file"), directory.path().join("link"));
         fs::write(&file, "text").unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_waited_for() {
+    fn poller_ignores_removed_descriptor() {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_not_read() {
+    fn oversized_text_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file");
         fs::File::create(&file).unwrap().set_len(LARGEST + 1).unwrap();

@@ -1,15 +1,17 @@
-//! A TUN device: the kernel's side of the gateway, with super-packets in and out.
+//! A TUN device: the host side of the gateway, with super-packets in and out.
 //!
-//! With `IFF_VNET_HDR` every packet is preceded by a `virtio_net_hdr` that tells of segmentation still to be done and
-//! checksums still to be filled in; the buffer's [`Segments`] and [`Checksum`] say the same. Offloads are asked for
-//! from most to least, and a kernel that refuses them all gives a plain TUN: one packet at a time, checksums filled.
+//! With `IFF_VNET_HDR` a `virtio_net_hdr` precedes every packet and describes pending segmentation
+//! and checksums, as the buffer's [`Segments`] and [`Checksum`] do. Offloads are requested from
+//! most to least, and a kernel that refuses them all gives a plain TUN: single packets with
+//! complete checksums.
 //!
-//! Each read goes into two buffers, the first 2,048 bytes into one of the packet class and the rest into a
-//! super-buffer that stays for the next read if it was not needed: a small packet costs no super-buffer.
+//! Each read goes into two buffers, the first 2,048 bytes into one of the packet class and the rest
+//! into a super-buffer that stays for the next read if unused: a small packet costs no
+//! super-buffer.
 //!
-//! A write of a super-packet that the kernel refuses (`EINVAL`) before it ever took one of that kind ends that kind:
-//! [`Port::accepts`] no longer names it and the caller segments from the next batch on. Once one was taken, a refusal
-//! is that packet's own fault.
+//! If the kernel refuses (`EINVAL`) a super-packet before it ever took one of that kind,
+//! [`Port::accepts`] drops the kind and the caller segments from the next batch on. Later refusals
+//! are that packet's own fault.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,10 +22,10 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments};
 
 use crate::clock;
-use crate::mmsg::{Slot, nothing_waits, vector};
-use crate::patience::{Patience, is_busy};
+use crate::mmsg::{SplitBuffer, nothing_waits, vector};
 use crate::port::{Accepts, Port, Transmitted, wire_packets};
 use crate::rtnetlink::Rtnetlink;
+use crate::send_backoff::{SendBackoff, is_busy};
 use crate::virtio::{HEADER, VirtioHeader};
 
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2_u32 as libc::Ioctl;
@@ -38,30 +40,30 @@ const TUN_F_TSO_ECN: libc::c_ulong = 0x08;
 const TUN_F_USO4: libc::c_ulong = 0x20;
 const TUN_F_USO6: libc::c_ulong = 0x40;
 
-/// Super-packets read in one call: half a MiB, so that a batch stays in the cache.
+/// Super-packets per receive call: half a MiB, so that a batch stays in the cache.
 const SUPERS_AT_ONCE: usize = 8;
 
-/// What a TUN is opened with.
+/// Options of a TUN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunOptions {
-    /// Up to 15 bytes; with `%d` in it the kernel puts the first free number there.
+    /// Up to 15 bytes; the kernel replaces `%d` by the first free number.
     pub name: String,
     /// How many queues of the device may be open (`IFF_MULTI_QUEUE`); see [`Tun::another_queue`].
     pub queues: Queues,
-    /// How packets come and go.
+    /// Offloads to request.
     pub offload: Offload,
 }
 
-/// How many queues a TUN may have.
+/// Number of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queues {
     /// One.
     Single,
-    /// One per worker; the kernel spreads flows over them.
+    /// One per worker; the kernel distributes flows.
     Several,
 }
 
-/// Which of a device's queues one is. The first counts what the device drops.
+/// Position among a device's queues. The first one counts the device's drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The first.
@@ -70,12 +72,12 @@ pub enum Place {
     Other,
 }
 
-/// How packets come and go.
+/// Offloads of a TUN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// As super-packets, with as many offloads as the kernel takes.
+    /// Super-packets, with as many offloads as the kernel supports.
     Most,
-    /// One by one with finished checksums.
+    /// Single packets with complete checksums.
     Plain,
 }
 
@@ -97,24 +99,26 @@ pub struct Tun {
     header: bool,
     accepts: Accepts,
     proven: Accepts,
-    slot: Slot,
+    slot: SplitBuffer,
     queue: Queue,
-    /// Packets that the device had dropped when they were counted last; `None` for all queues but the first, as the kernel counts by device.
+    /// The device's drops at the last count; `None` for all queues but the first, as the kernel
+    /// counts by device.
     dropped: Option<u64>,
 }
 
-/// What a TUN, which does not say when packets came, tells of its queue: what is read first now was there before where not all was read then.
+/// Estimates waiting times, as a TUN has no timestamps: if a read left packets behind, the next
+/// first packet has waited since then.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
-    /// When it was read last, and not to its end; in nanoseconds.
+    /// Time of the last read that left packets behind, in nanoseconds.
     left: Option<u64>,
-    /// How long what was read first had waited at the least.
+    /// Least waiting time of the first packet read.
     waited: Duration,
 }
 
 impl Tun {
-    /// Creates the device, or attaches to a persistent one of that name. It is down and has no addresses yet: see
-    /// [`Rtnetlink`].
+    /// Creates the device, or attaches to a persistent one of that name. It is down and has no
+    /// addresses yet: see [`Rtnetlink`].
     ///
     /// # Errors
     /// The kernel's: no `/dev/net/tun`, not permitted, name in use or too long.
@@ -125,12 +129,12 @@ impl Tun {
             Offload::Plain => None,
         };
         let tun = attached.map_or_else(|| Self::attach(options, name, Header::None), Ok)?;
-        // A device that was there before may have dropped some.
+        // An existing device may have dropped some.
         let dropped = Some(dropped_by(tun.name()).unwrap_or(0));
         Ok(Self { dropped, ..tun })
     }
 
-    /// A queue that another process has had until now, of the device of that name.
+    /// Continues with a predecessor's queue of the named device.
     ///
     /// # Errors
     /// The kernel's: no queue of a TUN.
@@ -164,13 +168,13 @@ impl Tun {
         &self.options.name
     }
 
-    /// What it was opened with, its name's number filled in.
+    /// Its options, with the device's final name.
     #[must_use]
     pub fn options(&self) -> TunOptions {
         self.options.clone()
     }
 
-    /// Keeps the device when its last queue is closed, or no longer.
+    /// Sets whether the device outlives its last queue.
     ///
     /// # Errors
     /// The kernel's.
@@ -216,7 +220,7 @@ impl Tun {
             header: header == Header::Virtio,
             accepts,
             proven: Accepts::PLAIN,
-            slot: Slot::default(),
+            slot: SplitBuffer::default(),
             queue: Queue::default(),
             dropped: None,
         })
@@ -228,7 +232,8 @@ impl Tun {
         let lead = if self.header { HEADER } else { 0 };
         let [small, large] = self.slot.vectors(pool);
         let vectors = [vector(&mut bytes[..lead]), small, large];
-        // SAFETY: the vectors point into `bytes` and the slot's buffers with their lengths, borrowed by us alone.
+        // SAFETY: the vectors point into `bytes` and the slot's buffers with their lengths,
+        // borrowed by us alone.
         let read = unsafe { libc::readv(self.file.as_raw_fd(), vectors.as_ptr(), 3) };
         let Ok(read) = usize::try_from(read) else {
             return nothing_waits(io::Error::last_os_error()).map(|_| None);
@@ -252,12 +257,12 @@ impl Tun {
     }
 
     /// Writes one packet, waiting once per batch for room, and counts what became of it.
-    fn send(&mut self, packet: &mut PacketBuf, patience: &mut Patience, done: &mut Transmitted) {
+    fn send(&mut self, packet: &mut PacketBuf, backoff: &mut SendBackoff, done: &mut Transmitted) {
         if packet.udp.is_some() || !self.accepts.takes(packet) {
             return done.unsupported(packet);
         }
         let mut result = self.write(packet);
-        if result.as_ref().is_err_and(is_busy) && patience.wait(self.file.as_fd()) {
+        if result.as_ref().is_err_and(is_busy) && backoff.wait(self.file.as_fd()) {
             result = self.write(packet);
         }
         match result {
@@ -272,7 +277,7 @@ impl Tun {
         }
     }
 
-    /// Stops accepting super-packets of this one's kind if none ever went through; whether it did.
+    /// Stops accepting super-packets of this kind if none ever succeeded; whether it did.
     fn give_up(&mut self, packet: &PacketBuf) -> bool {
         let gives_up = packet.segments != Segments::One && !self.proven.takes(packet);
         if gives_up {
@@ -283,12 +288,12 @@ impl Tun {
 }
 
 impl Queue {
-    /// It was read until it was empty.
+    /// Records that the queue was emptied.
     fn was_emptied(&mut self) {
         self.waited = self.left.take().map_or(Duration::ZERO, since);
     }
 
-    /// It was read, and something may be left.
+    /// Records a read that may have left packets behind.
     fn was_cut(&mut self) {
         self.waited = self.left.map_or(Duration::ZERO, since);
         self.left = Some(clock::boot_nanoseconds());
@@ -299,7 +304,7 @@ fn since(nanoseconds: u64) -> Duration {
     Duration::from_nanos(clock::boot_nanoseconds().saturating_sub(nanoseconds))
 }
 
-/// How long a TUN device lives.
+/// Lifetime of a TUN device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// Until its last queue is closed.
@@ -329,9 +334,9 @@ impl Port for Tun {
     }
 
     fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
-        let (mut done, mut patience) = (Transmitted::default(), Patience::new());
+        let (mut done, mut backoff) = (Transmitted::default(), SendBackoff::new());
         for mut packet in batch.drain() {
-            self.send(&mut packet, &mut patience, &mut done);
+            self.send(&mut packet, &mut backoff, &mut done);
             pool.give(packet);
         }
         done
@@ -343,7 +348,7 @@ impl Port for Tun {
 
     fn overflowed(&mut self) -> u64 {
         let Some(before) = self.dropped else { return 0 };
-        // Where the kernel can't say, nothing is known to be lost.
+        // Without the counter no loss is known.
         let now = dropped_by(self.name()).unwrap_or(before);
         self.dropped = Some(now);
         now.saturating_sub(before)
@@ -354,12 +359,12 @@ impl Port for Tun {
     }
 }
 
-/// Packets for which a device had no room, or nobody to read them (`drivers/net/tun.c: tun_net_xmit`).
+/// Packets for which a device had no room or no reader (`drivers/net/tun.c: tun_net_xmit`).
 fn dropped_by(name: &str) -> Option<u64> {
     Rtnetlink::open().ok()?.transmit_drops(name).ok()
 }
 
-/// What stands before each packet.
+/// Header before each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Header {
     Virtio,
@@ -376,7 +381,7 @@ struct Request {
 
 const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 
-/// Asks for offloads from most to least; what the kernel took.
+/// Requests offloads from most to least; returns those that the kernel took.
 fn negotiate(file: &File) -> io::Result<Accepts> {
     let tso = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
     let checksums = Accepts { partial_checksums: true, ..Accepts::PLAIN };
@@ -397,7 +402,7 @@ fn negotiate(file: &File) -> io::Result<Accepts> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
 }
 
-/// A name as `ifreq` has it, zero at its end.
+/// A zero-terminated name for `ifreq`.
 fn interface_name(name: &str) -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     if name.is_empty() || name.len() >= bytes.len() {
@@ -420,7 +425,7 @@ fn kind<'a>(accepts: &'a mut Accepts, packet: &PacketBuf) -> &'a mut bool {
     }
 }
 
-/// Remembers that the kernel took a packet of this kind.
+/// Records that the kernel took a packet of this kind.
 fn prove(proven: &mut Accepts, packet: &PacketBuf) {
     proven.partial_checksums |= matches!(packet.checksum, Checksum::Partial { .. });
     if packet.segments != Segments::One {

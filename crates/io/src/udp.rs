@@ -1,22 +1,26 @@
-//! ESP in UDP (RFC 3948): one socket of IPv4 or IPv6, where the kernel writes the outer IP and UDP headers.
+//! ESP in UDP (RFC 3948): an IPv4 or IPv6 socket, where the kernel writes the outer IP and UDP
+//! headers.
 //!
-//! Buffers hold UDP payload and a [`UdpPath`]. A train leaves with one `UDP_SEGMENT` message, and so do single datagrams of one size on
-//! one path that follow each other; several messages leave with one system call. What `UDP_GRO` joined arrives as a train. The whole TOS or traffic-class byte and the local address
-//! go both ways with every message.
+//! Buffers hold UDP payload and a [`UdpPath`]. A GSO burst leaves with one `UDP_SEGMENT` message,
+//! and so do consecutive datagrams of one size on one path; several messages leave with one system
+//! call. Datagrams that `UDP_GRO` joined arrive as a burst. The whole TOS or traffic-class byte and
+//! the local address go both ways with every message.
 //!
-//! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched where a batch
-//! changes from datagrams that may be fragmented to ones that may not. With it set (`IP_PMTUDISC_DO`) the kernel
-//! refuses what is larger than the path's MTU as it knows it, and [`Refused::path`](crate::Refused::path) tells.
+//! IPv4's DF bit has no control message in Linux: it is the socket's `IP_MTU_DISCOVER`, switched
+//! where a batch changes between datagrams with and without DF. With it set (`IP_PMTUDISC_DO`) the
+//! kernel refuses datagrams above the path MTU it knows, and
+//! [`Refused::path`](crate::Refused::path) has the MTU.
 //!
-//! Where IKE daemons share the port, [`ike`] tells what becomes of their messages.
+//! Where IKE daemons share the port, [`ike`] takes their messages.
 //!
-//! The mark is the socket's, never the packet's: it keeps uxfrm's own datagrams out of uxfrm's own routes.
+//! The mark is the socket's, never the packet's: it keeps uxfrm's own datagrams out of uxfrm's own
+//! routes.
 //!
-//! A socket that is bound to an address neither asks for the local address of what it receives nor tells that of what it sends: control
-//! messages cost. [`Site`] opens such sockets beside one for all addresses.
+//! A socket bound to an address omits control messages for local addresses, as they cost time.
+//! [`Site`] opens such sockets beside one for all addresses.
 
 mod path;
-mod site;
+mod per_address;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,28 +32,30 @@ use std::time::Duration;
 use uxfrm_packet::{Batch, Checksum, PacketBuf, Pool, Segments, UdpPath};
 
 use crate::ike;
-use crate::mmsg::{GATHERED, Haul, MESSAGES, Part, Receiver, SMALL, Sender};
+use crate::mmsg::{MAX_IOVECS, MESSAGES, MmsgReceiver, MmsgSender, OutMessage, RecvCount, SMALL};
 use crate::port::{Accepts, Port, Transmitted};
-use crate::socket::{self, Name, Overflow};
+use crate::socket::{self, RxOverflow, SocketName};
 
 use self::path::{ask_for_path, read_path, write_source, write_tos};
 
 pub(crate) use self::path::write_path;
-pub use self::site::Site;
+pub use self::per_address::Site;
 
-/// Datagrams in one `UDP_SEGMENT` message that every kernel takes (`UDP_MAX_SEGMENTS`).
-const TRAIN_PACKETS: usize = 64;
+/// Most datagrams in a `UDP_SEGMENT` message that every kernel takes (`UDP_MAX_SEGMENTS`).
+const MAX_SEGMENTS: usize = 64;
 
-/// Bytes in one `UDP_SEGMENT` message: the largest UDP payload over IPv4.
-const TRAIN_BYTES: usize = 65_507;
+/// Most bytes in a `UDP_SEGMENT` message: the largest UDP payload over IPv4.
+const MAX_BURST_BYTES: usize = 65_507;
 
-/// A datagram of this size fits every path (RFC 8200 §5, less headers): refused as a train it tells of the kernel.
-const FITS_ANYWHERE: u16 = 1200;
+/// Fits every path (RFC 8200 §5, less headers): a refusal of such bursts means that the kernel
+/// cannot.
+const MIN_PATH_PAYLOAD: u16 = 1200;
 
-/// Large messages asked for at once while trains arrive: half a MiB, so that a batch stays in the cache.
-const TRAINS_AT_ONCE: usize = 8;
+/// Large messages per receive call while bursts arrive: half a MiB, so that a batch stays in the
+/// cache.
+const BURSTS_AT_ONCE: usize = 8;
 
-/// What a socket is opened with.
+/// Options of a UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
     /// Local address and port; the address may be unspecified, the port 0 for any.
@@ -60,14 +66,15 @@ pub struct UdpOptions {
     pub shared: bool,
     /// Bytes of kernel buffer to ask for in each direction.
     pub buffer: usize,
-    /// The kernel notes when each datagram came, for [`Port::waited`].
+    /// The kernel timestamps each datagram, for [`Port::waited`].
     pub timed: bool,
-    /// Index of the only device that datagrams come and go through (`SO_BINDTOIFINDEX`); 0 for any.
+    /// Index of the only device to use (`SO_BINDTOIFINDEX`); 0 for any.
     pub device: u32,
 }
 
 impl UdpOptions {
-    /// A socket on `local` of its own, of any device, without a mark, with 8 MiB of kernel buffer each way.
+    /// A private socket on `local`, of any device, without a mark, with 8 MiB of kernel buffer each
+    /// way.
     #[must_use]
     pub fn new(local: SocketAddr) -> Self {
         Self { local, mark: 0, shared: false, buffer: 8 << 20, timed: false, device: 0 }
@@ -82,11 +89,11 @@ pub struct Udp {
     mark: u32,
     trains: bool,
     dont_fragment: Option<bool>,
-    receiver: Receiver,
-    sender: Sender,
-    refused_trains: Vec<Part>,
+    receiver: MmsgReceiver,
+    sender: MmsgSender,
+    refused_trains: Vec<OutMessage>,
     trains_arrive: bool,
-    overflow: Overflow,
+    overflow: RxOverflow,
     waited: Duration,
     daemons: Option<SyncSender<ike::Datagram>>,
 }
@@ -95,13 +102,14 @@ impl Udp {
     /// Opens and binds a socket.
     ///
     /// # Errors
-    /// The kernel's: address in use, not permitted to set the mark, no such address, no such device.
+    /// The kernel's: address in use, not permitted to set the mark, no such address, no such
+    /// device.
     pub fn open(options: &UdpOptions) -> io::Result<Self> {
         let socket = socket::open(socket::family(options.local.ip()), libc::SOCK_DGRAM, 0)?;
         Self::bound(socket, options)
     }
 
-    /// The same of a socket that another process has had until now, and bound.
+    /// Continues with a predecessor's bound socket.
     ///
     /// # Errors
     /// The kernel's.
@@ -125,7 +133,7 @@ impl Udp {
         Self::of(socket, options, trains)
     }
 
-    /// What may be set of a bound one as well; whether it takes trains.
+    /// Sets options that a bound socket may also have; whether it supports GSO.
     fn set_up(socket: &OwnedFd, options: &UdpOptions) -> io::Result<bool> {
         let fd = socket.as_fd();
         socket::set_mark(fd, options.mark)?;
@@ -133,7 +141,7 @@ impl Udp {
         if options.timed {
             socket::note_arrival(fd)?;
         }
-        // Kernels without either offload answer ENOPROTOOPT; then datagrams travel one by one.
+        // Kernels without either offload answer ENOPROTOOPT; then datagrams are sent one by one.
         let trains = socket::set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let _without_gro = socket::set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
         Ok(trains)
@@ -141,8 +149,8 @@ impl Udp {
 
     fn of(socket: OwnedFd, options: &UdpOptions, trains: bool) -> io::Result<Self> {
         let local = socket::local_address(socket.as_fd())?;
-        let mut overflow = Overflow::default();
-        // What was lost before is another's to tell.
+        let mut overflow = RxOverflow::default();
+        // Earlier losses are the predecessor's to report.
         let _before = overflow.since(socket.as_fd());
         Ok(Self {
             socket,
@@ -150,8 +158,8 @@ impl Udp {
             mark: options.mark,
             trains,
             dont_fragment: None,
-            receiver: Receiver::new(),
-            sender: Sender::new(),
+            receiver: MmsgReceiver::new(),
+            sender: MmsgSender::new(),
             refused_trains: Vec::with_capacity(MESSAGES),
             trains_arrive: false,
             overflow,
@@ -160,13 +168,13 @@ impl Udp {
         })
     }
 
-    /// The same, with IKE messages going to `daemons` and not into batches.
+    /// Passes IKE messages to `daemons` instead of batches.
     #[must_use]
     pub fn sharing_with(self, daemons: SyncSender<ike::Datagram>) -> Self {
         Self { daemons: Some(daemons), ..self }
     }
 
-    /// Its port, to open sockets of single addresses beside it.
+    /// Its port, to open sockets of single addresses.
     ///
     /// # Errors
     /// The kernel's: too many descriptors open.
@@ -174,7 +182,8 @@ impl Udp {
         Ok(Site::of(self.socket.try_clone()?, self.local, self.mark))
     }
 
-    /// Takes datagrams over IPv6 without checksum, which the kernel drops otherwise (RFC 6936 §4). Over IPv4 it takes them anyway.
+    /// Accepts IPv6 datagrams without checksum, which the kernel drops otherwise (RFC 6936 §4).
+    /// IPv4 accepts them anyway.
     ///
     /// # Errors
     /// The kernel's.
@@ -187,8 +196,9 @@ impl Udp {
         }
     }
 
-    /// Sends without UDP checksum from now on. Each datagram of a train is then a message of its own, of the same system call: with
-    /// `UDP_SEGMENT` the kernel wants the checksum (`net/ipv4/udp.c: udp_send_skb`).
+    /// Sends without UDP checksum from now on. Each datagram of a burst is then a message of its
+    /// own, of the same system call: `UDP_SEGMENT` needs the checksum (`net/ipv4/udp.c:
+    /// udp_send_skb`).
     ///
     /// # Errors
     /// The kernel's.
@@ -202,7 +212,7 @@ impl Udp {
         Ok(())
     }
 
-    /// Sends with this TTL or hop limit from now on, not with the host's.
+    /// Sends with this TTL or hop limit from now on, instead of the host's.
     ///
     /// # Errors
     /// The kernel's; `EINVAL` for 0.
@@ -214,13 +224,13 @@ impl Udp {
         socket::set(self.socket.as_fd(), level, option, libc::c_int::from(ttl))
     }
 
-    /// The address and port that the socket is bound to.
+    /// The bound address and port.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Queues one buffer as messages of up to a train each, sending what was queued before where it must.
+    /// Queues a buffer as messages of up to a burst each; sends queued ones first where necessary.
     fn queue(&mut self, index: usize, packets: &[PacketBuf], done: &mut Transmitted) {
         let packet = &packets[index];
         let (Some(path), Some(stride)) = (packet.udp, stride(packet)) else {
@@ -234,20 +244,21 @@ impl Udp {
         }
         if self.dont_fragment != Some(path.dont_fragment) {
             self.flush(packets, done);
-            if let Err(error) = self.switch_fragmentation(&path) {
+            if let Err(error) = self.set_dont_fragment(&path) {
                 return done.refuse(crate::wire_packets(packet), &error);
             }
         }
         if self.joins(index, packets) {
             return self.join(packet.len());
         }
-        let step = if self.trains { train_bytes(stride) } else { usize::from(stride) };
-        let whole = Part { packet: index, buffers: 1, start: 0, len: packet.len(), packets: 0 };
-        self.queue_pieces(whole, step, stride, &path, packets, done);
+        let step = if self.trains { burst_bytes(stride) } else { usize::from(stride) };
+        let whole =
+            OutMessage { packet: index, buffers: 1, start: 0, len: packet.len(), packets: 0 };
+        self.queue_bursts(whole, step, stride, &path, packets, done);
     }
 
-    /// Whether a datagram may follow those of the last message, in one train: on the same path, and of the size of all before it or
-    /// shorter, and then none may follow it.
+    /// Whether a datagram may join the last message: on the same path, and of the same size or
+    /// shorter, which ends the burst.
     fn joins(&self, index: usize, packets: &[PacketBuf]) -> bool {
         let packet = &packets[index];
         let Some(last) = self.sender.last().filter(|_| self.trains && !self.sender.is_full())
@@ -260,13 +271,13 @@ impl Udp {
             && packet.segments == Segments::One
             && first.udp == packet.udp
             && last.packet + last.buffers == index
-            && last.buffers < GATHERED
+            && last.buffers < MAX_IOVECS
             && is_open
             && (1..=first.len()).contains(&packet.len())
-            && last.len + packet.len() <= TRAIN_BYTES
+            && last.len + packet.len() <= MAX_BURST_BYTES
     }
 
-    /// Adds a datagram to the last message, which becomes a train with its second one.
+    /// Adds a datagram to the last message, which becomes a burst with its second one.
     fn join(&mut self, len: usize) {
         let stride = self.sender.last().map_or(0, |last| last.len / last.buffers);
         if let Some((2, control)) = self.sender.extend(len) {
@@ -276,10 +287,10 @@ impl Udp {
         }
     }
 
-    /// Queues `whole` in pieces of `step` bytes, each a train of datagrams of `stride` bytes.
-    fn queue_pieces(
+    /// Queues `whole` in pieces of `step` bytes, each a burst of datagrams of `stride` bytes.
+    fn queue_bursts(
         &mut self,
-        whole: Part,
+        whole: OutMessage,
         step: usize,
         stride: u16,
         path: &UdpPath,
@@ -294,8 +305,8 @@ impl Udp {
             }
             let len = step.min(end - start);
             let count = len.div_ceil(usize::from(stride)).max(1);
-            let part = Part { start, len, packets: count as u64, ..whole };
-            let control = self.sender.push(part, Name::of(path.remote));
+            let part = OutMessage { start, len, packets: count as u64, ..whole };
+            let control = self.sender.push(part, SocketName::of(path.remote));
             if path.local.ip() != self.local.ip() {
                 write_source(control, path.local.ip());
             }
@@ -310,7 +321,8 @@ impl Udp {
         }
     }
 
-    /// Sends what is queued; trains that the kernel refuses as such go out again as single datagrams.
+    /// Sends all queued messages; bursts that the kernel refuses as such are sent again as single
+    /// datagrams.
     fn flush(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
         let mut too_big = None;
         self.sender.send(self.socket.as_fd(), packets, |part, fate| match fate {
@@ -318,8 +330,8 @@ impl Udp {
                 done.packets += part.packets;
                 done.bytes += part.len as u64;
             }
-            Err(error) if part.packets > 1 && is_no_train(error) => {
-                self.trains &= !tells_of_the_kernel(error, &packets[part.packet]);
+            Err(error) if part.packets > 1 && may_be_gso_refusal(error) => {
+                self.trains &= !is_gso_unsupported(error, &packets[part.packet]);
                 self.refused_trains.push(part);
             }
             Err(error) => {
@@ -335,7 +347,7 @@ impl Udp {
         self.send_singly(packets, done);
     }
 
-    /// Sends the refused trains again, one datagram a message; none of those is a train to be refused once more.
+    /// Sends refused bursts again, one datagram per message.
     fn send_singly(&mut self, packets: &[PacketBuf], done: &mut Transmitted) {
         if self.refused_trains.is_empty() {
             return;
@@ -346,8 +358,8 @@ impl Udp {
                 let of = &packets[packet];
                 let len = if part.buffers == 1 { part.len } else { of.len() };
                 if let (Some(path), Some(stride)) = (of.udp, stride(of)) {
-                    let whole = Part { packet, buffers: 1, len, ..part };
-                    self.queue_pieces(whole, usize::from(stride), stride, &path, packets, done);
+                    let whole = OutMessage { packet, buffers: 1, len, ..part };
+                    self.queue_bursts(whole, usize::from(stride), stride, &path, packets, done);
                 }
             }
         }
@@ -355,8 +367,8 @@ impl Udp {
         self.refused_trains = refused;
     }
 
-    /// Sets or clears DF, as the path has it, for what is sent from now on; over IPv6 it allows or forbids the kernel to fragment.
-    fn switch_fragmentation(&mut self, path: &UdpPath) -> io::Result<()> {
+    /// Sets or clears DF of later datagrams; over IPv6 it forbids or allows the kernel to fragment.
+    fn set_dont_fragment(&mut self, path: &UdpPath) -> io::Result<()> {
         let (level, option, [clear, set]) = match self.local.ip() {
             IpAddr::V4(_) => (
                 libc::IPPROTO_IP,
@@ -380,8 +392,9 @@ impl Port for Udp {
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
         let before = into.len();
         while into.room() > 0 {
-            let most = if self.trains_arrive { TRAINS_AT_ONCE } else { MESSAGES }.min(into.room());
-            let Haul { count, is_full } = self.receiver.receive(self.socket.as_fd(), pool, most)?;
+            let most = if self.trains_arrive { BURSTS_AT_ONCE } else { MESSAGES }.min(into.room());
+            let RecvCount { count, is_full } =
+                self.receiver.receive(self.socket.as_fd(), pool, most)?;
             if count > 0 && into.len() == before {
                 self.waited = self.receiver.waited();
             }
@@ -416,7 +429,7 @@ impl Port for Udp {
         done
     }
 
-    /// Trains always: the port cuts them itself where the kernel does not.
+    /// Bursts always: the port splits them where the kernel does not.
     fn accepts(&self) -> Accepts {
         Accepts { trains: true, ..Accepts::PLAIN }
     }
@@ -434,7 +447,7 @@ impl Port for Udp {
     }
 }
 
-/// The datagrams' size in a buffer; `None` when it holds what a UDP socket cannot send.
+/// Size of the datagrams in a buffer; `None` for buffers that a UDP socket cannot send.
 fn stride(packet: &PacketBuf) -> Option<u16> {
     match (packet.segments, packet.checksum) {
         (_, Checksum::Partial { .. }) | (Segments::Tcp { .. } | Segments::Udp { .. }, _) => None,
@@ -443,21 +456,21 @@ fn stride(packet: &PacketBuf) -> Option<u16> {
     }
 }
 
-/// How much of a train of datagrams of `stride` bytes one message takes.
-fn train_bytes(stride: u16) -> usize {
+/// Bytes of a burst of `stride`-byte datagrams per message.
+fn burst_bytes(stride: u16) -> usize {
     let stride = usize::from(stride);
-    stride * (TRAIN_BYTES / stride).clamp(1, TRAIN_PACKETS)
+    stride * (MAX_BURST_BYTES / stride).clamp(1, MAX_SEGMENTS)
 }
 
-/// Whether an error may mean that the kernel does not send this train as one message.
-fn is_no_train(error: &io::Error) -> bool {
+/// Whether an error may mean that the kernel cannot send this burst as one message.
+fn may_be_gso_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIO | libc::EMSGSIZE))
 }
 
-/// Whether an error to a train means that no train will ever do: `EIO` says that the device cannot sum, and `EINVAL`
-/// otherwise says that one datagram exceeds the MTU.
-fn tells_of_the_kernel(error: &io::Error, packet: &PacketBuf) -> bool {
+/// Whether an error to a burst means that no burst can ever be sent: `EIO` means that the device
+/// cannot checksum; `EINVAL` otherwise means that a datagram exceeds the MTU.
+fn is_gso_unsupported(error: &io::Error, packet: &PacketBuf) -> bool {
     error.raw_os_error() == Some(libc::EIO)
         || (error.raw_os_error() == Some(libc::EINVAL)
-            && stride(packet).is_some_and(|size| size <= FITS_ANYWHERE))
+            && stride(packet).is_some_and(|size| size <= MIN_PATH_PAYLOAD))
 }

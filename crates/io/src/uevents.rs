@@ -1,6 +1,8 @@
-//! Word from the kernel that the virtual machine goes on from a snapshot, perhaps as one of several (`drivers/virt/vmgenid.c`, Linux 6.10).
+//! Notices that the virtual machine was restored from a snapshot, perhaps as one of several
+//! (`drivers/virt/vmgenid.c`, Linux 6.10).
 //!
-//! It is a uevent of a device with `NEW_VMGENID=1`. Network namespaces of containers with users of their own are not told (`lib/kobject_uevent.c`).
+//! They are device uevents with `NEW_VMGENID=1`. Network namespaces of containers with their own
+//! user namespace do not receive them (`lib/kobject_uevent.c`).
 
 use std::{
     io,
@@ -16,17 +18,17 @@ const KERNEL: u32 = 1;
 const LONGEST: usize = 4096;
 const SAID: &[u8] = b"NEW_VMGENID=1";
 
-/// Listens; its descriptor is readable when there is something to [take](Uevents::take_new_generation).
+/// A listening socket; readable when there is something to [take](Uevents::take_new_generation).
 #[derive(Debug)]
 pub struct Uevents {
     socket: Socket,
 }
 
 impl Uevents {
-    /// Listens from now on, in the network namespace that the thread is in.
+    /// Listens from now on, in the thread's network namespace.
     ///
     /// # Errors
-    /// The kernel's, as where a container may not.
+    /// The kernel's, as in a container without permission.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_KOBJECT_UEVENT)?;
         socket.bind(&SocketAddr::new(0, KERNEL))?;
@@ -34,7 +36,8 @@ impl Uevents {
         Ok(Self { socket })
     }
 
-    /// Whether the kernel has said so since this was asked last. Who may send to the group has `CAP_NET_ADMIN`, and is believed.
+    /// Whether such a notice came since the last call. Senders to the group have `CAP_NET_ADMIN`,
+    /// and are trusted.
     #[must_use]
     pub fn take_new_generation(&self) -> bool {
         let (mut is_new, mut event) = (false, [0; LONGEST]);
@@ -43,7 +46,7 @@ impl Uevents {
                 Ok(length) => {
                     is_new |= tells_of_generation(event.get(..length).unwrap_or_default())
                 }
-                // So many that some were lost, and it may have been among them.
+                // Notices were lost, perhaps such ones.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => is_new = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_nothing) => return is_new,
@@ -58,7 +61,7 @@ impl AsFd for Uevents {
     }
 }
 
-/// Whether a uevent says so: `change@DEVPATH`, and variables, with a zero byte behind each.
+/// Parses a uevent: `change@DEVPATH`, and variables, each with a zero byte behind it.
 fn tells_of_generation(event: &[u8]) -> bool {
     event.split(|byte| *byte == 0).skip(1).any(|variable| variable == SAID)
 }
@@ -68,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_event_is_told_from_all_others() {
+    fn vmgenid_uevent_is_recognised() {
         let event = |last: &str| {
             format!(
                 "change@/devices/LNXSYSTM:00/VMGENCTR:00\0ACTION=change\0SUBSYSTEM=platform\0{last}\0SEQNUM=7\0"

@@ -1,5 +1,6 @@
-//! The `virtio_net_hdr` (VIRTIO 1.2 §5.1.6, the ten bytes without `num_buffers`) that precedes packets on a TUN with
-//! `IFF_VNET_HDR` and on a packet socket with `PACKET_VNET_HDR`. Its numbers are in the machine's byte order there.
+//! The `virtio_net_hdr` (VIRTIO 1.2 §5.1.6, the ten bytes without `num_buffers`) that precedes
+//! packets on a TUN with `IFF_VNET_HDR` and on a packet socket with `PACKET_VNET_HDR`. Its numbers
+//! are in the machine's byte order there.
 
 use uxfrm_packet::{Checksum, PacketBuf, Segments};
 
@@ -56,7 +57,8 @@ impl VirtioHeader {
         b
     }
 
-    /// The same, its offsets counted from `lead` bytes further back; a checksum that would start before them is forgotten.
+    /// Counts offsets from `lead` bytes further back; drops a checksum that would start before
+    /// them.
     pub(crate) fn behind(self, lead: usize) -> Self {
         let lead = u16::try_from(lead).unwrap_or(u16::MAX);
         let flags = if self.csum_start < lead { self.flags & !NEEDS_CSUM } else { self.flags };
@@ -64,7 +66,7 @@ impl VirtioHeader {
         Self { flags, csum_start, header_len: self.header_len.saturating_sub(lead), ..self }
     }
 
-    /// The same, its offsets counted from `lead` bytes further to the front, where they say something.
+    /// Counts offsets from `lead` bytes further to the front, where they are used.
     pub(crate) fn before(self, lead: usize) -> Self {
         let lead = u16::try_from(lead).unwrap_or(u16::MAX);
         let shifted = |says: bool, at: u16| if says { at.saturating_add(lead) } else { at };
@@ -75,9 +77,9 @@ impl VirtioHeader {
         }
     }
 
-    /// Says on a received packet what the header says of it.
+    /// Sets a received packet's metadata.
     ///
-    /// A checksum to be filled in outside the packet, or a segment size of 0, is not believed.
+    /// Ignores a checksum outside the packet, and a segment size of 0.
     pub(crate) fn note(self, packet: &mut PacketBuf) {
         let end = usize::from(self.csum_start) + usize::from(self.csum_offset) + 2;
         if self.flags & NEEDS_CSUM != 0 && end <= packet.len() {
@@ -93,9 +95,10 @@ impl VirtioHeader {
         };
     }
 
-    /// The header that says what a packet's notes say.
+    /// The header for a packet's metadata.
     ///
-    /// A super-packet's header length ends behind its TCP or UDP header, which its partial checksum starts at.
+    /// A super-packet's header length ends behind its TCP or UDP header, at which its partial
+    /// checksum starts.
     pub(crate) fn of(packet: &PacketBuf) -> Self {
         let mut header = Self::default();
         let bytes = packet.bytes();
@@ -137,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_survive_the_header_and_back() {
+    fn packet_meta_round_trips_virtio_header() {
         for version in [4, 6] {
             let packet = super_packet(version);
             let header = VirtioHeader::of(&packet);
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_outside_the_packet_is_not_believed() {
+    fn checksum_outside_packet_is_ignored() {
         let header = VirtioHeader {
             flags: NEEDS_CSUM,
             csum_start: 90,

@@ -1,28 +1,29 @@
-//! A network device through `AF_XDP`: what is for the gateway past the kernel's network stack, by rings in shared memory, and all else by a
-//! packet socket.
+//! A network device through `AF_XDP`: the gateway's frames past the kernel's network stack, by
+//! rings in shared memory, and all others by a packet socket.
 //!
 //! ```text
-//!   device ─▶ driver ─▶ program ─┬─ surely ours ─▶ ring ─────────────────▶ engine      no sk_buff; with a driver that can, no copy by the kernel
-//!                                └─ all else ────▶ kernel ─▶ packet socket ─▶ engine
+//!   device ─▶ driver ─▶ program ─┬─ surely ours ─▶ ring ─────────────────▶ engine   no sk_buff
+//!                                └─ others ─▶ kernel ─▶ packet socket ─▶ engine
 //! ```
 //!
-//! What is on a wire between gateways is nearly all ESP: single frames without checksums left open, sealed and whole. That is what a ring is
-//! good for, in both directions: it tells of neither checksums nor super-packets. Plain packets may have both, so they leave by the packet
-//! socket, and of those that come by a ring the checksum tells itself whether it was [left open](checksum::surmise). What the [program](Program)
-//! does not take, for being unsure, the packet socket has as ever, so that nothing depends on its being complete.
+//! Traffic between gateways is nearly all ESP: single sealed frames without pending checksums. That
+//! suits a ring in both directions, as it carries no metadata about checksums and super-packets.
+//! Plain packets may need it, so they leave by the packet socket, and for those received by a ring
+//! the checksum itself shows whether it was [left open](checksum::surmise). The packet socket
+//! receives all that the [program](Program) does not take, so nothing depends on its completeness.
 //!
-//! A socket belongs to one queue of the device. Queues without one are served by the packet sockets.
-//! Sources: `Documentation/networking/af_xdp.rst`, `net/xdp/xsk.c`.
+//! A socket belongs to one queue of the device. Queues without one are served by the packet
+//! sockets. Sources: `Documentation/networking/af_xdp.rst`, `net/xdp/xsk.c`.
 
-mod arrivals;
+mod arrival_times;
+mod assembler;
 mod bpf;
-mod code;
-mod filling;
-mod ledger;
+mod fill_ring;
 mod mapping;
 mod program;
 mod queue;
 mod ring;
+mod saved_state;
 mod umem;
 
 use std::io;
@@ -44,7 +45,7 @@ use crate::packet_socket::PacketSocket;
 use crate::poll::Poller;
 use crate::port::{Accepts, Transmitted};
 
-/// Why a device can't be used this way.
+/// Why `AF_XDP` cannot be used at a device.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum XdpError {
@@ -63,15 +64,15 @@ pub enum XdpError {
     /// The device has no such queue, or another program uses it.
     #[error("can't use queue {0}: there is none, or another program uses it")]
     Queue(u32, #[source] io::Error),
-    /// The kernel may not keep the frames' memory in place.
+    /// The kernel may not lock the frames' memory.
     #[error(
         "the kernel may not lock {0} bytes of memory for frames (needs CAP_IPC_LOCK, or a higher limit of locked memory: `ulimit -l`, LimitMEMLOCK=)"
     )]
     Memory(usize, #[source] io::Error),
-    /// What another process has passed does not do.
+    /// The descriptors of a predecessor cannot be used.
     #[error("can't go on with the rings of another process (needs Linux 6.4): restart")]
     Passed(#[source] io::Error),
-    /// Frames are of another size now.
+    /// The frame size no longer fits the MTU.
     #[error("the device's MTU has become {0} since its rings were made: restart")]
     MtuChanged(u32),
     /// Rings or memory.
@@ -79,7 +80,7 @@ pub enum XdpError {
     Socket(#[from] io::Error),
 }
 
-/// A device, and which of its frames the sockets get.
+/// A device, and the frames that its sockets receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramOptions {
     /// The device's index.
@@ -88,39 +89,40 @@ pub struct ProgramOptions {
     pub mac: MacAddr,
     /// The largest IP packet that it takes, in bytes.
     pub mtu: u32,
-    /// What the sockets get.
+    /// Selection of frames.
     pub takes: Takes,
-    /// How many of its queues may have sockets, from the first one on.
+    /// Number of queues, from the first one on, that may have sockets.
     pub queues: u32,
 }
 
 impl ProgramOptions {
-    /// Bytes of its longest frame.
+    /// Bytes of the device's longest frame.
     fn longest(&self) -> u32 {
         self.mtu.saturating_add(ETHERNET)
     }
 
-    /// Bytes of the longest frame that its sockets have room for.
+    /// Bytes of the longest frame that fits its sockets.
     fn most(&self) -> u32 {
         Umem::most(self.longest()).unwrap_or(0)
     }
 }
 
-/// Which of the frames to a device its sockets get.
+/// Selections of frames for the sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Takes {
-    /// ESP, and ESP in UDP. It is sent by the rings as well.
+    /// ESP, and ESP in UDP. It is also sent by the rings.
     Esp {
-        /// UDP ports at which it may arrive.
+        /// UDP ports of ESP in UDP.
         ports: Vec<u16>,
     },
-    /// ESP to the host itself, and no other. Who has such sockets gives them nothing but ESP to send.
+    /// Only ESP to the host itself. Such sockets send nothing but ESP.
     OwnEsp,
-    /// What is for nobody here. What is sent, which may be super-packets, goes by the packet socket.
+    /// Packets to forward. They are sent, also as super-packets, by the packet socket.
     Passing,
 }
 
-/// The program at a device, which hands frames to the sockets of its queues. It leaves the device with the last of these and of its own owners.
+/// The program at a device, which redirects frames to the sockets of its queues. It is detached
+/// with the last of its sockets and owners.
 #[derive(Debug)]
 pub struct Program {
     options: ProgramOptions,
@@ -128,19 +130,19 @@ pub struct Program {
     /// The host's own addresses.
     own: OwnedFd,
     program: OwnedFd,
-    /// Frames that came by the queues.
+    /// Frames received by the queues.
     received: AtomicU64,
     at_device: OwnedFd,
 }
 
-/// What a program at a device is made of, for the process that goes on with it.
+/// Descriptors of a program, for a successor process.
 #[derive(Debug)]
 pub struct ProgramParts<Fd> {
-    /// That it is there, whichever it is.
+    /// The program's attachment.
     pub at_device: Fd,
     /// The sockets of its queues.
     pub sockets: Fd,
-    /// The host's addresses.
+    /// Map of the host's addresses.
     pub own: Fd,
 }
 
@@ -149,7 +151,7 @@ const ETHERNET: u32 = 14;
 /// More addresses than any host has.
 const ADDRESSES: u32 = 1 << 16;
 
-/// Where a frame goes.
+/// Destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// To the socket of its queue.
@@ -172,7 +174,8 @@ impl Program {
         Ok(Arc::new(Self { options, sockets, own, program, received, at_device }))
     }
 
-    /// One for where that of another process is, which stays there until this one is [put in its place](Self::put_in_place).
+    /// A program in place of a predecessor's, which stays until this one is [put in its
+    /// place](Self::put_in_place).
     ///
     /// # Errors
     /// [`XdpError::Program`]
@@ -186,7 +189,7 @@ impl Program {
         Ok(Arc::new(Self { options, sockets, own, program, received, at_device }))
     }
 
-    /// What another process can go on with.
+    /// Its descriptors, for a successor process.
     #[must_use]
     pub fn parts(&self) -> ProgramParts<BorrowedFd<'_>> {
         let [at_device, sockets, own] =
@@ -194,7 +197,7 @@ impl Program {
         ProgramParts { at_device, sockets, own }
     }
 
-    /// Puts it where another process has put its own, between two frames.
+    /// Replaces the predecessor's program, between two frames.
     ///
     /// # Errors
     /// The kernel's; the other stays.
@@ -202,39 +205,40 @@ impl Program {
         bpf::replace(self.at_device.as_fd(), self.program.as_fd())
     }
 
-    /// The host's addresses are these and no others. What passes is to none of them, and what is the host's own to one.
+    /// Sets the host's addresses: forwarded packets go to none of them, and the host's own ESP to
+    /// one.
     ///
     /// # Errors
-    /// The kernel's; what was done before one stays.
+    /// The kernel's; earlier changes stay.
     pub fn know_host(&self, now: &[IpAddr]) -> io::Result<()> {
         let own = self.own.as_fd();
-        now.iter().try_for_each(|address| bpf::admit(own, &key(*address)))?;
-        let mut gone = bpf::admitted(own)?;
+        now.iter().try_for_each(|address| bpf::insert_address(own, &key(*address)))?;
+        let mut gone = bpf::list_addresses(own)?;
         gone.retain(|known| now.iter().all(|address| key(*address) != *known));
-        gone.iter().try_for_each(|address| bpf::dismiss(own, address))
+        gone.iter().try_for_each(|address| bpf::remove_address(own, address))
     }
 
-    /// How many frames have come by its queues.
+    /// Number of frames received by its queues.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// What it does with a frame that comes by the first queue.
+    /// The program's verdict on a frame at the first queue.
     ///
     /// # Errors
     /// The kernel's: a frame without a whole Ethernet header, or larger than a page.
     pub fn verdict(&self, frame: &[u8]) -> io::Result<Verdict> {
         const XDP_REDIRECT: u32 = 4;
-        let answer = bpf::try_out(self.program.as_fd(), frame)?;
+        let answer = bpf::test_run(self.program.as_fd(), frame)?;
         Ok(if answer == XDP_REDIRECT { Verdict::Socket } else { Verdict::Kernel })
     }
 }
 
-/// The program of such options for these maps.
+/// Loads the program of these options for these maps.
 fn load(options: &ProgramOptions, sockets: &OwnedFd, own: &OwnedFd) -> Result<OwnedFd, XdpError> {
     let (own, sockets) = (own.as_raw_fd(), sockets.as_raw_fd());
-    let frames = program::Frames { mac: options.mac, most: options.most() };
+    let frames = program::FrameFilter { mac: options.mac, most: options.most() };
     let code = match &options.takes {
         Takes::Esp { ports } => program::esp(frames, ports, sockets),
         Takes::OwnEsp => program::own_esp(frames, own, sockets),
@@ -243,7 +247,7 @@ fn load(options: &ProgramOptions, sockets: &OwnedFd, own: &OwnedFd) -> Result<Ow
     bpf::load(&code).map_err(|(error, words)| XdpError::Program(error, words))
 }
 
-/// An address as the program looks it up.
+/// An address as a key of the map.
 fn key(address: IpAddr) -> [u8; ADDRESS] {
     match address {
         IpAddr::V6(v6) => v6.octets(),
@@ -255,15 +259,16 @@ fn key(address: IpAddr) -> [u8; ADDRESS] {
     }
 }
 
-/// A device's queue as a port, with a packet socket for what the program does not take, and for what a ring can't send.
+/// A device's queue as a port, with a packet socket for all that the program or a ring cannot
+/// carry.
 #[derive(Debug)]
 pub struct Xdp {
     queue: Queue,
     others: PacketSocket,
     both: Poller,
-    /// Which is asked first: they take turns, so that neither starves.
+    /// The source to read first: they alternate, so that neither starves.
     first: Source,
-    /// What the packet socket sends of a batch.
+    /// Frames of a batch for the packet socket.
     rest: Frames,
 }
 
@@ -297,7 +302,7 @@ impl Xdp {
     }
 }
 
-/// On virtual links senders leave checksums to devices that are none, and a ring does not say so.
+/// Virtual links leave checksums open, which a ring does not report.
 fn surmise(packet: &mut PacketBuf) {
     if let Ok(ip) = IpPacket::parse(packet.bytes()) {
         packet.checksum = checksum::surmise(&ip, packet.bytes());
@@ -322,7 +327,7 @@ impl FramePort for Xdp {
         Ok(into.len() - before)
     }
 
-    /// ESP by the ring, all else by the packet socket: what is of one flow keeps its order.
+    /// ESP leaves by the ring, all else by the packet socket: flows keep their order.
     fn transmit(&mut self, frames: &mut Frames, pool: &mut Pool) -> Transmitted {
         let Self { queue, others, rest, .. } = self;
         let program = Arc::clone(&queue.program);
@@ -346,16 +351,16 @@ impl FramePort for Xdp {
         done
     }
 
-    fn keeps(&mut self) -> bool {
-        self.queue.keeps()
+    fn has_backlog(&mut self) -> bool {
+        self.queue.has_backlog()
     }
 
-    fn lay_down(&mut self) {
-        self.queue.lay_down();
+    fn save_state(&mut self) {
+        self.queue.save_state();
     }
 
-    fn take_up(&mut self) -> io::Result<()> {
-        self.queue.take_up()
+    fn restore_state(&mut self) -> io::Result<()> {
+        self.queue.restore_state()
     }
 
     fn lost(&mut self) -> u64 {
@@ -371,7 +376,7 @@ impl FramePort for Xdp {
     }
 }
 
-/// A queue alone: ESP that needs nothing of a device any more, alone or in trains.
+/// A queue alone: single ESP packets and bursts that need no offload.
 impl FramePort for Queue {
     fn receive(&mut self, pool: &mut Pool, into: &mut Batch) -> io::Result<usize> {
         let before = into.len();
@@ -390,20 +395,20 @@ impl FramePort for Queue {
         done
     }
 
-    fn keeps(&mut self) -> bool {
-        Self::keeps(self)
+    fn has_backlog(&mut self) -> bool {
+        Self::has_backlog(self)
     }
 
-    fn lay_down(&mut self) {
-        Self::lay_down(self);
+    fn save_state(&mut self) {
+        Self::save_state(self);
     }
 
-    fn take_up(&mut self) -> io::Result<()> {
-        Self::take_up(self)
+    fn restore_state(&mut self) -> io::Result<()> {
+        Self::restore_state(self)
     }
 
     fn waited(&self) -> Duration {
-        self.arrivals.waited()
+        self.arrival_times.waited()
     }
 
     fn mtu(&self) -> usize {
@@ -423,7 +428,7 @@ impl FramePort for Queue {
     }
 }
 
-/// Bytes of the longest IP packet of one alone or a train.
+/// Bytes of the longest IP packet of a buffer.
 fn longest(packet: &PacketBuf) -> usize {
     match packet.segments {
         Segments::Train { stride } => usize::from(stride).min(packet.len()),
@@ -431,7 +436,7 @@ fn longest(packet: &PacketBuf) -> usize {
     }
 }
 
-/// ESP, whole or a fragment, and ESP in UDP: with nothing left for a device to do.
+/// ESP, whole or a fragment, or ESP in UDP, that needs no offload.
 #[inline]
 fn is_for_ring(packet: &PacketBuf, ports: &[u16]) -> bool {
     let is_whole = match packet.segments {
@@ -460,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_sealed_and_whole_goes_by_the_ring() {
+    fn ring_takes_only_complete_esp() {
         let esp = || {
             let mut packet = packets::udp("192.0.2.1:1", "192.0.2.2:2", b"sealed");
             packet.bytes_mut()[9] = Protocol::ESP.0;

@@ -1,4 +1,5 @@
-//! What was freed is given back to the kernel. Without a harness: other tests' threads would have memory of their own meanwhile.
+//! What was freed is given back to the kernel. Without a harness: other tests' threads would have
+//! memory of their own meanwhile.
 
 use uxfrm_io::heap::{release_free, resident};
 

@@ -1,4 +1,5 @@
-//! Many small blocks lie in huge pages, where the system has them. Without a harness, whose threads would allocate elsewhere.
+//! Many small blocks lie in huge pages, where the system has them. Without a harness, whose threads
+//! would allocate elsewhere.
 
 use uxfrm_io::huge_pages::HugePages;
 

@@ -10,7 +10,7 @@ fn locked_kilobytes() -> Option<u64> {
 
 /// Without a capability that counts none is locked, and the caller is told.
 #[test]
-fn memory_is_locked_and_free_memory_is_given_back_all_the_same() {
+fn locked_memory_can_still_be_freed() {
     const BLOCKS: usize = 1 << 19;
     let Ok(_hold) = dump::lock_memory() else {
         assert_eq!(locked_kilobytes(), Some(0));

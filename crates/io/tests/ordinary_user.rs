@@ -1,4 +1,5 @@
-//! What an ordinary user can do once [`become_root`] was called, in a process of its own without other threads.
+//! What an ordinary user can do once [`become_root`] was called, in a process of its own without
+//! other threads.
 #![expect(clippy::unwrap_used, reason = "a test's own set-up")]
 
 use std::{net::Ipv4Addr, os::fd::AsFd};
@@ -38,7 +39,8 @@ fn main() {
     eprintln!("an ordinary user's namespace: ok");
 }
 
-/// What does not fit into the largest socket buffer that an ordinary user can have goes in pieces, and a table that is not there yet does not.
+/// What does not fit into the largest socket buffer that an ordinary user can have goes in pieces,
+/// and a table that is not there yet does not.
 fn long_tables() {
     const NAME: &str = "uxfrm-long";
     let mut nftables = match Nftables::open() {
@@ -71,7 +73,8 @@ fn long_tables() {
     let error = nftables.install(&full).unwrap_err();
     assert!(matches!(error, Error::TooLong { .. }), "{error}");
     nftables.install(&empty).unwrap();
-    // Rules are told all at once: where they are too many, nothing of what was to come with them stays.
+    // Rules are told all at once: where they are too many, nothing of what was to come with them
+    // stays.
     let rule = full.chains[0].rules[0].clone();
     let many = vec![rule; usize::try_from(most / 200).unwrap()];
     let error = nftables.replace_rules(&Table { chains: chain(many), ..full.clone() }).unwrap_err();

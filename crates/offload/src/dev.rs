@@ -1,11 +1,12 @@
-//! `uxfrm dev …`: devices as users speak of them: the commands, what is answered, and how both look in text.
+//! `uxfrm dev …`: commands for devices, their answers, and the text form of both.
 //!
 //! ```text
-//! words ─ grammar ─▶ Command ── the control socket ──▶ whoever has the devices ──▶ Answer … Answer ─ text, or JSON as it is ─▶
+//! words ─ grammar ─▶ Command ── control socket ──▶ device thread ──▶ Answer … ─ text or JSON ─▶
 //! ```
 //!
-//! A [`Command`] is one datagram of JSON, an [`Answer`] is another; the last one says that it is the last ([`Answer::Done`],
-//! [`Answer::Refused`]). What JSON has is documented at the types here: `uxfrm -j dev show` prints [`DeviceReport`]s, `events` prints [`EventReport`]s.
+//! A [`Command`] is one datagram of JSON, each [`Answer`] another; the last one is [`Answer::Done`]
+//! or [`Answer::Refused`]. The JSON is documented at these types: `uxfrm -j dev show` prints
+//! [`DeviceReport`]s, `events` prints [`EventReport`]s.
 
 mod grammar;
 pub mod help;
@@ -19,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 pub use grammar::{WordError, command};
 
-/// What is asked of the gateway.
+/// A command to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
@@ -31,52 +32,52 @@ pub enum Command {
     Show {
         /// Which one.
         device: Option<String>,
-        /// How much of it.
+        /// Detail.
         part: Part,
     },
     /// `set NAME …`
     Set {
         /// Which one.
         device: String,
-        /// What is to be different, in order.
+        /// Settings in order.
         settings: Vec<Setting>,
     },
-    /// `flow NAME -U …`: what stands behind `ethtool -U NAME`.
+    /// `flow NAME -U …`: the words behind `ethtool -U NAME`.
     Flow {
         /// Which one.
         device: String,
         /// `flow-type …` or `delete N`.
         rule: String,
     },
-    /// `events [NAME]`: from now on, for as long as the connection lasts.
+    /// `events [NAME]`: from now on, until the connection ends.
     Events(Option<String>),
 }
 
-/// A device that is to be there.
+/// A device to add.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Addition {
-    /// Its name, by which states and policies call it: an interface that is there, or one that is made.
+    /// Its name for SAs and policies: an existing interface, or one to create.
     pub name: String,
-    /// The interface whose link it follows; without one, that of its own name.
+    /// The interface whose link it follows; default: that of its own name.
     pub port: Option<String>,
-    /// What it can do.
+    /// Its capabilities.
     pub profile: ProfileChoice,
-    /// How many virtual functions it has: interfaces `NAMEv0`, `NAMEv1` and so on.
+    /// Number of virtual functions: interfaces `NAMEv0`, `NAMEv1` and so on.
     pub functions: u16,
-    /// Whether they may ask for anything from the start.
+    /// Whether they are trusted from the start.
     pub trusted: bool,
-    /// Whether received packets tell which state decrypted them; as the profile says without.
+    /// Whether received packets carry a mark of their SA; default: the profile's.
     pub marks: Option<bool>,
-    /// Other sizes of its tables than the profile's.
+    /// Table sizes that differ from the profile's.
     pub tables: BTreeMap<TableName, usize>,
 }
 
-/// Where a profile comes from.
+/// Origin of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProfileChoice {
-    /// One that comes with uxfrm, by its name; or a file's path, until whoever can read it has.
+    /// A shipped profile by name; or a file's path, until somebody who can read it has.
     Named(String),
     /// The text of a file.
     Text(String),
@@ -96,65 +97,65 @@ pub enum TableName {
     Addresses,
 }
 
-/// What is shown of a device.
+/// Detail of `show`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// All but its states.
+    /// All but its SAs.
     #[default]
     Device,
-    /// Its states as well.
+    /// Its SAs as well.
     States,
-    /// The text that netdevsim has in debugfs, keys with it.
+    /// netdevsim's debugfs text, including keys.
     Debugfs,
 }
 
-/// What can be changed about a device.
+/// A setting of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
-    /// `up`, `down`: down stays so whatever the interface does.
+    /// `up`, `down`: `down` persists whatever the interface does.
     Link(LinkWord),
     /// `vf N trust on|off`
     Trust {
-        /// Which virtual function, from 0.
+        /// Number of the virtual function, from 0.
         vf: u16,
-        /// Whether it may ask for anything.
+        /// Whether it is trusted.
         trusted: bool,
     },
-    /// `fault …`: what a [`Fault`](crate::Fault) is read from.
+    /// `fault …`: words of a [`Fault`](crate::Fault).
     Fault(String),
 }
 
-/// Whether a link carries anything.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkWord {
-    /// It does.
+    /// It carries packets.
     Up,
-    /// It does not.
+    /// It carries none.
     Down,
 }
 
-/// One datagram of what the gateway says.
+/// One datagram of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// A device.
     Device(Box<DeviceReport>),
-    /// States of the device before, as many as fit.
+    /// SAs of the preceding device, as many as fit.
     States(Vec<StateReport>),
     /// A piece of text.
     Text(String),
-    /// Where a rule was put, or was.
+    /// Location of an added or deleted rule.
     Rule(u32),
-    /// Something happened.
+    /// An event.
     Event(EventReport),
-    /// That was all.
+    /// End of the answer.
     Done,
-    /// It is refused, and nothing has changed. That was all.
+    /// Refused, with nothing changed. End of the answer.
     Refused {
-        /// Linux's number, positive.
+        /// errno, positive.
         errno: i32,
         /// Why.
         text: String,
@@ -171,40 +172,41 @@ pub struct DeviceReport {
     pub ifindex: u32,
     /// The interface whose link it follows.
     pub port: Option<String>,
-    /// What it is.
+    /// Its profile.
     pub profile: String,
-    /// Whether it carries anything.
+    /// State of its link.
     pub link: Option<LinkWord>,
-    /// What it can do, by ethtool's names: `esp-hw-offload`, `tx-esp-segmentation`, `esp-tx-csum-hw-offload`; and `esn`, `policies`, `marks`.
+    /// Features, by ethtool's names: `esp-hw-offload`, `tx-esp-segmentation`,
+    /// `esp-tx-csum-hw-offload`; and `esn`, `policies`, `marks`.
     pub features: Vec<String>,
-    /// How full its tables are.
+    /// Use of its tables.
     pub tables: BTreeMap<TableName, Fill>,
     /// How many policies it holds.
     pub policies: usize,
     /// Its virtual functions.
     pub functions: Vec<FunctionReport>,
-    /// Its receive queues, packets that went into each.
+    /// Packets per receive queue.
     pub queues: Vec<u64>,
-    /// Places of flow director's rules; `None` where there is none.
+    /// Use of flow director rules; `None` without a flow director.
     pub rules: Option<Fill>,
     /// The rules.
     pub flows: Vec<RuleReport>,
     /// To the wire.
-    pub tx: WayReport,
+    pub tx: DirectionReport,
     /// From the wire.
-    pub rx: WayReport,
-    /// What it dropped, by [`NicDrop`](crate::NicDrop).
+    pub rx: DirectionReport,
+    /// Drops by [`NicDrop`](crate::NicDrop).
     pub drops: BTreeMap<String, u64>,
-    /// Its states, in the order of its table, if they are asked for.
+    /// SAs in table order, if requested.
     pub states: Vec<StateReport>,
 }
 
-/// How full a table is.
+/// Use of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fill {
-    /// Places that are taken.
+    /// Used entries.
     pub used: usize,
-    /// All places; without a limit `None`.
+    /// Size; `None` without a limit.
     pub size: Option<usize>,
 }
 
@@ -213,52 +215,53 @@ pub struct Fill {
 pub struct FunctionReport {
     /// Its number, from 0.
     pub vf: u16,
-    /// The interface that it is.
+    /// Its interface.
     pub name: String,
-    /// That one's index.
+    /// The interface's index.
     pub ifindex: u32,
-    /// Whether it carries anything: its interface and the device are up.
+    /// Whether its interface and the device are up.
     #[serde(default)]
     pub link: Option<LinkWord>,
-    /// Whether it may ask for anything.
+    /// Whether it is trusted.
     pub trusted: bool,
-    /// Receiving states, of how many.
+    /// Receiving SAs.
     pub receive: Fill,
-    /// Sending states, of how many.
+    /// Sending SAs.
     pub transmit: Fill,
 }
 
 /// A rule of the flow director.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleReport {
-    /// Its place.
+    /// Its location.
     pub loc: u32,
     /// In ethtool's words.
     pub rule: String,
 }
 
-/// Traffic in one direction: `received = passed + dropped + held`, in packets; a super-packet counts as its segments.
+/// Traffic in one direction: `received = passed + dropped + held`, in packets; a super-packet
+/// counts as its segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WayReport {
-    /// Packets that came to the device.
+pub struct DirectionReport {
+    /// Packets received.
     pub received: u64,
-    /// Packets that went on.
+    /// Packets passed on.
     pub passed: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets that it dropped.
+    /// Packets dropped.
     pub dropped: u64,
     /// Packets that are delayed.
     pub held: u64,
 }
 
-/// A state on a device.
+/// An SA on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StateReport {
-    /// Its place in the device's table.
+    /// Index in the device's table.
     pub slot: usize,
-    /// What the device calls it.
+    /// Handle on the device.
     pub handle: u32,
     /// `packet` or `crypto`
     pub kind: String,
@@ -268,33 +271,34 @@ pub struct StateReport {
     pub dst: IpAddr,
     /// Its SPI.
     pub spi: u32,
-    /// Which virtual function has it; `None`: the device itself.
+    /// Its virtual function; `None` for the device itself.
     pub vf: Option<u16>,
     /// Packets that went through it.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The last number sent.
+    /// Highest sequence number sent.
     pub oseq: u64,
-    /// The highest number received.
+    /// Highest sequence number received.
     pub seq: u64,
-    /// Packets that were received before.
+    /// Replayed packets.
     pub replay: u32,
     /// Packets older than the window.
     pub replay_window: u32,
-    /// Packets that were forged.
+    /// Packets with a wrong ICV.
     pub integrity_failed: u32,
 }
 
-/// Something that a device said.
+/// An event of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EventReport {
-    /// The name of the interface that said it.
+    /// The interface.
     pub device: String,
-    /// `soft-limit`, `hard-limit`, `sequence-wrap`, `sequence-end`, `link-down`, `link-up`, `added`, `deleted`.
+    /// `soft-limit`, `hard-limit`, `sequence-wrap`, `sequence-end`, `link-down`, `link-up`,
+    /// `added`, `deleted`.
     pub event: String,
-    /// What the device calls the state that it is about.
+    /// Handle of the SA.
     pub handle: Option<u32>,
     /// The state's SPI.
     pub spi: Option<u32>,

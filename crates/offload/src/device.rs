@@ -1,6 +1,8 @@
-//! What a device's driver offers to the stack: the kernel's `struct xfrmdev_ops` (`include/linux/netdevice.h`), and the events that come back.
+//! The driver interface of a device: the kernel's `struct xfrmdev_ops`
+//! (`include/linux/netdevice.h`), and its events.
 //!
-//! Control goes through a [`Device`]; packets go to the device itself ([`ModelNic`](crate::ModelNic)). Time is an argument.
+//! Control uses a [`Device`]; packets use the device itself ([`ModelNic`](crate::ModelNic)). Time
+//! is an argument.
 
 use std::ops::RangeInclusive;
 
@@ -12,65 +14,73 @@ use uxfrm_packet::IpPacket;
 
 use crate::{Attached, Refusal};
 
-/// The control half of a device, as one of its functions sees it.
+/// The control half of a device for one of its functions.
 pub trait Device {
-    /// `xdo_dev_state_add`. The state has its place; packets go through it from [`Device::open_state`] on.
+    /// `xdo_dev_state_add`. The SA gets its table entry; packets use it after
+    /// [`Device::open_state`].
     ///
     /// # Errors
-    /// A [`Refusal`] with errno and words; nothing has changed then. What Linux does in software without a word is no refusal, but
-    /// [`Attached::Software`].
+    /// A [`Refusal`] with errno and text, with nothing changed. A silent fallback to software, as
+    /// in Linux, is [`Attached::Software`] and no refusal.
     fn add_state(&mut self, state: &SaConfig, now: Moment) -> Result<Attached, Refusal>;
 
-    /// From now on packets go through a state: it goes on from `position`, numbers and counts. In the kernel that is part of `xdo_dev_state_add`, as the numbers
-    /// stand in the state (`replay_esn`); here a state that goes on elsewhere is asked how far it came once the new one has its place. Again when
-    /// others have carried it further; numbers only go on.
+    /// Activates an SA at `position`, sequence numbers and counts. In the kernel this is part of
+    /// `xdo_dev_state_add`, as the SA contains its numbers (`replay_esn`); here an SA that moves is
+    /// queried after the new one has its entry. Called again when others have carried it further;
+    /// numbers only increase.
     fn open_state(&mut self, handle: Handle, position: &Position);
 
-    /// What its counts do not tell of a state that another process has carried. Not the kernel's, whose drivers outlive all processes.
+    /// Restores history that its counts do not contain, from another process. The kernel has no
+    /// such call: its drivers outlive processes.
     fn set_history(&mut self, handle: Handle, history: &History);
 
-    /// `XFRM_MSG_UPDSA`: other limits, another encapsulation; a soft limit that was passed may be passed again. The kernel's drivers don't hear of it.
+    /// `XFRM_MSG_UPDSA`: other limits, another encapsulation; a soft limit may be passed again. The
+    /// kernel does not inform drivers of it.
     fn update_state(&mut self, handle: Handle, state: &SaConfig);
 
-    /// `xdo_dev_state_add` of a larval state (`XFRM_DEV_OFFLOAD_FLAG_ACQ`): a handle without a key, whose packets are dropped. It takes no
-    /// place in the tables.
+    /// `xdo_dev_state_add` of a larval SA (`XFRM_DEV_OFFLOAD_FLAG_ACQ`): a handle without a key,
+    /// whose packets are dropped. It takes no table entry.
     ///
     /// # Errors
-    /// A [`Refusal`] when the device does not do kind *packet*, or the function may not ask.
+    /// A [`Refusal`] when the device lacks kind *packet*, or the function is not trusted.
     fn add_larval(&mut self, wanted: &Wanted) -> Result<Handle, Refusal>;
 
-    /// `xdo_dev_state_delete`: from now on nothing is sent or received by it, and its place is free. Its counts can still be read. Unknown
-    /// handles are ignored, as by all that follow.
+    /// `xdo_dev_state_delete`: stops the SA and frees its entry; its counts remain readable. Like
+    /// all following calls it ignores unknown handles.
     fn delete_state(&mut self, handle: Handle);
 
-    /// As [`Device::delete_state`], for a state that goes on elsewhere: what was handed over before does not leave either, so that its counts are final.
+    /// As [`Device::delete_state`], for an SA that moves elsewhere: packets already handed over do
+    /// not leave either, so its counts are final.
     fn close_state(&mut self, handle: Handle);
 
-    /// `xdo_dev_state_free`: nobody will ask for it again.
+    /// `xdo_dev_state_free`: its counts are no longer needed.
     fn free_state(&mut self, handle: Handle);
 
-    /// `xdo_dev_offload_ok`: whether a packet of the state may be given to the device.
+    /// `xdo_dev_offload_ok`: whether the device can process a packet of the SA.
     fn offload_ok(&self, handle: Handle, packet: &IpPacket) -> bool;
 
-    /// `xdo_dev_state_advance_esn`: kind *crypto*, extended numbers. The stack has accepted (or sent) `number`; the device takes the upper half of
-    /// what it receives from whatever is nearest. To be told at least once in 2^31 packets.
+    /// `xdo_dev_state_advance_esn`: kind *crypto* with ESN. The stack has accepted (or sent)
+    /// `number`; the device infers the upper half of received numbers from the nearest one. Must be
+    /// called at least once in 2^31 packets.
     fn advance_esn(&mut self, handle: Handle, number: u64);
 
-    /// `xdo_dev_state_update_stats`: what the device has counted; `None` for a handle that it does not know.
+    /// `xdo_dev_state_update_stats`: the device's counts; `None` for an unknown handle.
     fn update_stats(&self, handle: Handle) -> Option<StateCounts>;
 
-    /// The numbers in a state's window that were received (`replay_esn->bmp`).
+    /// Sequence numbers in an SA's window that were received (`replay_esn->bmp`).
     fn window(&self, handle: Handle) -> Vec<u64>;
 
-    /// Kind *packet*: from now on only these numbers are sent, and those below that were not yet are never. Not the kernel's: with keys that stay the
-    /// same over a restart, numbers are written down as reserved before they are used, and here it is the device that uses them.
+    /// Kind *packet*: limits sending to these sequence numbers; lower ones are never sent. Not in
+    /// the kernel: with keys that survive a restart, numbers are recorded as reserved before use,
+    /// and the device is the one that uses them.
     fn reserve(&mut self, handle: Handle, numbers: RangeInclusive<u64>);
 
-    /// Kind *packet*: from now on only these numbers are accepted, and those below may have been before a restart. Not the kernel's either, and for the same
-    /// reason.
+    /// Kind *packet*: limits receiving to these sequence numbers; lower ones may have been received
+    /// before a restart. Not in the kernel, for the same reason.
     fn reserve_received(&mut self, handle: Handle, numbers: RangeInclusive<u64>);
 
-    /// From now on all numbers with its upper half have this IV prefix. Not the kernel's, whose devices read IVs from packets or count by themselves.
+    /// Sets the IV prefix for all numbers with its upper half. Not in the kernel, whose devices
+    /// read IVs from packets or count by themselves.
     fn set_iv_prefix(&mut self, handle: Handle, prefix: IvPrefix);
 
     /// `xdo_dev_policy_add`.
@@ -79,85 +89,88 @@ pub trait Device {
     /// A [`Refusal`], as for states.
     fn add_policy(&mut self, policy: &Policy) -> Result<Handle, Refusal>;
 
-    /// `xdo_dev_policy_delete`: no packet meets it any more.
+    /// `xdo_dev_policy_delete`: no packet matches it any more.
     fn delete_policy(&mut self, handle: Handle);
 
-    /// `xdo_dev_policy_free`: nobody will ask for it again.
+    /// `xdo_dev_policy_free`.
     fn free_policy(&mut self, handle: Handle);
 
-    /// Takes the events that are there, the oldest first.
+    /// Takes pending events, oldest first.
     fn take_events(&mut self, events: &mut Vec<NicEvent>);
 }
 
-/// What a device says of its own accord.
+/// Events of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicEvent {
-    /// A state reached a soft limit of bytes or packets, once.
+    /// An SA reached a soft limit of bytes or packets, once.
     SoftLimit {
-        /// What the device calls it.
+        /// Its handle.
         handle: Handle,
-        /// The state.
+        /// The SA.
         state: SaId,
     },
-    /// A state reached a hard limit, once; the device drops its packets from now on.
+    /// An SA reached a hard limit, once; the device drops its packets from now on.
     HardLimit {
-        /// What the device calls it.
+        /// Its handle.
         handle: Handle,
-        /// The state.
+        /// The SA.
         state: SaId,
     },
-    /// The lower half of a state's extended numbers began again, and the upper half went on.
+    /// The lower half of an SA's ESN wrapped, and the upper half increased.
     SequenceWrap {
-        /// What the device calls it.
+        /// Its handle.
         handle: Handle,
-        /// The state.
+        /// The SA.
         state: SaId,
     },
-    /// A state's numbers are used up, once; the device drops its packets from now on.
+    /// An SA's sequence numbers are exhausted, once; the device drops its packets from now on.
     SequenceEnd {
-        /// What the device calls it.
+        /// Its handle.
         handle: Handle,
-        /// The state.
+        /// The SA.
         state: SaId,
     },
-    /// `NETDEV_DOWN`: nothing passes. Linux takes all states and policies off the device then.
+    /// `NETDEV_DOWN`: no packets pass. Linux then removes all SAs and policies from the device.
     LinkDown,
-    /// `NETDEV_UP`: nothing comes back by itself.
+    /// `NETDEV_UP`: nothing is restored automatically.
     LinkUp,
 }
 
 impl NicEvent {
-    /// What the database is to [hear](uxfrm_engine::Database::hear); nothing of what the device copes with by itself.
+    /// The event for the database to [hear](uxfrm_engine::Database::hear); `None` if the device
+    /// handles it alone.
     #[must_use]
     pub const fn to_hear(self) -> Option<DeviceEvent> {
         match self {
             Self::SoftLimit { handle, .. } => Some(DeviceEvent::SoftLimit(handle)),
             Self::HardLimit { handle, .. } => Some(DeviceEvent::HardLimit(handle)),
             Self::LinkDown => Some(DeviceEvent::Down),
-            // Its packets are dropped, and counted, as in software.
+            // Its packets are dropped and counted, as in software.
             Self::SequenceWrap { .. } | Self::SequenceEnd { .. } | Self::LinkUp => None,
         }
     }
 }
 
-/// What a device knows of a state: `struct xfrm_lifetime_cur`, `struct xfrm_stats`, and numbers.
+/// A device's counters of an SA: `struct xfrm_lifetime_cur`, `struct xfrm_stats`, and sequence
+/// numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCounts {
     /// Packets that went through it.
     pub packets: u64,
     /// Their bytes: of IP packets before encapsulation or after decapsulation, as in software.
     pub bytes: u64,
-    /// The last number sent, all 64 bits.
+    /// Highest sequence number sent, 64 bits.
     pub sent: u64,
-    /// The highest number received, all 64 bits.
+    /// Highest sequence number received, 64 bits.
     pub received: u64,
-    /// The highest authentic number that was refused for being above what is [reserved](Device::reserve_received).
+    /// Highest authentic sequence number refused as beyond the
+    /// [reservation](Device::reserve_received).
     pub wanted: u64,
-    /// What went wrong.
+    /// Failure counts.
     pub failures: Failures,
-    /// When the first packet went through it.
+    /// Time of the first packet.
     pub first_used: Option<Moment>,
-    /// When the latest did.
+    /// Time of the last packet.
     pub last_used: Option<Moment>,
 }
 

@@ -1,13 +1,15 @@
-//! IPsec offload devices: what a device can hold, what it refuses and in which words, and where it steers what it decrypted.
+//! IPsec offload devices: their capacity, their refusals, and the steering of decrypted packets.
 //!
-//! A [`Profile`] is a device as data: its tables, its features and the checks of its driver in the driver's order. Four are shipped
-//! ([`Profile::shipped`]), and users write their own in TOML. A [`Registry`] is the control half of one device: it takes states and
-//! policies as `xdo_dev_state_add` and `xdo_dev_policy_add` would (`net/xfrm/xfrm_device.c`). A [`Steering`] is what the device does with
-//! the 5-tuple of a decrypted packet: flow director rules in ethtool's words, else receive side scaling. A [`ModelNic`] is all of this and the
-//! data half too: it encrypts, decrypts, cuts, counts and steers for real, and goes wrong on demand ([`Fault`]). Its control half is a [`Device`];
-//! [`Nics`] are what the engine's database knows of them. [`dev`] is how users speak of devices.
+//! A [`Profile`] describes a device as data: tables, features and its driver's checks in the
+//! driver's order. Four are shipped ([`Profile::shipped`]), and users write their own in TOML. A
+//! [`Registry`] is the control half of one device: it accepts SAs and policies as
+//! `xdo_dev_state_add` and `xdo_dev_policy_add` do (`net/xfrm/xfrm_device.c`). A [`Steering`] maps
+//! the 5-tuple of a decrypted packet to a queue: flow director rules in ethtool's words, else
+//! receive side scaling. A [`ModelNic`] is all of this and the data half: it encrypts, decrypts,
+//! segments, counts and steers for real, and fails on demand ([`Fault`]). Its control half is a
+//! [`Device`]; [`Nics`] is the engine database's view of them. [`dev`] is the user interface.
 //!
-//! Sans-IO: no clock, thread or random source.
+//! No clock, thread or random source.
 #![forbid(unsafe_code)]
 
 pub mod dev;

@@ -1,12 +1,15 @@
-//! The model NIC: a device that does what its profile says, for real: it encrypts, checks, cuts, counts and steers.
+//! The model NIC: a device with the capabilities of its profile that really encrypts, verifies,
+//! segments, counts and steers.
 //!
-//! It stands between the engine and a port. The engine hands over what a state on the device is to protect ([`ModelNic::transmit`]) and everything
-//! else as it is ([`ModelNic::forward`]); what came off the wire goes through [`ModelNic::receive`] to the engine, by queues. Control goes through a
-//! [`FunctionPort`], one for the device itself and one for each of its virtual functions.
+//! It stands between the engine and a port. The engine hands over packets of offloaded SAs
+//! ([`ModelNic::transmit`]) and passes all others ([`ModelNic::forward`]); packets from the wire go
+//! through [`ModelNic::receive`] to the engine, by queues. Control uses a [`FunctionPort`], one for
+//! the device itself and one for each virtual function.
 //!
-//! Promises: what was handed over leaves encrypted or not at all, whatever happens to the link, the state or the device. Every packet comes out, is under
-//! way still, or was dropped under exactly one [`NicDrop`]. The order of a flow is kept unless a [`Fault`] says otherwise. No clock, thread or random
-//! source: time is an argument, the seed is in the [`NicSetup`].
+//! Promises: packets handed over leave encrypted or not at all, whatever happens to the link, the
+//! SA or the device. Every packet comes out, is still in flight, or was dropped under exactly one
+//! [`NicDrop`]. The order of a flow is kept unless a [`Fault`] says otherwise. No clock, thread or
+//! random source: time is an argument, the seed is in the [`NicSetup`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,71 +22,72 @@ use crate::steering::{grammar::RuleCommand, rule::RuleId};
 use crate::{FlowRule, NicEvent, Profile, Registry, RssKey, RuleError, Steering};
 use completions::Completions;
 use policies::PolicyTable;
-use receive::{Arrival, Delivery};
+use receive::{Delivery, RxPacket};
 use table::StateTable;
-use transmit::Departure;
+use transmit::TxPacket;
 
 pub use control::FunctionPort;
+pub use counters::NicTally;
 pub use drops::{NicDrop, NicDrops};
 pub use fault::{Fault, FaultError};
 pub use function::{FunctionId, Trust, VirtualFunction};
-pub use held::HeldState;
+pub use held_state::HeldState;
 pub use queues::Queues;
-pub use tally::NicTally;
 
 mod association;
 mod completions;
 mod control;
+mod counters;
 mod debug_text;
 mod drops;
-mod edge;
-mod envelope;
+mod esp_location;
 mod fault;
 mod flex;
 mod function;
-mod held;
+mod held_state;
 mod policies;
 mod queues;
 mod receive;
+mod receive_limit;
 mod segment;
 mod table;
-mod tally;
 mod transmit;
 
-/// What the packets that come off the wire begin with.
+/// Start of packets from the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// The IP header. Flow rules then count the flex field's offset as if 14 bytes of Ethernet stood before it.
+    /// An IP header. Flow rules count the flex field's offset as if 14 bytes of Ethernet preceded
+    /// it.
     #[default]
     Ip,
-    /// An Ethernet header, perhaps with a VLAN tag; the device takes both off.
+    /// An Ethernet header, perhaps with a VLAN tag; the device removes both.
     Ethernet,
 }
 
-/// Whether a link carries anything.
+/// State of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Link {
-    /// It does.
+    /// It carries packets.
     #[default]
     Up,
-    /// It does not: all packets are dropped.
+    /// It carries none: all packets are dropped.
     Down,
 }
 
-/// What a device is.
+/// Set-up of a device.
 #[derive(Clone, Debug)]
 pub struct NicSetup {
-    /// What it can do.
+    /// Its capabilities.
     pub profile: Profile,
-    /// The interface that it is.
+    /// Its interface.
     pub device: DeviceId,
     /// Its virtual functions, the first one `FunctionId(1)`.
     pub functions: Vec<VirtualFunction>,
-    /// What comes off the wire.
+    /// Framing of packets from the wire.
     pub framing: Framing,
     /// Key of receive side scaling.
     pub rss_key: RssKey,
-    /// Who does its cryptography.
+    /// Its crypto backend.
     pub backend: Backend,
     /// Seed of outer IPv4 ids.
     pub seed: u16,
@@ -98,9 +102,9 @@ pub struct ModelNic {
     framing: Framing,
     backend: Backend,
     link: Link,
-    /// Whether a state came near the last number that it may receive, since somebody asked.
+    /// Whether an SA came near its receive reservation since the last query.
     runs_short: bool,
-    /// Each function's own, the device's first.
+    /// Links of the functions, the device's first.
     own_links: Vec<Link>,
     states: StateTable,
     policies: PolicyTable,
@@ -112,19 +116,19 @@ pub struct ModelNic {
     drops: NicDrops,
     sent: Traffic,
     received: Traffic,
-    /// Packets that it encrypted.
+    /// Packets encrypted.
     encrypted: u64,
-    /// Packets that went into each of its own receive queues.
+    /// Packets per receive queue.
     queued: Vec<u64>,
     ident: u16,
-    departures: Vec<Departure>,
-    arrivals: Vec<Arrival>,
+    departures: Vec<TxPacket>,
+    arrivals: Vec<RxPacket>,
     to_wire: Completions<(FunctionId, PacketBuf)>,
     to_host: Completions<Delivery>,
 }
 
 impl NicSetup {
-    /// A device of this kind without virtual functions.
+    /// A set-up without virtual functions.
     #[must_use]
     pub fn new(profile: Profile, device: DeviceId) -> Self {
         Self {
@@ -140,7 +144,7 @@ impl NicSetup {
 }
 
 impl ModelNic {
-    /// A device that holds nothing, its link up.
+    /// An empty device with its link up.
     ///
     /// # Errors
     /// When the crypto library has no memory.
@@ -176,7 +180,7 @@ impl ModelNic {
         })
     }
 
-    /// What it can do.
+    /// Its capabilities.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         self.registry.profile()
@@ -189,20 +193,20 @@ impl ModelNic {
         Some(FunctionPort::new(self, function))
     }
 
-    /// Which function an interface is.
+    /// The function of an interface.
     #[must_use]
     pub fn function_of(&self, device: DeviceId) -> Option<FunctionId> {
         let count = u16::try_from(self.functions.len()).unwrap_or(u16::MAX);
         (0..=count).map(FunctionId).find(|function| self.device_of(*function) == Some(device))
     }
 
-    /// Whether a state came near the last number that it [may receive](crate::Device::reserve_received) since this was asked: its owner should look at its
-    /// [counts](crate::Device::update_stats).
+    /// Whether an SA came near its [receive reservation](crate::Device::reserve_received) since the
+    /// last call: its owner should check its [counts](crate::Device::update_stats).
     pub const fn take_runs_short(&mut self) -> bool {
         std::mem::replace(&mut self.runs_short, false)
     }
 
-    /// Trusts a virtual function or does not (`ip link set DEV vf N trust on|off`). What it holds already stays.
+    /// Sets a virtual function's trust (`ip link set DEV vf N trust on|off`). Its SAs stay.
     pub fn set_trust(&mut self, function: FunctionId, trust: Trust) {
         let place = usize::from(function.0).checked_sub(1);
         if let Some(found) = place.and_then(|place| self.functions.get_mut(place)) {
@@ -217,15 +221,16 @@ impl ModelNic {
         Queues::new(physical, self.functions.len())
     }
 
-    /// Takes the link up or down, and says so to all functions that are up themselves. States and policies stay until the stack takes them away; what is
-    /// not on the wire yet is dropped. Nothing when it is so already.
+    /// Sets the link, and informs all functions that are up. SAs and policies stay until the stack
+    /// removes them; packets not on the wire yet are dropped. Does nothing without a change.
     pub fn set_link(&mut self, link: Link, pool: &mut Pool) {
         let before = self.links();
         self.link = link;
         self.settle_links(&before, pool);
     }
 
-    /// As [`ModelNic::set_link`], of one function: its interface is up or down, whatever the device's link is.
+    /// As [`ModelNic::set_link`], for one function: its interface is up or down, whatever the
+    /// device's link is.
     pub fn set_function_link(&mut self, function: FunctionId, link: Link, pool: &mut Pool) {
         let before = self.links();
         if let Some(own) = self.own_links.get_mut(usize::from(function.0)) {
@@ -234,7 +239,7 @@ impl ModelNic {
         self.settle_links(&before, pool);
     }
 
-    /// Whether a function carries anything.
+    /// Whether a function carries packets.
     #[must_use]
     pub fn link_of(&self, function: FunctionId) -> Link {
         match (self.link, self.own_links.get(usize::from(function.0))) {
@@ -264,13 +269,13 @@ impl ModelNic {
         }
     }
 
-    /// Whether it carries anything.
+    /// Whether the device carries packets.
     #[must_use]
     pub const fn link(&self) -> Link {
         self.link
     }
 
-    /// Lets something go wrong.
+    /// Injects a fault.
     pub fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::LostEvents(events) => self.lost_events = events,
@@ -285,89 +290,90 @@ impl ModelNic {
         }
     }
 
-    /// Takes a rule of the flow director, or deletes one (`ethtool -U`).
+    /// Adds or deletes a flow director rule (`ethtool -U`).
     ///
     /// # Errors
-    /// A [`RuleError`]: nothing has changed then.
+    /// A [`RuleError`], with nothing changed.
     pub fn change_rule(&mut self, command: RuleCommand) -> Result<RuleId, RuleError> {
         self.steering.as_mut().ok_or(RuleError::NoFlowDirector)?.change(command)
     }
 
-    /// The rules by their places (`ethtool -u`).
+    /// Rules by location (`ethtool -u`).
     pub fn rules(&self) -> impl Iterator<Item = (RuleId, &FlowRule)> {
         self.steering.iter().flat_map(Steering::rules)
     }
 
-    /// What was dropped, by reason.
+    /// Drops by reason.
     #[must_use]
     pub const fn drops(&self) -> &NicDrops {
         &self.drops
     }
 
-    /// What went to the wire. `received == sent + dropped + held`; a super-packet counts as its segments.
+    /// Traffic to the wire. `received == sent + dropped + held`; a super-packet counts as its
+    /// segments.
     #[must_use]
     pub fn outward(&self) -> Traffic {
         let held = self.to_wire.iter().map(|(_, packet)| segment::count(packet)).sum();
         Traffic { held, ..self.sent }
     }
 
-    /// What came from the wire; as [`ModelNic::outward`].
+    /// Traffic from the wire; as [`ModelNic::outward`].
     #[must_use]
     pub fn inward(&self) -> Traffic {
         let held = u64::try_from(self.to_host.iter().count()).unwrap_or(u64::MAX);
         Traffic { held, ..self.received }
     }
 
-    /// How many states it holds, receiving and sending; larval ones are none.
+    /// Number of receiving and sending SAs, without larval ones.
     #[must_use]
     pub fn states(&self) -> (usize, usize) {
         self.registry.states()
     }
 
-    /// How many of them are one function's.
+    /// The same for one function.
     #[must_use]
     pub fn states_of(&self, function: FunctionId) -> (usize, usize) {
         self.registry.states_of(function)
     }
 
-    /// How many different destinations its receiving states have.
+    /// Number of different destinations of receiving SAs.
     #[must_use]
     pub fn addresses(&self) -> usize {
         self.registry.addresses()
     }
 
-    /// Packets that went into each of its own receive queues so far.
+    /// Packets per receive queue so far.
     #[must_use]
     pub fn queue_packets(&self) -> &[u64] {
         &self.queued
     }
 
-    /// A virtual function; `None` when there is no such one.
+    /// A virtual function; `None` if there is none of this number.
     #[must_use]
     pub fn virtual_function(&self, function: FunctionId) -> Option<&VirtualFunction> {
         let place = usize::from(function.0).checked_sub(1)?;
         self.functions.get(place)
     }
 
-    /// The states through which packets go, by their place in its table.
+    /// Active SAs in table order.
     pub fn held(&self) -> impl Iterator<Item = HeldState> {
         self.states.in_order().into_iter().map(HeldState::of)
     }
 
-    /// How many policies it holds.
+    /// Number of policies.
     #[must_use]
     pub fn policies(&self) -> usize {
         self.registry.policies()
     }
 
-    /// When the next delayed packet comes out, if any is: call [`ModelNic::complete`] then.
+    /// When the next delayed packet is due: call [`ModelNic::complete`] then.
     #[must_use]
     pub fn next_due(&self) -> Option<Moment> {
         [self.to_wire.next_due(), self.to_host.next_due()].into_iter().flatten().min()
     }
 
-    /// Lets out what was delayed and is due `now`. Every call of [`ModelNic::transmit`], [`ModelNic::forward`] and [`ModelNic::receive`] does so
-    /// for its own direction.
+    /// Releases delayed packets that are due `now`. Every call of [`ModelNic::transmit`],
+    /// [`ModelNic::forward`] and [`ModelNic::receive`] does so for its own direction.
     pub fn complete(&mut self, now: Moment, wire: &mut Batch, queues: &mut Queues) {
         self.complete_sending(now, wire);
         self.complete_receiving(now, queues);
@@ -393,7 +399,7 @@ impl ModelNic {
         self.events.push_back((function, event));
     }
 
-    /// Says something of a state.
+    /// Queues an event about an SA.
     fn tell_of(&mut self, handle: Handle, event: impl FnOnce(uxfrm_engine::SaId) -> NicEvent) {
         if let Some(association) = self.states.of(handle) {
             let (function, id) = (association.function, association.id());
@@ -403,7 +409,7 @@ impl ModelNic {
 }
 
 impl Default for RssKey {
-    /// The one that Microsoft publishes vectors for, and many drivers come with.
+    /// The key of Microsoft's vectors, default of many drivers.
     fn default() -> Self {
         Self([
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3,

@@ -1,7 +1,7 @@
-//! The devices of a gateway, by the names that states and policies call them: what the engine's database asks
-//! ([`uxfrm_engine::Devices`]).
+//! A gateway's devices by name, for the engine's database ([`uxfrm_engine::Devices`]).
 //!
-//! A device is shared by whoever controls it and the thread that carries its packets; each holds it for one call, or for one batch.
+//! A device is shared by its controller and the thread that carries its packets; each locks it for
+//! one call or batch.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -14,60 +14,66 @@ use uxfrm_engine::{
 
 use crate::{Attached, Device, FunctionId, ModelNic, Refusal, Registry};
 
-/// All devices of a gateway; clones are the same.
+/// All devices of a gateway; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Nics(Arc<Mutex<Shelf>>);
+pub struct Nics(Arc<Mutex<NicMap>>);
 
 #[derive(Debug, Default)]
-struct Shelf {
-    plugs: BTreeMap<String, Plug>,
-    /// States that were taken off lately, to be freed: until then they can be counted.
+struct NicMap {
+    plugs: BTreeMap<String, PluggedFunction>,
+    /// SAs removed recently, to be freed: their counts remain readable until then.
     leaving: VecDeque<(DeviceId, Handle)>,
-    /// Who receives what, and by which handle.
+    /// Receiving device and handle by destination and SPI.
     receiving: HashMap<(IpAddr, Spi), (DeviceId, Handle)>,
-    /// What states receive, those that are not opened yet as well.
+    /// Destination and SPI of receiving SAs, including inactive ones.
     names: HashMap<(DeviceId, Handle), (IpAddr, Spi)>,
 }
 
 /// A function of a device, as an interface.
 #[derive(Clone, Debug)]
-struct Plug {
+struct PluggedFunction {
     nic: Arc<Mutex<ModelNic>>,
     function: FunctionId,
     device: DeviceId,
 }
 
 impl Nics {
-    /// A function of a device gets a name, by which states and policies find it from now on; false when it has no such function or the name is taken.
+    /// Gives a device function a name for SAs and policies; `false` if there is no such function or
+    /// the name is taken.
     pub fn plug(&self, name: &str, nic: &Arc<Mutex<ModelNic>>, function: FunctionId) -> bool {
         let Some(device) = lock(nic).device_of(function) else { return false };
         let plugs = &mut lock(&self.0).plugs;
         let free = !plugs.contains_key(name);
         if free {
-            plugs.insert(name.to_owned(), Plug { nic: Arc::clone(nic), function, device });
+            plugs.insert(
+                name.to_owned(),
+                PluggedFunction { nic: Arc::clone(nic), function, device },
+            );
         }
         free
     }
 
-    /// Takes a name away, and gives the interface that it was: the database is to hear [`DeviceEvent::Down`](uxfrm_engine::DeviceEvent::Down) of it *before*, so that states and policies
-    /// are taken off.
+    /// Removes a name, and returns its interface: the database must hear
+    /// [`DeviceEvent::Down`](uxfrm_engine::DeviceEvent::Down) of it *before*, so that SAs and
+    /// policies are removed.
     pub fn unplug(&self, name: &str) -> Option<DeviceId> {
         lock(&self.0).plugs.remove(name).map(|plug| plug.device)
     }
 
-    /// The names, with the interfaces that they are.
+    /// The names and their interfaces.
     #[must_use]
     pub fn names(&self) -> Vec<(String, DeviceId)> {
         lock(&self.0).plugs.iter().map(|(name, plug)| (name.clone(), plug.device)).collect()
     }
 
-    /// The device behind a name, and which of its functions.
+    /// The device and function of a name.
     #[must_use]
     pub fn nic(&self, name: &str) -> Option<(Arc<Mutex<ModelNic>>, FunctionId)> {
         lock(&self.0).plugs.get(name).map(|plug| (Arc::clone(&plug.nic), plug.function))
     }
 
-    /// Takes what the devices have to say, by interface; the database is to [hear](crate::NicEvent::to_hear) of some of it.
+    /// Takes the devices' events, by interface; the database must [hear](crate::NicEvent::to_hear)
+    /// some of them.
     pub fn take_events(&self, events: &mut Vec<(DeviceId, crate::NicEvent)>) {
         let mut own = Vec::new();
         for plug in self.plugs() {
@@ -76,13 +82,13 @@ impl Nics {
         }
     }
 
-    /// Which interface has the state that receives ESP with these names.
+    /// The interface with the SA that receives ESP of this destination and SPI.
     #[must_use]
-    pub fn holder(&self, destination: IpAddr, spi: Spi) -> Option<DeviceId> {
+    pub fn device_of(&self, destination: IpAddr, spi: Spi) -> Option<DeviceId> {
         lock(&self.0).receiving.get(&(destination, spi)).map(|(device, _)| *device)
     }
 
-    /// Gives a state to the device of this name, whichever it asks for itself.
+    /// Adds an SA to the device of this name, whatever its own configuration names.
     ///
     /// # Errors
     /// As [`Devices::attach_state`].
@@ -96,7 +102,7 @@ impl Nics {
             Registry::attach_state(None, state)?;
             return Ok(None);
         };
-        // The device counts uses, not age: when it was added is the database's.
+        // The device counts uses, not age: the database knows when it was added.
         let attached = plug.with(|port| port.add_state(state, Moment(0)));
         let handle = match attached.transpose()? {
             Some(Attached::Device(handle)) => handle,
@@ -111,15 +117,16 @@ impl Nics {
         Ok(Some(Attachment { device: plug.device, handle, kind: offload.kind, segmentation }))
     }
 
-    fn plugs(&self) -> Vec<Plug> {
+    fn plugs(&self) -> Vec<PluggedFunction> {
         lock(&self.0).plugs.values().cloned().collect()
     }
 
-    fn named(&self, name: &str) -> Option<Plug> {
+    fn named(&self, name: &str) -> Option<PluggedFunction> {
         lock(&self.0).plugs.get(name).cloned()
     }
 
-    /// The last states that were taken off can still be counted, so that the counts of one that sends no more are exact.
+    /// The counts of recently removed SAs remain readable, so that a sender's last counts are
+    /// exact.
     fn take_off(&self, device: DeviceId, handle: Handle, off: impl FnOnce(&mut dyn Device)) {
         let counted = self.on(device, |port| {
             let counted = port.update_stats(handle).is_some();
@@ -127,13 +134,13 @@ impl Nics {
             counted
         });
         let freed = {
-            let Shelf { leaving, receiving, names, .. } = &mut *lock(&self.0);
+            let NicMap { leaving, receiving, names, .. } = &mut *lock(&self.0);
             if let Some(name) = names.remove(&(device, handle))
                 && receiving.get(&name) == Some(&(device, handle))
             {
                 receiving.remove(&name);
             }
-            // Not a larval state, nor one of a device that is gone.
+            // Not a larval SA, nor one of a device that is gone.
             if counted == Some(true) {
                 leaving.push_back((device, handle));
             }
@@ -210,7 +217,7 @@ impl Devices for Nics {
         });
         match added {
             Some((device, added)) => Ok((device, added?)),
-            // An interface without a driver that does IPsec, as far as we know.
+            // An interface without a driver for IPsec, as far as we know.
             None => Err(DeviceRefusal::invalid("Policy offload is not supported")),
         }
     }
@@ -235,16 +242,16 @@ impl Devices for Nics {
     }
 }
 
-/// Whether a device could put a state's headers around packets by itself.
+/// Whether a device could encapsulate for an SA by itself.
 fn wraps(state: &SaConfig, kind: OffloadKind) -> bool {
     let has_ends = state.mode == Mode::Transport || !state.source.is_unspecified();
     kind == OffloadKind::Packet || (state.encap.is_none() && has_ends)
 }
 
-/// States that are taken off and not yet freed.
+/// Removed SAs that are not yet freed.
 const COUNTABLE: usize = 256;
 
-impl Plug {
+impl PluggedFunction {
     fn with<R>(&self, does: impl FnOnce(&mut dyn Device) -> R) -> Option<R> {
         lock(&self.nic).function(self.function).map(|mut port| does(&mut port))
     }
@@ -256,7 +263,7 @@ impl From<Refusal> for DeviceRefusal {
     }
 }
 
-/// A device is as it was when another who held it panicked: each call leaves it whole.
+/// A panic leaves the device consistent, so poisoning is ignored.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
-//! A device as data: tables, features, and its driver's checks in the driver's order.
+//! Device profiles: tables, features, and the driver's checks in its order.
 
 use std::net::IpAddr;
 
 use serde::Deserialize;
 use uxfrm_engine::{OffloadKind, Policy, SaConfig};
 
-use crate::{Errno, Refusal, registry::Rooms};
+use crate::{Errno, Refusal, registry::TableLimits};
 use condition::Condition;
 use requirement::{PolicyRequirement, StateRequirement};
 
@@ -15,34 +15,35 @@ mod word;
 
 pub(crate) use requirement::Table;
 
-/// What a device can do. Every key of the TOML form but `name` may be left out: the default device takes all and has no limits.
+/// Capabilities of a device. All keys of the TOML form except `name` are optional: the default
+/// device takes all and has no limits.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// The profile's name.
     pub name: String,
-    /// Whether it keeps the upper half of extended sequence numbers (`xdo_dev_state_advance_esn`).
+    /// Whether it supports ESN (`xdo_dev_state_advance_esn`).
     #[serde(default)]
     pub esn: bool,
-    /// Whether it cuts protected super-packets (`NETIF_F_GSO_ESP`).
+    /// Whether it segments protected super-packets (`NETIF_F_GSO_ESP`).
     #[serde(default)]
     pub segmentation: bool,
-    /// Whether it computes and checks inner checksums (`NETIF_F_HW_ESP_TX_CSUM`).
+    /// Whether it computes and verifies inner checksums (`NETIF_F_HW_ESP_TX_CSUM`).
     #[serde(default)]
     pub checksums: bool,
-    /// Whether a received packet tells which state decrypted it.
+    /// Whether received packets carry a mark of their SA.
     #[serde(default)]
     pub marks_received: bool,
     /// Whether it takes policies (`xdo_dev_policy_add`).
     #[serde(default)]
     pub policies: bool,
-    /// Addresses that its management controller listens on; states to them are refused.
+    /// Addresses of its management controller; SAs to them are refused.
     #[serde(default)]
     pub management: Vec<IpAddr>,
-    /// How much it holds.
+    /// Table sizes.
     #[serde(default)]
     pub tables: TableSizes,
-    /// Where it steers what it received; `None`: one queue.
+    /// Steering of received packets; `None`: one queue.
     #[serde(default)]
     pub steering: Option<SteeringLimits>,
     #[serde(default, rename = "state")]
@@ -51,7 +52,7 @@ pub struct Profile {
     policy_rules: Vec<Rule<PolicyRequirement>>,
 }
 
-/// How many states a device holds; `None` has no limit.
+/// Table sizes; `None` has no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TableSizes {
@@ -66,7 +67,7 @@ pub struct TableSizes {
 }
 
 impl TableSizes {
-    /// One of so many equal parts; of what is limited at least one place.
+    /// A fraction of the sizes; at least one entry of limited ones.
     #[must_use]
     pub fn share(self, parts: usize) -> Self {
         let part = |size: Option<usize>| size.map(|size| (size / parts.max(1)).max(1));
@@ -80,7 +81,7 @@ impl TableSizes {
     }
 }
 
-/// What a device's flow director and receive side scaling can do.
+/// Capabilities of flow director and receive side scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SteeringLimits {
@@ -88,15 +89,15 @@ pub struct SteeringLimits {
     pub queues: u16,
     /// Rules.
     pub rules: usize,
-    /// Whether rules may match the flex field: 2 bytes at one place that is the same for all rules.
+    /// Whether rules may match the flex field: 2 bytes at one offset for all rules.
     #[serde(default)]
     pub flex_field: bool,
 }
 
-/// Why a profile could not be read; says where in the file.
+/// Errors of a profile, with their place in the file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProfileError {
-    /// Not TOML, an unknown key, or a value that cannot be.
+    /// Invalid TOML, an unknown key, or an invalid value.
     #[error(transparent)]
     Syntax(#[from] toml::de::Error),
     /// A device without a queue receives nothing.
@@ -108,7 +109,7 @@ pub enum ProfileError {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rule<R> {
-    /// Which requests it is for; all without.
+    /// Requests that it applies to; default: all.
     #[serde(default)]
     when: Condition,
     require: R,
@@ -145,21 +146,21 @@ impl Profile {
         SHIPPED.into_iter().map(Self::from_toml)
     }
 
-    /// One of the shipped ones by its name.
+    /// A shipped profile by name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::shipped().filter_map(Result::ok).find(|profile| profile.name == name)
     }
 
-    /// The driver's checks of a state; `rooms` tells how full the tables are.
+    /// The driver's checks of an SA; `limits` has the use of the tables.
     pub(crate) fn check_state(
         &self,
         sa: &SaConfig,
         kind: OffloadKind,
-        rooms: &Rooms<'_>,
+        limits: &TableLimits<'_>,
     ) -> Result<(), Refusal> {
         let wrong = self.state_rules.iter().find(|rule| {
-            rule.when.holds(sa, kind) && !rule.require.is_met(sa, kind, &self.management, rooms)
+            rule.when.holds(sa, kind) && !rule.require.is_met(sa, kind, &self.management, limits)
         });
         wrong.map_or(Ok(()), |rule| Err(rule.refusal()))
     }

@@ -1,21 +1,21 @@
-//! Why a device does not take something: an errno, and the driver's words.
+//! A device's refusal: an errno, and the driver's text.
 
 use serde::Deserialize;
 
-/// The errnos that drivers answer with.
+/// errnos of drivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Errno {
-    /// What is asked for can't be.
+    /// The request is invalid.
     #[default]
     #[serde(rename = "EINVAL")]
     Invalid,
-    /// The device does not do that; a state of kind *crypto* is then done in software.
+    /// Not supported; an SA of kind *crypto* then falls back to software.
     #[serde(rename = "EOPNOTSUPP")]
     NotSupported,
     /// A table is full.
     #[serde(rename = "ENOSPC")]
     NoSpace,
-    /// Not for whoever asks: an untrusted virtual function.
+    /// The requester is an untrusted virtual function.
     #[serde(rename = "EACCES")]
     Denied,
     /// Something else holds the device.
@@ -29,7 +29,7 @@ pub enum Errno {
 pub struct Refusal {
     /// The errno.
     pub errno: Errno,
-    /// The words.
+    /// The text.
     pub text: String,
 }
 
@@ -48,7 +48,7 @@ impl Errno {
 }
 
 impl Refusal {
-    /// Without words.
+    /// A refusal without text.
     pub(crate) const fn new(errno: Errno) -> Self {
         Self { errno, text: String::new() }
     }

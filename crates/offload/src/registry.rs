@@ -1,7 +1,8 @@
-//! The control half of a device: what it holds, and what becomes of a state or policy that asks for it.
+//! The control half of a device: its SAs and policies, and the outcome of requests.
 //!
-//! Order of checks, errnos and texts are those of `net/xfrm/xfrm_device.c: xfrm_dev_state_add`, `xfrm_dev_policy_add` from where the
-//! device is known; what comes before (flags, directions, `if_id`, TFC padding) the engine checks with the rest of the request.
+//! Order of checks, errnos and texts follow `net/xfrm/xfrm_device.c: xfrm_dev_state_add`,
+//! `xfrm_dev_policy_add` from the point where the device is known; earlier checks (flags,
+//! directions, `if_id`, TFC padding) are the engine's.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,43 +10,43 @@ use std::net::IpAddr;
 use uxfrm_engine::{Direction, Handle, Offload, OffloadKind, Policy, SaConfig, SaFlags};
 
 use crate::{Errno, FunctionId, Profile, Refusal, profile::TableSizes};
-use tally::Tally;
+use table_usage::TableUsage;
 
-mod tally;
+mod table_usage;
 
-pub(crate) use tally::Rooms;
+pub(crate) use table_usage::TableLimits;
 
-/// What became of a state that asked for a device.
+/// Outcome for an SA that requested a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
     /// The device has it.
     Device(Handle),
-    /// It is done in software, without a word, as in Linux; never for kind *packet*.
+    /// Silent fallback to software, as in Linux; never for kind *packet*.
     Software,
 }
 
-/// What one device holds.
+/// SAs and policies of one device.
 #[derive(Debug)]
 pub struct Registry {
     profile: Profile,
     states: BTreeMap<Handle, Row>,
     policies: BTreeMap<Handle, Direction>,
-    device: Tally,
-    functions: BTreeMap<FunctionId, Tally>,
+    device: TableUsage,
+    functions: BTreeMap<FunctionId, TableUsage>,
     next: u32,
-    /// How many more additions find the tables full, and how many a device that is busy.
+    /// Remaining additions that fail with full tables, and with a busy device.
     pub(crate) pretended_full: u32,
     pub(crate) pretended_busy: u32,
 }
 
-/// Who asks: a function, and how much it may hold.
+/// The requester: a function and its limits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub(crate) function: FunctionId,
     pub(crate) share: TableSizes,
 }
 
-/// A state that a device holds.
+/// An SA on a device.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     direction: Direction,
@@ -54,14 +55,14 @@ struct Row {
 }
 
 impl Registry {
-    /// A device of this kind that holds nothing.
+    /// An empty device with this profile.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         Self {
             profile,
             states: BTreeMap::new(),
             policies: BTreeMap::new(),
-            device: Tally::default(),
+            device: TableUsage::default(),
             functions: BTreeMap::new(),
             next: 1,
             pretended_full: 0,
@@ -69,42 +70,42 @@ impl Registry {
         }
     }
 
-    /// What the device can do.
+    /// Its capabilities.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// How many states it holds, receiving and sending.
+    /// Number of receiving and sending SAs.
     #[must_use]
     pub fn states(&self) -> (usize, usize) {
         (self.device.receiving, self.device.transmitting)
     }
 
-    /// How many of them are one function's.
+    /// The same for one function.
     #[must_use]
     pub fn states_of(&self, function: FunctionId) -> (usize, usize) {
         let tally = self.functions.get(&function);
         tally.map_or((0, 0), |tally| (tally.receiving, tally.transmitting))
     }
 
-    /// How many different destinations its receiving states have.
+    /// Number of different destinations of receiving SAs.
     #[must_use]
     pub fn addresses(&self) -> usize {
         self.device.addresses()
     }
 
-    /// How many policies it holds.
+    /// Number of policies.
     #[must_use]
     pub fn policies(&self) -> usize {
         self.policies.len()
     }
 
-    /// `xfrm_dev_state_add`: gives a state to the device that it names; `device` is `None` where there is no such device or it does not
-    /// do IPsec.
+    /// `xfrm_dev_state_add`: adds an SA to the device that it names; `device` is `None` if that
+    /// does not exist or lacks IPsec.
     ///
     /// # Errors
-    /// A [`Refusal`] with the driver's words, or the kernel's where the driver has none. Nothing has changed then.
+    /// A [`Refusal`] with the driver's text, or else the kernel's, with nothing changed.
     pub fn attach_state(device: Option<&mut Self>, sa: &SaConfig) -> Result<Attached, Refusal> {
         let Some(offload) = &sa.offload else { return Ok(Attached::Software) };
         let Some(device) = device else {
@@ -113,13 +114,13 @@ impl Registry {
                 OffloadKind::Crypto => Ok(Attached::Software),
             };
         };
-        device.attach_state_of(Asker::default(), sa, offload)
+        device.attach_state_of(Requester::default(), sa, offload)
     }
 
     /// As [`Registry::attach_state`], for one of the device's functions.
     pub(crate) fn attach_state_of(
         &mut self,
-        asker: Asker,
+        requester: Requester,
         sa: &SaConfig,
         offload: &Offload,
     ) -> Result<Attached, Refusal> {
@@ -127,10 +128,10 @@ impl Registry {
         if crypto && sa.flags.contains(SaFlags::ESN) && !self.profile.esn {
             return Err(Refusal::invalid("Device doesn't support offload with ESN"));
         }
-        match self.check_state(asker, sa, offload) {
+        match self.check_state(requester, sa, offload) {
             Ok(()) => {
                 let (direction, destination) = (offload.direction, sa.id.destination);
-                let row = Row { direction, destination, function: asker.function };
+                let row = Row { direction, destination, function: requester.function };
                 Ok(Attached::Device(self.insert_state(row)))
             }
             Err(refusal) if crypto && refusal.errno == Errno::NotSupported => {
@@ -140,10 +141,10 @@ impl Registry {
         }
     }
 
-    /// `xfrm_dev_policy_add`: gives a policy to the device that it names.
+    /// `xfrm_dev_policy_add`: adds a policy to the device that it names.
     ///
     /// # Errors
-    /// A [`Refusal`], as for states. Nothing has changed then.
+    /// A [`Refusal`], as for SAs, with nothing changed.
     pub fn attach_policy(device: Option<&mut Self>, policy: &Policy) -> Result<Handle, Refusal> {
         if policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet) {
             return Err(Refusal::invalid("Unrecognized flags in offload request"));
@@ -160,7 +161,7 @@ impl Registry {
         Ok(handle)
     }
 
-    /// A handle for what takes no place in the tables.
+    /// A handle without a table entry.
     pub(crate) fn take_handle(&mut self) -> Handle {
         loop {
             let handle = Handle(self.next);
@@ -171,7 +172,7 @@ impl Registry {
         }
     }
 
-    /// Takes a state away; `false` when the device does not have it (any more).
+    /// Removes an SA; `false` if the device does not have it.
     pub fn detach_state(&mut self, handle: Handle) -> bool {
         let Some(row) = self.states.remove(&handle) else { return false };
         self.device.leave(row.direction, row.destination);
@@ -181,23 +182,23 @@ impl Registry {
         true
     }
 
-    /// Takes a policy away; `false` when the device does not have it (any more).
+    /// Removes a policy; `false` if the device does not have it.
     pub fn detach_policy(&mut self, handle: Handle) -> bool {
         self.policies.remove(&handle).is_some()
     }
 
-    /// Takes all away.
+    /// Removes everything.
     pub fn flush(&mut self) {
         self.states.clear();
         self.policies.clear();
         self.functions.clear();
-        self.device = Tally::default();
+        self.device = TableUsage::default();
     }
 
-    /// The driver's checks, and those of tables that it has no words for.
+    /// The driver's checks, and those of tables without a check of its own.
     fn check_state(
         &mut self,
-        asker: Asker,
+        requester: Requester,
         sa: &SaConfig,
         offload: &Offload,
     ) -> Result<(), Refusal> {
@@ -205,14 +206,14 @@ impl Registry {
         if offload.kind == OffloadKind::Packet && take_one(&mut self.pretended_busy) {
             return Err(Refusal::new(Errno::Busy));
         }
-        let nothing = Tally::default();
-        let own = self.functions.get(&asker.function).unwrap_or(&nothing);
-        let rooms = Rooms {
-            limits: [(self.profile.tables, &self.device), (asker.share, own)],
+        let nothing = TableUsage::default();
+        let own = self.functions.get(&requester.function).unwrap_or(&nothing);
+        let limits = TableLimits {
+            limits: [(self.profile.tables, &self.device), (requester.share, own)],
             pretended_full: full,
         };
-        self.profile.check_state(sa, offload.kind, &rooms)?;
-        if rooms.has_any(offload.direction, sa.id.destination) {
+        self.profile.check_state(sa, offload.kind, &limits)?;
+        if limits.has_any(offload.direction, sa.id.destination) {
             return Ok(());
         }
         Err(Refusal::new(Errno::NoSpace))
@@ -240,7 +241,7 @@ impl Registry {
     }
 }
 
-/// Counts one of those that are left; whether there was one.
+/// Decrements `left`; whether it was above zero.
 fn take_one(left: &mut u32) -> bool {
     let some = *left > 0;
     *left = left.saturating_sub(1);
@@ -248,7 +249,7 @@ fn take_one(left: &mut u32) -> bool {
 }
 
 impl Refusal {
-    /// `NL_SET_ERR_MSG_WEAK`: words for a refusal that has none.
+    /// `NL_SET_ERR_MSG_WEAK`: a text for a refusal without one.
     pub(crate) fn or_text(mut self, text: &str) -> Self {
         if self.text.is_empty() {
             text.clone_into(&mut self.text);

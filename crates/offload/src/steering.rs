@@ -1,6 +1,6 @@
-//! Which receive queue a packet goes to, once it is decrypted: flow director rules first, else receive side scaling.
+//! Receive queue of a decrypted packet: flow director rules first, else receive side scaling.
 //!
-//! Rules are looked at in the order of their places, as ethtool says (`RX_CLS_LOC_*`): the lowest that fits decides.
+//! Rules are matched by location, as in ethtool (`RX_CLS_LOC_*`): the lowest match decides.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// No rules; flows are spread evenly over all queues.
+    /// No rules; flows are distributed evenly over all queues.
     #[must_use]
     pub fn new(limits: SteeringLimits, key: RssKey) -> Self {
         let queues = (0..limits.queues.max(1)).cycle();
@@ -46,10 +46,10 @@ impl Steering {
         Self { limits, rules: BTreeMap::new(), key, indirections }
     }
 
-    /// Carries out what `ethtool -U` was told: adds a rule and gives its place, or deletes one.
+    /// Runs an `ethtool -U` command: adds a rule and returns its location, or deletes one.
     ///
     /// # Errors
-    /// A [`RuleError`]: nothing has changed then.
+    /// A [`RuleError`], with nothing changed.
     pub fn change(&mut self, command: RuleCommand) -> Result<RuleId, RuleError> {
         match command {
             RuleCommand::Delete(place) => {
@@ -64,24 +64,24 @@ impl Steering {
         }
     }
 
-    /// The rules by their places (`ethtool -u`).
+    /// Rules by location (`ethtool -u`).
     pub fn rules(&self) -> impl Iterator<Item = (RuleId, &FlowRule)> {
         self.rules.iter().map(|(place, rule)| (*place, rule))
     }
 
-    /// Where the flex field lies, counted from the start of the frame; `None` while no rule matches it.
+    /// Offset of the flex field from the start of the frame; `None` while no rule matches it.
     #[must_use]
     pub fn flex_offset(&self) -> Option<u16> {
         self.rules.values().find_map(|rule| rule.flex().map(|flex| flex.offset))
     }
 
-    /// Where a packet goes.
+    /// Target of a packet.
     #[must_use]
     pub fn steer(&self, tuple: &Tuple) -> Target {
         self.steer_among(tuple, tuple)
     }
 
-    /// As [`Steering::steer`], for a packet that goes where all of `group` go if no rule fits.
+    /// As [`Steering::steer`], but without a matching rule by the hash of `group`.
     pub(crate) fn steer_among(&self, tuple: &Tuple, group: &Tuple) -> Target {
         let rule = self.rules.values().find(|rule| rule.fits(tuple));
         rule.map_or_else(|| Target::Queue(self.scale(group)), FlowRule::target)
@@ -109,7 +109,8 @@ impl Steering {
         }
     }
 
-    /// Without a wish: the highest that is free, as ethtool chooses, so that rules with a wish go before.
+    /// Without a requested location the highest free one, as in ethtool, so that rules with one
+    /// come first.
     fn place(&self, wanted: Option<RuleId>) -> Result<RuleId, RuleError> {
         let end = u32::try_from(self.limits.rules).unwrap_or(u32::MAX);
         match wanted {

@@ -1,4 +1,5 @@
-//! Two gateways, each with a model NIC between it and the wire: the engine's half of offload and the device's, together.
+//! Two gateways, each with a model NIC between it and the wire: the engine's half of offload and
+//! the device's, together.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -178,7 +179,7 @@ fn packets_pass_both_ways_in_both_kinds_and_nothing_else_encrypts() {
 }
 
 #[test]
-fn who_is_on_the_other_end_cannot_tell() {
+fn peer_cannot_distinguish_device_from_software() {
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let wrapping = Wrapping::tunnel4();
         let (mut left, _) = pair(&wrapping, kind, "unlimited");
@@ -252,7 +253,7 @@ fn a_rekey_by_a_limit_on_the_device_loses_nothing() {
 }
 
 #[test]
-fn behind_a_hard_limit_nothing_passes_and_key_managers_hear() {
+fn nothing_passes_hard_limit_and_expire_is_sent() {
     let limits = Limits { packets: Budget { soft: 10, hard: 20 }, ..Limits::default() };
     let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
     let (mut left, _) = pair(&wrapping, OffloadKind::Packet, "connectx6dx");
@@ -267,7 +268,7 @@ fn behind_a_hard_limit_nothing_passes_and_key_managers_hear() {
 }
 
 #[test]
-fn flapping_a_thousand_times_leaks_nothing_and_loses_count_of_nothing() {
+fn link_flapping_leaks_nothing_and_keeps_counts() {
     let wrapping = Wrapping::tunnel4();
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut left, mut right) = pair(&wrapping, kind, "connectx6dx");
@@ -311,7 +312,7 @@ fn flapping_a_thousand_times_leaks_nothing_and_loses_count_of_nothing() {
 }
 
 #[test]
-fn what_a_device_could_not_decrypt_is_counted_by_the_state() {
+fn failed_decryption_is_counted_by_sa() {
     let wrapping = Wrapping::transport4();
     let (mut left, mut right) = pair(&wrapping, OffloadKind::Crypto, "niantic");
     right.nic().inject(Fault::WrongDecryptions(2));
@@ -321,7 +322,7 @@ fn what_a_device_could_not_decrypt_is_counted_by_the_state() {
 }
 
 #[test]
-fn a_niantic_that_does_not_tell_the_state_is_understood() {
+fn decryption_without_mark_is_matched_by_engine() {
     let wrapping = Wrapping::transport4();
     let (mut left, _) = pair(&wrapping, OffloadKind::Crypto, "niantic");
     let mut profile = Profile::by_name("niantic").unwrap();
@@ -354,7 +355,7 @@ fn names_are_taken_once_and_given_back() {
 }
 
 #[test]
-fn what_was_taken_off_lately_can_still_be_counted() {
+fn recently_removed_sa_is_still_counted() {
     let wrapping = Wrapping::tunnel4();
     let (mut left, _) = pair(&wrapping, OffloadKind::Packet, "unlimited");
     let id = wrapping.sa(Way::Right, FIRST_SPI).id;

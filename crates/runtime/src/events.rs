@@ -1,11 +1,11 @@
-//! The way of events from lanes to whoever looks after key managers.
+//! The channel of events from workers to the key manager.
 
 use std::sync::mpsc::Sender;
 
 use uxfrm_engine::Event;
 use uxfrm_io::poll::Waker;
 
-/// Where a lane leaves its engine's events. Whoever takes them is woken: packets may wait for what becomes of an acquire.
+/// Sends an engine's events and wakes the receiver: packets may wait for the outcome of an acquire.
 #[derive(Clone, Debug)]
 pub struct Events {
     sender: Sender<Event>,
@@ -13,24 +13,24 @@ pub struct Events {
 }
 
 impl Events {
-    /// Events go through `sender` to who waits at the poller of `waker`.
+    /// Events go through `sender`; `waker` wakes the receiver.
     #[must_use]
     pub fn new(sender: Sender<Event>, waker: Waker) -> Self {
         Self { sender, waker }
     }
 
-    /// Something is to be looked at that is no event.
+    /// Wakes the receiver without an event.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
 
-    /// Hands all of them over. None, which is the usual, costs nothing.
+    /// Sends all events; no events, the usual case, cost nothing.
     pub(crate) fn send(&self, events: &mut Vec<Event>) {
         if events.is_empty() {
             return;
         }
         for event in events.drain(..) {
-            // Nobody listens any more only while the gateway ends.
+            // The receiver is gone only while the gateway ends.
             let _ended = self.sender.send(event);
         }
         self.waker.wake();

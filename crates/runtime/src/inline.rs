@@ -1,30 +1,31 @@
-//! One worker of a gateway that forwards between two ports past the host's stack.
+//! The worker loop of inline mode: forwards between two ports past the host's stack.
 //!
 //! ```text
-//!   protected ─▶ one hop less ─▶ outbound ─▶ next hop ─▶ out
-//!   host's TUN ────────────────▶ outbound ─▶ next hop ─▶ out
+//!   protected ─▶ TTL - 1 ─▶ outbound ─▶ next hop ─▶ out
+//!   host's TUN ───────────▶ outbound ─▶ next hop ─▶ out
 //!   wire ─▶ inbound ─┬─▶ own address ─▶ host's TUN
-//!                    └─▶ one hop less ─▶ next hop ─┬─▶ protected ─▶ out
-//!                                                  └─▶ wire ─▶ outbound ─▶ next hop ─▶ out
+//!                    └─▶ TTL - 1 ─▶ next hop ─┬─▶ protected ─▶ out
+//!                                             └─▶ wire ─▶ outbound ─▶ next hop ─▶ out
 //! ```
 //!
-//! **What leaves by the wire has been through the policies `out`, whoever sent it**; so has all that came by the protected port. What leaves
-//! by the protected port came from there, or has been through the policies `fwd` and, where they want it, through states. Both
-//! hold by construction: only what [`Worker::outbound`] put out is [leaving](waiting::Stage::Leaving) (`inline/departure.rs`).
+//! **All that leaves by the wire has passed the `out` policies, whoever sent it**; so has all that
+//! came by the protected port. What leaves by the protected port came from there, or has passed the
+//! `fwd` policies and any SAs they demand. Both hold by construction: only output of
+//! [`Worker::outbound`] becomes `ForwardStage::Outbound` (`inline/forwarding.rs`).
 //!
-//! 1 wait until a port is readable → 2 take in news of ways, and let packets go that waited for them → 3 one batch from the host → 4 one from the
-//! protected port → 5 one from the wire, and from sockets of the host → 6 what waits for states → 7 once a second let the
-//! engine forget → 8 send all frames of the turn → 1.
+//! 1 wait until a port is readable → 2 next-hop updates, and packets that waited for them → 3 a
+//! batch from the host → 4 from the protected port → 5 from the wire and from the host's sockets →
+//! 6 packets that wait for SAs → 7 once a second housekeeping → 8 send all frames of the turn → 1.
 //!
-//! What is not for the gateway to forward ([`router`](self::router)) the host's stack has already: it is dropped here. All else the host's stack
-//! must be kept from by whoever runs the lane.
+//! Packets that are not for the gateway to forward ([`router`](self::router)) are dropped here, as
+//! the host's stack has its own copy. The caller must keep the host's stack away from all others.
 
-mod admission;
-mod departure;
-mod nested;
+mod forwarding;
+mod icmp_error;
+mod ingress;
+mod nested_gso;
+mod next_hop_queue;
 mod router;
-mod trouble;
-mod waiting;
 
 use std::{
     io,
@@ -43,86 +44,87 @@ use uxfrm_io::{
 };
 use uxfrm_packet::{Batch, PacketBuf, Pool, ethernet::MacAddr};
 
-use self::waiting::Waiting;
+use self::next_hop_queue::NextHopQueue;
 use crate::{
     Bay, Error, Events,
-    bay::{Berth, Full, Lost, heed},
-    ways::{Guide, Ways},
+    device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
+    next_hops::{Guide, NextHops},
 };
 
-/// How long a lane waits at the most.
+/// Longest wait.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// How long it waits at the most before states and policies count the last packets.
+/// Longest wait while SAs and policies have uncommitted counts.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// How long it waits for news while a port keeps what its device had no room for.
+/// Longest wait while a port keeps frames that its device had no room for.
 const RETRY: Duration = Duration::from_micros(50);
 
-/// How long what is no longer needed may stay.
-const FORGET: Duration = Duration::from_secs(1);
+/// Interval of housekeeping.
+const PERIOD: Duration = Duration::from_secs(1);
 
-/// Tokens of the poller; sockets follow.
+/// Poll tokens; sockets follow.
 const HOST: u8 = 0;
 const PROTECTED: u8 = 1;
 const WIRE: u8 = 2;
 const SOCKETS: u8 = 3;
 
-/// What a lane is connected to.
+/// Ports of an inline worker.
 #[derive(Debug)]
 pub struct InlinePorts {
-    /// The host: what it sends to protected destinations, and what comes for it. Has to take every kind of buffer.
+    /// The host's TUN: packets to protected destinations, and packets for the host. Must accept
+    /// every kind of buffer.
     pub host: Box<dyn Port>,
-    /// Towards those who are protected, and the port's own address.
+    /// The protected side, and the port's MAC address.
     pub protected: (Box<dyn FramePort>, MacAddr),
-    /// Towards other gateways, and the port's own address.
+    /// The side of other gateways, and the port's MAC address.
     pub wire: (Box<dyn FramePort>, MacAddr),
-    /// Sockets of the host's stack: of ESP in UDP, for datagrams that it puts together, and of ESP, for what comes to it by another way, as in FOU.
-    /// Only received from.
+    /// Receive-only sockets of the host's stack: ESP in UDP that the stack reassembles, and ESP
+    /// that reaches it by other ways, as in FOU.
     pub sockets: Vec<Box<dyn Port>>,
-    /// Who takes IKE messages at ports of ESP in UDP.
+    /// Receivers of IKE messages at ESP-in-UDP ports.
     pub daemons: Vec<Daemons>,
 }
 
-/// One worker with its ports.
+/// One inline worker with its ports.
 #[derive(Debug)]
 pub struct InlineLane {
     poller: Poller,
     ports: InlinePorts,
-    /// Whether all ports can be polled; in memory they are asked in turn.
+    /// Whether all ports can be polled; ports in memory are read in turn.
     polled: bool,
     worker: Worker,
     pool: Pool,
     batch: Batch,
-    /// Room for what is kept of a batch.
-    kept: Batch,
-    /// Plain packets for the wire, to go through the policies `out`.
-    again: Batch,
+    /// Spare batch for filtering.
+    spare: Batch,
+    /// Plain packets towards the wire that must pass the `out` policies.
+    requeued: Batch,
     /// ICMP errors for senders behind the wire, which leave protected or not at all.
-    answers: Batch,
+    icmp_errors: Batch,
     out: Output,
     to_host: Batch,
     frames: [Frames; 2],
-    ways: Ways,
-    waiting: Waiting,
+    next_hops: NextHops,
+    next_hop_queue: NextHopQueue,
     budget: ErrorBudget,
     events: Events,
-    devices: Option<Berth>,
-    /// Which ways devices have no room: ports that would bring more are not asked.
-    full: Full,
+    devices: Option<PortSlot>,
+    /// Directions without room at a device: ports that feed them are not read.
+    backpressure: Backpressure,
     received: Vec<Received>,
     sealed: Vec<PacketBuf>,
-    /// Buffers that wait for states, for others to see.
+    /// Number of buffers that wait for SAs, for other threads.
     held: Arc<AtomicUsize>,
-    forgot: Moment,
+    last_periodic: Moment,
     now: Moment,
     ident: u32,
-    /// Whether a port keeps what its device had no room for.
-    keeps: bool,
+    /// Whether a port keeps frames that its device had no room for.
+    has_backlog: bool,
 }
 
 impl InlineLane {
-    /// A lane between `ports`, which asks `guide` for ways; its engine's events go to `events`.
+    /// A loop between `ports`; `guide` resolves next hops, and `events` takes the engine's events.
     ///
     /// # Errors
     /// When a port can't be polled.
@@ -155,32 +157,33 @@ impl InlineLane {
             worker,
             pool: Pool::new(),
             batch: Batch::new(),
-            kept: Batch::new(),
-            again: Batch::new(),
-            answers: Batch::new(),
+            spare: Batch::new(),
+            requeued: Batch::new(),
+            icmp_errors: Batch::new(),
             out: Output::default(),
             to_host: Batch::new(),
             frames: [Frames::new(), Frames::new()],
-            ways: Ways::new(guide, macs),
-            waiting: Waiting::new(),
+            next_hops: NextHops::new(guide, macs),
+            next_hop_queue: NextHopQueue::new(),
             budget: ErrorBudget::new(),
             events,
             devices: None,
-            full: Full::default(),
+            backpressure: Backpressure::default(),
             received: Vec::new(),
             sealed: Vec::new(),
             held: Arc::default(),
-            forgot: Moment(0),
+            last_periodic: Moment(0),
             now: Moment(0),
             ident,
-            keeps: false,
+            has_backlog: false,
         })
     }
 
-    /// The same lane with the devices of a bay beside its engine; those that come later as well. They have to send by the [lane](crate::Exit::Lane).
+    /// Attaches offload devices, including later ones. They have to send by the
+    /// [worker](crate::Exit::Lane).
     #[must_use]
-    pub fn behind(mut self, bay: &Bay) -> Self {
-        self.devices = Some(bay.enter(self.poller.waker()));
+    pub fn behind(mut self, device_ports: &Bay) -> Self {
+        self.devices = Some(device_ports.add_worker(self.poller.waker()));
         self
     }
 
@@ -190,62 +193,62 @@ impl InlineLane {
         self.poller.waker()
     }
 
-    /// The engine, to read its counters from.
+    /// The engine, for its counters.
     #[must_use]
     pub fn worker(&self) -> &Worker {
         &self.worker
     }
 
-    /// States and policies count the last packets.
+    /// Commits pending counts of SAs and policies.
     pub(crate) fn settle(&mut self) {
         self.worker.settle();
     }
 
-    pub(crate) fn lay_down(&mut self) {
-        self.ports.protected.0.lay_down();
-        self.ports.wire.0.lay_down();
+    pub(crate) fn save_state(&mut self) {
+        self.ports.protected.0.save_state();
+        self.ports.wire.0.save_state();
     }
 
-    pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.ports.protected.0.take_up()?;
-        self.ports.wire.0.take_up()?;
-        // Perhaps: the first turn finds out.
-        self.keeps = true;
+    pub(crate) fn restore_state(&mut self) -> io::Result<()> {
+        self.ports.protected.0.restore_state()?;
+        self.ports.wire.0.restore_state()?;
+        // The first turn finds out whether it does.
+        self.has_backlog = true;
         Ok(())
     }
 
-    /// Buffers that wait for states.
+    /// Number of buffers that wait for SAs.
     pub(crate) fn held(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.held)
     }
 
-    /// One turn of the loop.
+    /// Runs the loop once.
     ///
     /// # Errors
     /// When polling fails or a port is gone.
     pub fn turn(&mut self) -> Result<(), Error> {
-        self.heed()?;
+        self.apply_backpressure()?;
         // 1 wait
-        let patience = match (self.polled, self.keeps, self.worker.owes()) {
+        let timeout = match (self.polled, self.has_backlog, self.worker.owes()) {
             (false, ..) => Duration::ZERO,
             (true, true, _) => RETRY,
             (true, false, true) => SETTLE,
             (true, false, false) => IDLE,
         };
-        let ready = self.poller.wait(Some(patience)).map_err(Error::Poll)?;
+        let ready = self.poller.wait(Some(timeout)).map_err(Error::Poll)?;
         if ready.is_empty() {
             self.worker.settle();
         }
         self.now = Moment(clock::boot_nanoseconds());
         if let Some(devices) = &mut self.devices {
-            devices.look(&mut self.pool);
+            devices.refresh_devices(&mut self.pool);
         }
-        // 2 news of ways
-        if self.ways.hear(self.now) || self.waiting.is_due(self.now) {
-            self.resume();
+        // 2 next-hop updates
+        if self.next_hops.apply_updates(self.now) || self.next_hop_queue.is_due(self.now) {
+            self.retry_queued();
         }
         // 3 from the host
-        let Full { outward, inward } = self.full;
+        let Backpressure { outward, inward } = self.backpressure;
         if self.is_ready(ready, HOST) && !outward {
             self.ports.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
             self.outbound();
@@ -254,40 +257,41 @@ impl InlineLane {
         if self.is_ready(ready, PROTECTED) && !outward {
             let port = &mut self.ports.protected.0;
             port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
-            self.admit();
+            self.filter_protected();
             self.outbound();
         }
         // 5 from the wire
         if self.is_ready(ready, WIRE) && !inward {
             let port = &mut self.ports.wire.0;
             port.receive(&mut self.pool, &mut self.batch).map_err(Error::Link)?;
-            self.admit_from_wire();
+            self.filter_wire();
             self.inbound();
         }
         self.receive_from_sockets(ready);
         self.receive_from_devices();
-        // 6 what waits for states
-        self.attend_to_waiting();
-        // 7 forget
-        self.forget();
+        // 6 packets that wait for SAs
+        self.retry_waiting();
+        // 7 housekeeping
+        self.run_periodic();
         // 8 send
         self.transmit();
         Ok(())
     }
 
-    /// Gives devices what waits for room; as long as there is none, the ports that bring more are not waited for.
-    fn heed(&mut self) -> Result<(), Error> {
+    /// Pushes what waits for devices; while some stays blocked, the ports that feed it are not
+    /// polled.
+    fn apply_backpressure(&mut self) -> Result<(), Error> {
         let Some(devices) = &mut self.devices else { return Ok(()) };
-        let (full, lost) = devices.retry(&mut self.pool);
+        let (backpressure, lost) = devices.retry(&mut self.pool);
         self.count_lost(lost);
-        let before = std::mem::replace(&mut self.full, full);
+        let before = std::mem::replace(&mut self.backpressure, backpressure);
         let InlinePorts { host, protected, wire, .. } = &self.ports;
-        if before.outward != full.outward {
-            heed(&self.poller, HOST, host.descriptor(), full.outward)?;
-            heed(&self.poller, PROTECTED, protected.0.descriptor(), full.outward)?;
+        if before.outward != backpressure.outward {
+            set_polled(&self.poller, HOST, host.descriptor(), backpressure.outward)?;
+            set_polled(&self.poller, PROTECTED, protected.0.descriptor(), backpressure.outward)?;
         }
-        if before.inward != full.inward {
-            heed(&self.poller, WIRE, wire.0.descriptor(), full.inward)?;
+        if before.inward != backpressure.inward {
+            set_polled(&self.poller, WIRE, wire.0.descriptor(), backpressure.inward)?;
         }
         Ok(())
     }
@@ -296,92 +300,94 @@ impl InlineLane {
         !self.polled || ready.has(token)
     }
 
-    /// Sends the batch through the policies `out`, and on; so long as that leads to more for the wire.
+    /// Sends the batch through the `out` policies and on, as long as that leads to more for the
+    /// wire.
     fn outbound(&mut self) {
         loop {
-            self.protect(Self::leave);
-            if !self.again.is_empty() {
-                std::mem::swap(&mut self.batch, &mut self.again);
-            } else if !self.answers.is_empty() {
-                std::mem::swap(&mut self.batch, &mut self.answers);
-                self.protect(Self::leave_protected);
+            self.protect(Self::send_out);
+            if !self.requeued.is_empty() {
+                std::mem::swap(&mut self.batch, &mut self.requeued);
+            } else if !self.icmp_errors.is_empty() {
+                std::mem::swap(&mut self.batch, &mut self.icmp_errors);
+                self.protect(Self::send_if_protected);
             } else {
                 return;
             }
         }
     }
 
-    /// Sends the batch through the policies `out`, and what they let go to `leave`.
-    fn protect(&mut self, leave: fn(&mut Self, PacketBuf)) {
+    /// Sends the batch through the `out` policies, and their output to `send`.
+    fn protect(&mut self, send: fn(&mut Self, PacketBuf)) {
         self.worker.outbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
         let mut wire = std::mem::take(&mut self.out.wire);
         for packet in wire.drain() {
-            leave(self, packet);
+            send(self, packet);
         }
         self.out.wire = wire;
-        // What the engine says to senders, one of which may be behind the wire.
+        // ICMP errors of the engine; a sender may be behind the wire.
         let mut answers = std::mem::take(&mut self.out.host);
         for answer in answers.drain() {
-            self.answer(answer);
+            self.send_icmp_error(answer);
         }
         self.out.host = answers;
         if !self.out.handed.is_empty() {
             let lost = match &mut self.devices {
                 Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
-                None => Lost::all(&mut self.out.handed, &mut self.pool),
+                None => LostPackets::without_device(&mut self.out.handed, &mut self.pool),
             };
             self.count_lost(lost);
         }
         self.events.send(&mut self.out.events);
     }
 
-    /// Opens the batch, checks it, and sends on what may pass; what devices have states for is theirs to open.
+    /// Decrypts and checks the batch, and forwards what passes; devices decrypt packets of their
+    /// SAs.
     fn inbound(&mut self) {
         if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
-            let lost = devices.arrive_among_others(&mut self.batch, &mut self.pool);
+            let lost = devices.dispatch_offloaded(&mut self.batch, &mut self.pool);
             self.count_lost(lost);
         }
         self.worker.inbound(&mut self.batch, self.now, &mut self.pool, &mut self.out);
-        self.pass();
+        self.forward_all();
     }
 
-    /// 5a What devices sealed leaves, 5b what they opened is checked.
+    /// 5a sends what devices sealed, 5b checks what they decrypted.
     fn receive_from_devices(&mut self) {
         let Some(devices) = &self.devices else { return };
         let mut sealed = std::mem::take(&mut self.sealed);
-        devices.sealed(&mut sealed, &mut self.pool);
+        devices.receive_sealed(&mut sealed, &mut self.pool);
         if devices.receive(&mut self.received, &mut self.pool) {
             let Self { worker, received, now, pool, out, .. } = self;
             worker.inbound_from_device(received, *now, pool, out);
-            self.pass();
+            self.forward_all();
         }
         for packet in sealed.drain(..) {
-            self.leave(packet);
+            self.send_out(packet);
         }
         self.sealed = sealed;
     }
 
-    fn count_lost(&self, Lost { full, nowhere }: Lost) {
+    fn count_lost(&self, LostPackets { no_room, no_device }: LostPackets) {
         let drops = self.worker.drops();
-        drops.add(DropReason::PortFull, full);
-        drops.add(DropReason::PortRefused, nowhere);
+        drops.add(DropReason::PortFull, no_room);
+        drops.add(DropReason::PortRefused, no_device);
     }
 
-    /// Sends on what the engine let pass.
-    fn pass(&mut self) {
+    /// Forwards what passed the engine.
+    fn forward_all(&mut self) {
         let mut plain = std::mem::take(&mut self.out.host);
         for packet in plain.drain() {
             self.forward(packet);
         }
         self.out.host = plain;
         self.events.send(&mut self.out.events);
-        self.go_on();
+        self.flush_requeued();
     }
 
-    /// Sends what has come up for the wire meanwhile.
-    fn go_on(&mut self) {
-        if !self.again.is_empty() || !self.answers.is_empty() {
-            std::mem::swap(&mut self.batch, &mut self.again);
+    /// Sends what was requeued for the wire.
+    fn flush_requeued(&mut self) {
+        if !self.requeued.is_empty() || !self.icmp_errors.is_empty() {
+            std::mem::swap(&mut self.batch, &mut self.requeued);
             self.outbound();
         }
     }
@@ -400,8 +406,8 @@ impl InlineLane {
         }
     }
 
-    /// Lets go what waited for states, if there is news; see [`Lane`](crate::Lane), which does the same.
-    fn attend_to_waiting(&mut self) {
+    /// Retries packets that waited for SAs, as [`Lane`](crate::Lane) does.
+    fn retry_waiting(&mut self) {
         let before = self.worker.waiting();
         if before == 0 {
             return;
@@ -412,12 +418,12 @@ impl InlineLane {
         self.held.store(self.worker.waiting(), Ordering::Relaxed);
     }
 
-    fn forget(&mut self) {
+    fn run_periodic(&mut self) {
         let now = self.now;
-        if now.since(self.forgot) < FORGET {
+        if now.since(self.last_periodic) < PERIOD {
             return;
         }
-        self.forgot = now;
+        self.last_periodic = now;
         let InlinePorts { host, protected, wire, sockets, .. } = &mut self.ports;
         let queues = protected.0.lost() + wire.0.lost();
         let lost = queues + sockets.iter_mut().map(|socket| socket.overflowed()).sum::<u64>();
@@ -427,15 +433,15 @@ impl InlineLane {
         self.inbound();
     }
 
-    /// Sends what the turn has made.
+    /// Sends all frames of this turn.
     fn transmit(&mut self) {
-        let Self { ports, frames, to_host, pool, keeps, .. } = self;
+        let Self { ports, frames, to_host, pool, has_backlog, .. } = self;
         let mut total = Transmitted::default();
-        let kept = std::mem::take(keeps);
+        let kept = std::mem::take(has_backlog);
         for (port, frames) in [&mut ports.protected.0, &mut ports.wire.0].into_iter().zip(frames) {
             if !frames.is_empty() || kept {
                 total += port.transmit(frames, pool);
-                *keeps |= port.keeps();
+                *has_backlog |= port.has_backlog();
             }
         }
         if !to_host.is_empty() {
@@ -448,7 +454,7 @@ impl InlineLane {
             drops.add(DropReason::PortTooBig, refused.too_big);
             drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
         }
-        self.ways.send();
+        self.next_hops.wake_resolver();
     }
 }
 

@@ -1,27 +1,31 @@
-//! The tunnels' loop: one thread for all tunnels of a gateway.
+//! The tunnel loop: one thread for all tunnels of a gateway.
 //!
 //! ```text
-//!   TUN of a tunnel ─▶ encapsulate ─▶ raw socket        raw or UDP socket ─▶ decapsulate ─▶ TUN of its tunnel
+//!   TUN of a tunnel ─▶ encapsulate ─▶ raw socket
+//!   raw or UDP socket ─▶ decapsulate ─▶ TUN of its tunnel
 //! ```
 //!
-//! 1 wait until a port is readable → 2 from each readable TUN a batch into its tunnel and out → 3 from each readable socket a batch out of its
-//! tunnels to their TUNs → 4 from the sockets for ICMP errors, back to inner senders → 1.
+//! 1 wait until a port is readable → 2 from each readable TUN a batch into its tunnel and out → 3
+//! from each readable socket a batch out of its tunnels to their TUNs → 4 from ICMP error sockets
+//! back to inner senders → 1.
 //!
-//! Packets leave whole, by raw sockets, so that a flow may have any source port. A super-packet of a tunnel in UDP leaves as trains by a
-//! UDP socket that has the flow's source port, where that is to be had ([`trains`]). Their sockets carry no mark: routes, and so the
-//! gateway's policies, apply to them, and a tunnel goes through ESP where a policy says so.
+//! Whole packets leave by raw sockets, so that a flow may have any source port. A UDP tunnel's
+//! super-packet leaves in GSO bursts by a UDP socket bound to the flow's source port, if that port
+//! is free ([`gso_sockets`]). These sockets carry no mark: routes, and so the gateway's policies,
+//! apply to them, and a tunnel passes through ESP where a policy says so.
 //!
-//! Known: a Linux on the same machine leaves GRE's checksum to its device, which on virtual links nobody fills in; a raw socket sees 0 then, and
-//! the packet is dropped as `tunnel_in_gre_checksum`. Off a real wire it is right.
+//! Known limit: Linux leaves GRE's checksum to its device, which on virtual links nobody fills in;
+//! a raw socket on the same machine sees 0, and the packet is dropped as `tunnel_in_gre_checksum`.
+//! On a real wire it is correct.
 
-mod order;
-mod portrait;
+mod control;
+mod drop_tally;
+mod export;
+mod gso_sockets;
 mod receive;
 mod send;
-mod side;
 mod socket;
-mod tally;
-mod trains;
+mod tunnel_port;
 
 use std::{
     ops::RangeInclusive,
@@ -37,58 +41,61 @@ use uxfrm_io::{
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_tunnel::{DropReason, Egress, HashSeed, Ports, Tunnel, Tunnels, counters::Drops};
 
-use self::{order::Order, side::Side, socket::Ear, tally::Tally, trains::TrainSockets};
+use self::{
+    control::Request, drop_tally::DropTally, gso_sockets::GsoSockets, socket::ReceiveSocket,
+    tunnel_port::TunnelPort,
+};
 pub use self::{
-    order::{Change, TunnelControl},
-    portrait::{Portrait, PortrayedInterface},
-    side::{Interface, Narrow, Route, TunnelCounts},
+    control::{Change, TunnelControl},
+    export::{Portrait, PortrayedInterface},
     socket::{Incoming, SocketCounts, Sockets, Source},
+    tunnel_port::{Interface, Narrow, Route, TunnelCounts},
 };
 use crate::Error;
 
-/// How long the loop waits at the most.
+/// Longest wait.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// How often it asks what found no room in its sockets and TUNs.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which overflows of sockets and TUNs are counted.
+const OVERFLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All tunnels of a gateway with their ports.
 #[derive(Debug)]
 pub struct TunnelLane {
     poller: Poller,
-    orders: Receiver<Order>,
+    requests: Receiver<Request>,
     tunnels: Tunnels,
     ports: Ports,
-    interfaces: Vec<Side>,
-    incoming: Vec<Ear>,
+    interfaces: Vec<TunnelPort>,
+    incoming: Vec<ReceiveSocket>,
     errors: Vec<(Box<dyn Port>, Option<u8>)>,
     outgoing: [Box<dyn Port>; 2],
     drops: Arc<Drops>,
     pool: Pool,
     batch: Batch,
-    leaving: [Batch; 2],
-    trains: TrainSockets,
-    /// Trains on their way to a socket.
-    train: Batch,
-    /// Datagrams of a train that are no tunnel's.
+    to_network: [Batch; 2],
+    gso_sockets: GsoSockets,
+    /// GSO bursts on their way to a socket.
+    bursts: Batch,
+    /// Datagrams of a burst that belong to no tunnel.
     others: Vec<PacketBuf>,
-    /// The identification of the next packet that is cut.
+    /// Identification of the next fragmented packet.
     ident: u32,
-    looked: Moment,
+    overflows_counted: Moment,
 }
 
 impl TunnelLane {
-    /// A loop without tunnels, and who gives it some.
+    /// A loop without tunnels, and its control.
     ///
     /// # Errors
     /// When a port can't be polled.
     pub fn new(sockets: Sockets) -> Result<(Self, TunnelControl), Error> {
         let poller = Poller::new().map_err(Error::Poll)?;
-        let (control, orders) = TunnelControl::new(poller.waker());
+        let (control, requests) = TunnelControl::new(poller.waker());
         let Sockets { incoming, errors, outgoing } = sockets;
-        let mut lane = Self {
+        let mut event_loop = Self {
             poller,
-            orders,
+            requests,
             tunnels: Tunnels::new(),
             ports: Ports::new(),
             interfaces: Vec::new(),
@@ -98,23 +105,23 @@ impl TunnelLane {
             drops: Arc::default(),
             pool: Pool::new(),
             batch: Batch::new(),
-            leaving: [Batch::new(), Batch::new()],
-            trains: TrainSockets::default(),
-            train: Batch::new(),
+            to_network: [Batch::new(), Batch::new()],
+            gso_sockets: GsoSockets::default(),
+            bursts: Batch::new(),
             others: Vec::new(),
             ident: 0,
-            looked: now(),
+            overflows_counted: now(),
         };
         for port in errors {
-            let token = lane.wait_for(port.as_ref())?;
-            lane.errors.push((port, token));
+            let token = event_loop.add_to_poller(port.as_ref())?;
+            event_loop.errors.push((port, token));
         }
         let listen = incoming.into_iter().map(Change::Listen).collect();
-        lane.make(Tunnels::new(), Ports::new(), listen)?;
-        Ok((lane, control))
+        event_loop.apply(Tunnels::new(), Ports::new(), listen)?;
+        Ok((event_loop, control))
     }
 
-    /// What it drops, for others to see.
+    /// Drop counters, for other threads.
     #[must_use]
     pub fn drops(&self) -> Arc<Drops> {
         Arc::clone(&self.drops)
@@ -126,79 +133,85 @@ impl TunnelLane {
         self.poller.waker()
     }
 
-    /// One turn of the loop.
+    /// Runs the loop once.
     ///
     /// # Errors
-    /// When polling fails. A broken socket, or a TUN that somebody deletes, ends nothing: the others go on.
+    /// When polling fails. A broken socket or a deleted TUN does not end the loop.
     pub fn turn(&mut self) -> Result<(), Error> {
         // 1
         let ready = self.poller.wait(Some(IDLE)).map_err(Error::Poll)?;
         if ready.woken {
-            self.obey();
+            self.handle_requests();
         }
-        self.trains.close_idle(now());
-        // What has no descriptor is asked in turn.
+        self.gso_sockets.close_idle(now());
+        // Ports without a descriptor are read every time.
         let is_ready = |token: Option<u8>| token.is_none_or(|token| ready.has(token));
         // 2
         for index in 0..self.interfaces.len() {
-            let Side { interface: Interface { port, .. }, token, .. } = &mut self.interfaces[index];
+            let TunnelPort { interface: Interface { port, .. }, token, .. } =
+                &mut self.interfaces[index];
             if is_ready(*token) {
                 match port.receive(&mut self.pool, &mut self.batch) {
                     Ok(_) => self.send(index),
-                    Err(error) => self.lose(index, &error),
+                    Err(error) => self.mark_gone(index, &error),
                 }
             }
         }
         // 3
         for index in 0..self.incoming.len() {
-            let Ear { incoming: Incoming { port, .. }, token } = &mut self.incoming[index];
+            let ReceiveSocket { incoming: Incoming { port, .. }, token } =
+                &mut self.incoming[index];
             if is_ready(*token) && received(port.as_mut(), &mut self.pool, &mut self.batch) {
                 self.receive(index);
             }
         }
         // 4
-        self.look_for_lost();
+        self.count_overflows();
         for index in 0..self.errors.len() {
             let (port, token) = &mut self.errors[index];
             if is_ready(*token) && received(port.as_mut(), &mut self.pool, &mut self.batch) {
-                self.learn();
+                self.handle_icmp_errors();
             }
         }
         Ok(())
     }
 
-    /// Counts what found no room: the kernel says so to nobody else.
-    fn look_for_lost(&mut self) {
+    /// Counts overflows of queues, which the kernel reports nowhere else.
+    fn count_overflows(&mut self) {
         let now = now();
-        if now.since(self.looked) < LOOK {
+        if now.since(self.overflows_counted) < OVERFLOW_INTERVAL {
             return;
         }
-        self.looked = now;
+        self.overflows_counted = now;
         let all = &self.drops;
-        self.interfaces.iter_mut().for_each(|side| count_lost(&mut side.interface, all));
-        self.incoming.iter_mut().for_each(|ear| count_unheard(&mut ear.incoming, all));
+        self.interfaces
+            .iter_mut()
+            .for_each(|tunnel_port| count_tun_overflow(&mut tunnel_port.interface, all));
+        self.incoming
+            .iter_mut()
+            .for_each(|socket| count_socket_overflow(&mut socket.incoming, all));
         for (port, _) in &mut self.errors {
             all.add(DropReason::ErrorPortFull, port.overflowed());
         }
     }
 
-    /// Makes the changes that were ordered.
-    fn obey(&mut self) {
-        while let Ok(order) = self.orders.try_recv() {
-            // Who does not wait for the answer has given up on us.
-            match order {
-                Order::Make { tunnels, ports, changes, done } => {
-                    let _given_up = done.send(self.make(tunnels, ports, changes));
+    /// Applies the requested changes.
+    fn handle_requests(&mut self) {
+        while let Ok(request) = self.requests.try_recv() {
+            // A requester that no longer waits has given up.
+            match request {
+                Request::Apply { tunnels, ports, changes, done } => {
+                    let _given_up = done.send(self.apply(tunnels, ports, changes));
                 }
-                Order::Portray(done) => {
+                Request::Export(done) => {
                     let _given_up = done.send(self.portray());
                 }
             }
         }
     }
 
-    /// Makes changes; the ports that are no longer used.
-    fn make(
+    /// Applies changes; returns ports that are no longer used.
+    fn apply(
         &mut self,
         tunnels: Tunnels,
         ports: Ports,
@@ -215,52 +228,54 @@ impl TunnelLane {
     fn change(&mut self, change: Change) -> Result<Option<Box<dyn Port>>, Error> {
         match change {
             Change::Open(interface) => {
-                let token = self.wait_for(interface.port.as_ref())?;
-                self.interfaces.push(Side::new(interface, token));
+                let token = self.add_to_poller(interface.port.as_ref())?;
+                self.interfaces.push(TunnelPort::new(interface, token));
             }
             Change::Alter(route) => {
                 let name = route.tunnel.name();
-                if let Some(at) = self.interfaces.iter().position(|side| side.name() == name) {
-                    self.interfaces[at].alter(route);
+                if let Some(at) =
+                    self.interfaces.iter().position(|tunnel_port| tunnel_port.name() == name)
+                {
+                    self.interfaces[at].replace_route(route);
                 }
             }
             Change::Close(name) => {
-                let at = self.interfaces.iter().position(|side| side.name() == name);
+                let at = self.interfaces.iter().position(|tunnel_port| tunnel_port.name() == name);
                 let port = at.map(|at| {
-                    let mut side = self.interfaces.remove(at);
-                    count_lost(&mut side.interface, &self.drops);
-                    side.interface.port
+                    let mut tunnel_port = self.interfaces.remove(at);
+                    count_tun_overflow(&mut tunnel_port.interface, &self.drops);
+                    tunnel_port.interface.port
                 });
-                return Ok(port.inspect(|port| self.leave_alone(port.as_ref())));
+                return Ok(port.inspect(|port| self.remove_from_poller(port.as_ref())));
             }
             Change::Listen(incoming) => {
-                if self.ear(&incoming.source).is_some() {
+                if self.socket_index(&incoming.source).is_some() {
                     return Ok(Some(incoming.port));
                 }
-                let token = self.wait_for(incoming.port.as_ref())?;
-                self.incoming.push(Ear { incoming, token });
+                let token = self.add_to_poller(incoming.port.as_ref())?;
+                self.incoming.push(ReceiveSocket { incoming, token });
             }
             Change::Leave(source) => {
-                let port = self.ear(&source).map(|at| {
-                    let mut ear = self.incoming.remove(at);
-                    count_unheard(&mut ear.incoming, &self.drops);
-                    ear.incoming.port
+                let port = self.socket_index(&source).map(|at| {
+                    let mut socket = self.incoming.remove(at);
+                    count_socket_overflow(&mut socket.incoming, &self.drops);
+                    socket.incoming.port
                 });
-                return Ok(port.inspect(|port| self.leave_alone(port.as_ref())));
+                return Ok(port.inspect(|port| self.remove_from_poller(port.as_ref())));
             }
         }
         Ok(None)
     }
 
-    fn ear(&self, source: &Source) -> Option<usize> {
-        self.incoming.iter().position(|ear| ear.incoming.source == *source)
+    fn socket_index(&self, source: &Source) -> Option<usize> {
+        self.incoming.iter().position(|socket| socket.incoming.source == *source)
     }
 
-    /// Waits for a port from now on, under a token that no other has; `None` for one without a descriptor.
-    fn wait_for(&self, port: &dyn Port) -> Result<Option<u8>, Error> {
+    /// Polls a port under a free token; `None` for one without a descriptor.
+    fn add_to_poller(&self, port: &dyn Port) -> Result<Option<u8>, Error> {
         let Some(descriptor) = port.descriptor() else { return Ok(None) };
-        let interfaces = self.interfaces.iter().map(|side| side.token);
-        let incoming = self.incoming.iter().map(|ear| ear.token);
+        let interfaces = self.interfaces.iter().map(|tunnel_port| tunnel_port.token);
+        let incoming = self.incoming.iter().map(|socket| socket.token);
         let errors = self.errors.iter().map(|(_, token)| *token);
         let mut taken = [false; 256];
         let tokens = interfaces.chain(incoming).chain(errors).flatten();
@@ -271,58 +286,58 @@ impl TunnelLane {
         Ok(Some(token))
     }
 
-    fn leave_alone(&self, port: &dyn Port) {
+    fn remove_from_poller(&self, port: &dyn Port) {
         if let Some(descriptor) = port.descriptor() {
-            // A TUN that is gone is waited for no more already.
+            // A TUN that is gone is not polled any more.
             let _not_there = self.poller.remove(descriptor);
         }
     }
 
-    /// Notes that a TUN was deleted by somebody else: its tunnel carries nothing until it is closed.
-    fn lose(&self, index: usize, error: &std::io::Error) {
-        let side = &self.interfaces[index];
-        tracing::info!(tunnel = side.name(), %error, "the TUN of a tunnel is gone");
-        side.lose();
-        self.leave_alone(side.interface.port.as_ref());
+    /// Records that somebody else deleted a TUN: its tunnel carries nothing until it is closed.
+    fn mark_gone(&self, index: usize, error: &std::io::Error) {
+        let tunnel_port = &self.interfaces[index];
+        tracing::info!(tunnel = tunnel_port.name(), %error, "the TUN of a tunnel is gone");
+        tunnel_port.mark_gone();
+        self.remove_from_poller(tunnel_port.interface.port.as_ref());
     }
 
-    fn tally(&self, index: usize) -> Tally<'_> {
-        Tally { all: &self.drops, own: &self.interfaces[index].interface.counts.drops }
+    fn tally(&self, index: usize) -> DropTally<'_> {
+        DropTally { all: &self.drops, own: &self.interfaces[index].interface.counts.drops }
     }
 
     fn deliver(&mut self, index: usize) {
-        let Side { interface, arriving, .. } = &mut self.interfaces[index];
-        if !arriving.is_empty() {
-            let sent = interface.port.transmit(arriving, &mut self.pool);
-            let tally = Tally { all: &self.drops, own: &interface.counts.drops };
+        let TunnelPort { interface, to_tun, .. } = &mut self.interfaces[index];
+        if !to_tun.is_empty() {
+            let sent = interface.port.transmit(to_tun, &mut self.pool);
+            let tally = DropTally { all: &self.drops, own: &interface.counts.drops };
             tally.count_refused(DropReason::InRefused, &sent);
         }
     }
 }
 
-/// Counts what a TUN had no room for.
-fn count_lost(interface: &mut Interface, all: &Drops) {
+/// Counts packets that a TUN had no room for.
+fn count_tun_overflow(interface: &mut Interface, all: &Drops) {
     let lost = interface.port.overflowed();
-    Tally { all, own: &interface.counts.drops }.add(DropReason::OutPortFull, lost);
+    DropTally { all, own: &interface.counts.drops }.add(DropReason::OutPortFull, lost);
 }
 
-/// Counts what a socket had no room for.
-fn count_unheard(incoming: &mut Incoming, all: &Drops) {
+/// Counts packets that a socket had no room for.
+fn count_socket_overflow(incoming: &mut Incoming, all: &Drops) {
     let lost = incoming.port.overflowed();
-    Tally { all, own: &incoming.counts.drops }.add(DropReason::InPortFull, lost);
+    DropTally { all, own: &incoming.counts.drops }.add(DropReason::InPortFull, lost);
 }
 
-/// Sends what is queued for the network. Which path took less than that, if one did.
+/// Sends all queued packets; returns a path whose MTU turned out to be smaller.
 fn transmit(
     outgoing: &mut [Box<dyn Port>; 2],
-    leaving: &mut [Batch; 2],
-    tally: Tally<'_>,
+    to_network: &mut [Batch; 2],
+    tally: DropTally<'_>,
     pool: &mut Pool,
 ) -> Option<NarrowPath> {
     let mut narrow = None;
-    for (port, leaving) in outgoing.iter_mut().zip(leaving) {
-        if !leaving.is_empty() {
-            let sent = port.transmit(leaving, pool);
+    for (port, to_network) in outgoing.iter_mut().zip(to_network) {
+        if !to_network.is_empty() {
+            let sent = port.transmit(to_network, pool);
             tally.count_refused(DropReason::OutRefused, &sent);
             narrow = sent.refused.path.or(narrow);
         }
@@ -330,7 +345,7 @@ fn transmit(
     narrow
 }
 
-/// How tunnels' packets leave: with source ports of a range, by a seed.
+/// Parameters of a tunnel's outer packets: source ports of a range, chosen by a seed.
 #[must_use]
 pub fn egress(
     (path_mtu, device_mtu): (usize, usize),
@@ -344,8 +359,8 @@ fn now() -> Moment {
     Moment(clock::boot_nanoseconds())
 }
 
-fn side_of<'s>(sides: &'s mut [Side], tunnel: &Arc<Tunnel>) -> Option<&'s mut Side> {
-    sides.iter_mut().find(|side| Arc::ptr_eq(&side.interface.route.tunnel, tunnel))
+fn port_of<'s>(ports: &'s mut [TunnelPort], tunnel: &Arc<Tunnel>) -> Option<&'s mut TunnelPort> {
+    ports.iter_mut().find(|tunnel_port| Arc::ptr_eq(&tunnel_port.interface.route.tunnel, tunnel))
 }
 
 /// Fills the batch; whether anything came.

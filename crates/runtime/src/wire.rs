@@ -1,4 +1,4 @@
-//! The network side of a lane: which port a packet leaves by.
+//! The network side of a worker: selects the port of each outgoing packet.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,12 +9,12 @@ use uxfrm_engine::{Family, Moment};
 use uxfrm_io::{Port, Transmitted};
 use uxfrm_packet::{Batch, PacketBuf, Pool, congestion::Told};
 
-use crate::{Express, standing_queue::StandingQueue};
+use crate::{Express, codel::Codel};
 
 /// A UDP socket for ESP-in-UDP.
 #[derive(Debug)]
 pub struct Datagrams {
-    /// Its family.
+    /// Address family.
     pub family: Family,
     /// The local UDP port it is bound to.
     pub udp_port: u16,
@@ -22,67 +22,68 @@ pub struct Datagrams {
     pub port: Box<dyn Port>,
 }
 
-/// All ports towards the network, each with the packets that wait for it.
+/// All ports towards the network, each with its queued packets.
 #[derive(Debug)]
 pub struct Wire {
-    exits: Vec<Exit>,
-    /// Behind the exits where they are counted.
-    express: Option<Box<Express>>,
+    ports: Vec<WirePort>,
+    /// Its index is behind the ports'.
+    af_xdp: Option<Box<Express>>,
 }
 
 #[derive(Debug)]
-struct Exit {
-    takes: Takes,
+struct WirePort {
+    form: PacketForm,
     port: Box<dyn Port>,
     waiting: Batch,
-    /// What waits in the kernel to be received, where it is watched.
-    queue: Option<StandingQueue>,
+    /// Receive queue in the kernel, if it is monitored.
+    queue: Option<Codel>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum PacketForm {
     Packets(Family),
     Datagrams(Family, u16),
 }
 
 impl Wire {
-    /// A wire of a port for whole IPv4 packets, one for whole IPv6 packets, and sockets for datagrams.
+    /// Ports for whole IPv4 packets, whole IPv6 packets, and datagrams.
     #[must_use]
     pub fn new(ip4: Box<dyn Port>, ip6: Box<dyn Port>, sockets: Vec<Datagrams>) -> Self {
-        let packets = [(Takes::Packets(Family::V4), ip4), (Takes::Packets(Family::V6), ip6)];
+        let packets =
+            [(PacketForm::Packets(Family::V4), ip4), (PacketForm::Packets(Family::V6), ip6)];
         let datagrams = sockets
             .into_iter()
-            .map(|socket| (Takes::Datagrams(socket.family, socket.udp_port), socket.port));
-        let exits = packets
+            .map(|socket| (PacketForm::Datagrams(socket.family, socket.udp_port), socket.port));
+        let ports = packets
             .into_iter()
             .chain(datagrams)
-            .map(|(takes, port)| Exit { takes, port, waiting: Batch::new(), queue: None })
+            .map(|(form, port)| WirePort { form, port, waiting: Batch::new(), queue: None })
             .collect();
-        Self { exits, express: None }
+        Self { ports, af_xdp: None }
     }
 
-    /// The same wire, whose ESP goes by `express` where that can.
+    /// Sends ESP by AF_XDP where that is possible.
     #[must_use]
-    pub fn with_express(mut self, express: Express) -> Self {
-        self.express = Some(Box::new(express));
+    pub fn with_express(mut self, af_xdp: Express) -> Self {
+        self.af_xdp = Some(Box::new(af_xdp));
         self
     }
 
-    /// How many ports there are.
+    /// Number of ports.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
-        self.exits.len() + usize::from(self.express.is_some())
+        self.ports.len() + usize::from(self.af_xdp.is_some())
     }
 
-    /// What to poll of the port at `index`, below [`len`](Self::len).
+    /// Descriptor of the port at `index`, below [`len`](Self::len).
     pub(crate) fn descriptor(&self, index: usize) -> Option<BorrowedFd<'_>> {
-        match self.exits.get(index) {
-            Some(exit) => exit.port.descriptor(),
-            None => self.express.as_ref()?.descriptor(),
+        match self.ports.get(index) {
+            Some(port) => port.port.descriptor(),
+            None => self.af_xdp.as_ref()?.descriptor(),
         }
     }
 
-    /// Appends what waits at the port at `index`.
+    /// Receives from the port at `index`.
     ///
     /// # Errors
     /// The port's.
@@ -92,108 +93,111 @@ impl Wire {
         pool: &mut Pool,
         into: &mut Batch,
     ) -> io::Result<usize> {
-        match (self.exits.get_mut(index), &mut self.express) {
-            (Some(exit), _) => exit.port.receive(pool, into),
-            (None, Some(express)) => express.receive(pool, into),
+        match (self.ports.get_mut(index), &mut self.af_xdp) {
+            (Some(port), _) => port.port.receive(pool, into),
+            (None, Some(af_xdp)) => af_xdp.receive(pool, into),
             (None, None) => Ok(0),
         }
     }
 
-    /// Takes in news of ways, and sends what a device had no room for.
-    pub(crate) fn attend(&mut self, now: fn() -> Moment, pool: &mut Pool) -> Transmitted {
-        let Some(express) = &mut self.express else { return Transmitted::default() };
-        express.hear(now());
-        express.transmit(pool)
+    /// Applies next-hop updates, and sends what the device had no room for.
+    pub(crate) fn poll_af_xdp(&mut self, now: fn() -> Moment, pool: &mut Pool) -> Transmitted {
+        let Some(af_xdp) = &mut self.af_xdp else { return Transmitted::default() };
+        af_xdp.apply_updates(now());
+        af_xdp.transmit(pool)
     }
 
-    /// See [`uxfrm_io::FramePort::lay_down`].
-    pub(crate) fn lay_down(&mut self) {
-        self.express.iter_mut().for_each(|express| express.lay_down());
+    /// See [`uxfrm_io::FramePort::save_state`].
+    pub(crate) fn save_state(&mut self) {
+        self.af_xdp.iter_mut().for_each(|af_xdp| af_xdp.save_state());
     }
 
-    /// See [`uxfrm_io::FramePort::take_up`].
-    pub(crate) fn take_up(&mut self) -> io::Result<()> {
-        self.express.as_mut().map_or(Ok(()), |express| express.take_up())
+    /// See [`uxfrm_io::FramePort::restore_state`].
+    pub(crate) fn restore_state(&mut self) -> io::Result<()> {
+        self.af_xdp.as_mut().map_or(Ok(()), |af_xdp| af_xdp.restore_state())
     }
 
-    /// Packets that found no room in the queues of any port, since the last time.
+    /// Packets lost in full receive queues since the last call.
     pub(crate) fn lost(&mut self) -> u64 {
-        let sockets: u64 = self.exits.iter_mut().map(|exit| exit.port.overflowed()).sum();
-        sockets + self.express.as_mut().map_or(0, |express| express.lost())
+        let sockets: u64 = self.ports.iter_mut().map(|port| port.port.overflowed()).sum();
+        sockets + self.af_xdp.as_mut().map_or(0, |af_xdp| af_xdp.lost())
     }
 
-    /// Whether a device had no room for all, so that [`attend`](Self::attend) is to be called soon.
-    pub(crate) fn keeps(&mut self) -> bool {
-        self.express.as_mut().is_some_and(|express| express.keeps())
+    /// Whether a device had no room for all packets, so that [`poll_af_xdp`](Self::poll_af_xdp)
+    /// must be called soon.
+    pub(crate) fn has_backlog(&mut self) -> bool {
+        self.af_xdp.as_mut().is_some_and(|af_xdp| af_xdp.has_backlog())
     }
 
-    /// Has senders of TCP [told](Self::relieve) from now on once packets wait in a port's queue for `target`.
+    /// Signals congestion to TCP senders from now on once packets wait in a port's queue for
+    /// `target`.
     pub(crate) fn watch(&mut self, target: Duration) {
-        for exit in &mut self.exits {
-            exit.queue = Some(StandingQueue::new(target));
+        for port in &mut self.ports {
+            port.queue = Some(Codel::new(target));
         }
-        if let Some(express) = &mut self.express {
-            express.watch(target);
+        if let Some(af_xdp) = &mut self.af_xdp {
+            af_xdp.watch(target);
         }
     }
 
-    /// Has a sender send less where packets stand in the queue of the port at `index`; `batch` is what came of those that were received just now.
-    pub(crate) fn relieve(
+    /// Slows a TCP sender down if the queue of the port at `index` stands; `batch` holds what the
+    /// last receive became.
+    pub(crate) fn signal_congestion(
         &mut self,
         index: usize,
         now: Moment,
         batch: &mut Batch,
         pool: &mut Pool,
     ) -> Option<Told> {
-        match self.exits.get_mut(index) {
-            Some(Exit { port, queue, .. }) => {
-                queue.as_mut()?.relieve(port.waited(), now, batch, pool)
+        match self.ports.get_mut(index) {
+            Some(WirePort { port, queue, .. }) => {
+                queue.as_mut()?.signal_congestion(port.waited(), now, batch, pool)
             }
-            None => self.express.as_mut()?.relieve(now, batch, pool),
+            None => self.af_xdp.as_mut()?.signal_congestion(now, batch, pool),
         }
     }
 
-    /// Whether whole IP packets come from the port at `index`.
-    pub(crate) fn takes_packets(&self, index: usize) -> bool {
-        self.exits.get(index).is_none_or(|exit| matches!(exit.takes, Takes::Packets(_)))
+    /// Whether the port at `index` receives whole IP packets.
+    pub(crate) fn is_raw(&self, index: usize) -> bool {
+        self.ports.get(index).is_none_or(|port| matches!(port.form, PacketForm::Packets(_)))
     }
 
-    /// Sends every packet of `batch` by the port that takes it, in order for each port; what became of them.
+    /// Sends every packet by its port, in order per port.
     ///
-    /// A packet for a UDP port that nobody has bound is counted as unsupported.
+    /// A packet for a UDP port without a socket is counted as unsupported.
     pub fn transmit(&mut self, batch: &mut Batch, pool: &mut Pool) -> Transmitted {
         let mut total = Transmitted::default();
         for packet in batch.drain() {
-            let Some(packet) = express(&mut self.express, packet) else { continue };
-            let wanted = Takes::of(&packet);
-            match self.exits.iter_mut().find(|exit| exit.takes == wanted) {
-                Some(exit) => exit.waiting.push(packet),
+            let Some(packet) = try_af_xdp(&mut self.af_xdp, packet) else { continue };
+            let wanted = PacketForm::of(&packet);
+            match self.ports.iter_mut().find(|port| port.form == wanted) {
+                Some(port) => port.waiting.push(packet),
                 None => {
                     total.unsupported(&packet);
                     pool.give(packet);
                 }
             }
         }
-        for exit in self.exits.iter_mut().filter(|exit| !exit.waiting.is_empty()) {
-            total += exit.port.transmit(&mut exit.waiting, pool);
+        for port in self.ports.iter_mut().filter(|port| !port.waiting.is_empty()) {
+            total += port.port.transmit(&mut port.waiting, pool);
         }
-        if let Some(express) = &mut self.express {
-            total += express.transmit(pool);
+        if let Some(af_xdp) = &mut self.af_xdp {
+            total += af_xdp.transmit(pool);
         }
         total
     }
 }
 
-/// A packet that does not go by express.
+/// Tries AF_XDP; returns a packet that it does not take.
 #[inline]
-fn express(express: &mut Option<Box<Express>>, packet: PacketBuf) -> Option<PacketBuf> {
-    match express {
-        Some(express) if packet.udp.is_none() => express.take(packet).err(),
+fn try_af_xdp(af_xdp: &mut Option<Box<Express>>, packet: PacketBuf) -> Option<PacketBuf> {
+    match af_xdp {
+        Some(af_xdp) if packet.udp.is_none() => af_xdp.take(packet).err(),
         Some(_) | None => Some(packet),
     }
 }
 
-impl Takes {
+impl PacketForm {
     fn of(packet: &PacketBuf) -> Self {
         match packet.udp {
             Some(path) => Self::Datagrams(family_of(path.remote), path.local.port()),
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn each_packet_leaves_by_its_own_port() {
+    fn packet_leaves_by_port_of_its_form() {
         let (ip4, mut far4) = Memory::pair(8);
         let (ip6, mut far6) = Memory::pair(8);
         let (udp, mut far_udp) = Memory::pair(8);

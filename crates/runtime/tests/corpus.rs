@@ -12,7 +12,8 @@ fn inline() {
     replay("inline", router::inline);
 }
 
-/// What the corpus began with: plain packets and ESP, both ways, in frames, and frames that are no packets.
+/// Seeds of the corpus: plain packets and ESP, both ways, in frames, and frames that are no
+/// packets.
 #[test]
 #[ignore = "writes fuzz/corpus: for `make fuzz-seeds`"]
 fn seeds() {

@@ -1,4 +1,4 @@
-//! What a tunnel is asked to be: the attributes of `ip link add … type ipip|sit|gre|ip6tnl|ip6gre`.
+//! Configuration of a tunnel: the attributes of `ip link add … type ipip|sit|gre|ip6tnl|ip6gre`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// The protocol number that a packet of `inner` version goes by.
+    /// The protocol number of a packet of `inner` version.
     #[must_use]
     pub const fn protocol(self, inner: Version) -> Protocol {
         match (self, inner) {
@@ -67,7 +67,7 @@ impl Kind {
     }
 }
 
-/// Which versions of IP a tunnel carries (iproute2's `mode`).
+/// IP versions that a tunnel carries (iproute2's `mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
     /// IPv4 only: `ipip`, `ipip6`.
@@ -79,7 +79,7 @@ pub enum Carries {
 }
 
 impl Carries {
-    /// Whether a packet of `version` may go in.
+    /// Whether packets of `version` are carried.
     #[must_use]
     pub const fn takes(self, version: Version) -> bool {
         match (self, version) {
@@ -89,12 +89,12 @@ impl Carries {
     }
 }
 
-/// Where an outer byte comes from.
+/// Origin of an outer byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Octet {
-    /// The inner header's.
+    /// Copied from the inner header.
     Inherit,
-    /// Always this one.
+    /// A fixed value.
     Fixed(u8),
 }
 
@@ -103,37 +103,37 @@ pub enum Octet {
 pub enum FlowLabel {
     /// From the flow's hash (`net.ipv6.auto_flowlabels`).
     Auto,
-    /// The inner IPv6 header's; from the hash for IPv4.
+    /// Copied from the inner IPv6 header; for IPv4 from the hash.
     Inherit,
-    /// Always this one; 20 bits count.
+    /// A fixed value of 20 bits.
     Fixed(u32),
 }
 
-/// Whether the outer header of a tunnel over IPv4 always has DF (`pmtudisc`).
+/// Whether all outer IPv4 headers have DF (`pmtudisc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathMtuDiscovery {
     /// `pmtudisc`: every outer packet has DF.
     On,
-    /// `nopmtudisc`: only those that carry DF.
+    /// `nopmtudisc`: only those of inner packets with DF.
     Off,
 }
 
-/// Whether an inner DF bit goes outside, without path MTU discovery.
+/// Whether an inner DF bit is copied to the outer header, without path MTU discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InnerDf {
-    /// It does.
+    /// Copied.
     Copy,
     /// `ignore-df`.
     Ignore,
 }
 
-/// Whether GRE has one of its optional fields.
+/// Whether GRE has an optional field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Field {
-    /// It does not.
+    /// Absent.
     #[default]
     Without,
-    /// It does.
+    /// Present.
     With,
 }
 
@@ -142,13 +142,13 @@ pub enum Field {
 pub struct Gre {
     /// `ikey`, `okey`.
     pub key: Option<u32>,
-    /// `iseq`, `oseq`: packets are numbered.
+    /// `iseq`, `oseq`: packets have sequence numbers.
     pub sequence: Field,
     /// `icsum`, `ocsum`: a checksum over header and payload.
     pub checksum: Field,
 }
 
-/// What stands between UDP header and payload.
+/// Framing between UDP header and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Nothing: `encap fou`.
@@ -157,34 +157,34 @@ pub enum Framing {
     Gue,
 }
 
-/// Where the UDP source port comes from.
+/// Origin of the UDP source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePort {
     /// `encap-sport auto`: from the hash of the inner flow.
     Auto,
-    /// Always this one.
+    /// A fixed port.
     Fixed(NonZeroU16),
 }
 
-/// Whether a packet that is sent has a UDP checksum.
+/// Whether sent packets have a UDP checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpChecksum {
-    /// It has: `encap-csum`, `encap6-csum`.
+    /// Computed: `encap-csum`, `encap6-csum`.
     Computed,
-    /// It has 0 in its place: `noencap-csum`, `noencap6-csum`.
+    /// Zero: `noencap-csum`, `noencap6-csum`.
     Zero,
 }
 
-/// Who sums a checksum that the host left to be filled in.
+/// Who computes a checksum that the host left open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteOffload {
-    /// We do: `noencap-remcsum`.
+    /// This end: `noencap-remcsum`.
     Off,
-    /// The other end does, told by GUE's private field: `encap-remcsum`.
+    /// The other end, by GUE's private field: `encap-remcsum`.
     On,
 }
 
-/// How a tunnel's packets go in UDP.
+/// UDP encapsulation of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpEncap {
     /// FOU or GUE.
@@ -202,7 +202,7 @@ pub struct UdpEncap {
 }
 
 impl UdpEncap {
-    /// As iproute2's defaults are: source port from the flow, checksums 0, no remote checksum offload.
+    /// iproute2's defaults: source port from the flow, checksums 0, no remote checksum offload.
     #[must_use]
     pub const fn new(framing: Framing, destination_port: NonZeroU16) -> Self {
         Self {
@@ -216,20 +216,20 @@ impl UdpEncap {
     }
 }
 
-/// All that is said of a tunnel. [`Tunnel::new`](crate::Tunnel::new) checks whether it can be.
+/// Configuration of a tunnel, validated by [`Tunnel::new`](crate::Tunnel::new).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Its kind.
     pub kind: Kind,
-    /// Which versions of IP go in.
+    /// IP versions that it carries.
     pub carries: Carries,
-    /// Our end; unspecified for whichever address the route gives.
+    /// Local address; unspecified for the route's source.
     pub local: IpAddr,
-    /// The other end; unspecified takes packets from anybody and sends to nobody, except by [`SixRd`].
+    /// Remote address; unspecified accepts any sender and sends to nobody, except by [`SixRd`].
     pub remote: IpAddr,
     /// TTL or hop limit.
     pub ttl: Octet,
-    /// DSCP and ECN. ECN goes out as RFC 6040 says, whatever this is.
+    /// DSCP and ECN. Outgoing ECN follows RFC 6040 whatever this is.
     pub tos: Octet,
     /// Of an outer IPv6 header.
     pub flow_label: FlowLabel,
@@ -237,15 +237,16 @@ pub struct Config {
     pub path_mtu: PathMtuDiscovery,
     /// Of an outer IPv4 header.
     pub inner_df: InnerDf,
-    /// Which GRE fields come in.
+    /// GRE fields of incoming packets.
     pub input: Gre,
-    /// Which GRE fields go out.
+    /// GRE fields of outgoing packets.
     pub output: Gre,
-    /// How many tunnels may follow inside this one (RFC 2473 §4.1.1), over IPv6; `None` says nothing of it.
+    /// How many tunnels may follow inside this one (RFC 2473 §4.1.1), over IPv6; `None` omits the
+    /// option.
     pub encap_limit: Option<u8>,
-    /// How it goes in UDP, if it does. Says nothing of what comes in: that is for receive ports.
+    /// UDP encapsulation of outgoing packets, if any. Incoming ones need receive ports.
     pub udp: Option<UdpEncap>,
-    /// The IPv6 addresses that tell `sit` without remote address where to.
+    /// IPv6 addresses that contain the remote address, for `sit` without one.
     pub six_rd: SixRd,
 }
 
@@ -278,7 +279,7 @@ impl Config {
         }
     }
 
-    /// The unspecified address of a version: "any".
+    /// The unspecified address of a version.
     #[must_use]
     pub const fn any(version: Version) -> IpAddr {
         match version {

@@ -1,4 +1,4 @@
-//! What tunnels carried and dropped: written by one thread, readable by any.
+//! Counters of tunnels: written by one thread, readable by any.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,12 +8,12 @@ use crate::DropReason;
 #[derive(Debug)]
 pub struct Drops([AtomicU64; DropReason::ALL.len()]);
 
-/// What one tunnel carried.
+/// Traffic of one tunnel.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// Packets and bytes of inner packets that went in.
+    /// Inner packets and bytes that were encapsulated.
     pub sent: Count,
-    /// Those that came out.
+    /// Inner packets and bytes that were decapsulated.
     pub received: Count,
 }
 
@@ -31,19 +31,19 @@ impl Default for Drops {
 }
 
 impl Drops {
-    /// Counts one packet. For the thread that owns the counters only: two writers would lose counts.
+    /// Counts one packet. Only the owning thread may call this: two writers would lose counts.
     #[inline]
     pub fn count(&self, reason: DropReason) {
         self.add(reason, 1);
     }
 
-    /// Counts so many packets; as [`Drops::count`].
+    /// Counts several packets; as [`Drops::count`].
     #[inline]
     pub fn add(&self, reason: DropReason, packets: u64) {
         bump(&self.0[reason as usize], packets);
     }
 
-    /// How many so far.
+    /// The count so far.
     #[must_use]
     pub fn of(&self, reason: DropReason) -> u64 {
         self.0[reason as usize].load(Ordering::Relaxed)
@@ -51,7 +51,7 @@ impl Drops {
 }
 
 impl Count {
-    /// Counts packets of `bytes` bytes in all; as [`Drops::count`].
+    /// Counts packets with `bytes` bytes in total; as [`Drops::count`].
     #[inline]
     pub fn add(&self, packets: u64, bytes: usize) {
         bump(&self.packets, packets);
@@ -65,7 +65,7 @@ impl Count {
     }
 }
 
-/// Load and store, no read-modify-write: there is one writer.
+/// Load and store without read-modify-write: there is one writer.
 #[inline]
 fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Out of the tunnel: `net/ipv4/ip_tunnel.c: ip_tunnel_rcv`, `net/ipv4/gre_demux.c: gre_parse_header`,
+//! Decapsulation: `net/ipv4/ip_tunnel.c: ip_tunnel_rcv`, `net/ipv4/gre_demux.c: gre_parse_header`,
 //! `net/ipv6/sit.c: ipip6_rcv`, `net/ipv6/ip6_tunnel.c: __ip6_tnl_rcv`.
 //!
-//! 1 peel ([`peel`]) → 2 GRE header → 3 tunnel by kind, ends and key → 4 GRE checksum and number → 5 inner packet → 6 addresses within addresses
-//! (6to4, 6rd) → 7 what the outer checksum says of the inner one → 8 ECN.
+//! 1 strip UDP → 2 GRE header → 3 tunnel by kind, addresses and key → 4 GRE checksum and sequence →
+//! 5 inner packet → 6 embedded addresses (6to4, 6rd) → 7 inner checksum from the outer one → 8 ECN.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -15,74 +15,76 @@ use uxfrm_packet::udp::Udp;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Protocol, Version};
 
 use crate::config::{Field, Kind};
-use crate::peel::{Known, Peeled, minus};
 use crate::tunnels::kinds;
-use crate::{Arrival, DropReason, Ports, Tunnel, Tunnels, ecn, peel};
+use crate::udp_decap::{KnownSum, UdpDecapsulated, minus};
+use crate::{Arrival, DropReason, Ports, Tunnel, Tunnels, decapsulate_udp, ecn};
 
 /// An inner packet within an outer one.
 #[derive(Clone, Debug)]
 pub struct Decapsulated<'t> {
     /// The tunnel that it came out of.
     pub tunnel: &'t Arc<Tunnel>,
-    /// Where it lies, from the outer packet's first byte.
+    /// Its range in the outer packet.
     pub span: Range<usize>,
-    /// What is known of its transport checksum; offsets from its own first byte.
+    /// State of its transport checksum; offsets from its own first byte.
     pub checksum: Checksum,
 }
 
-/// What a packet of the network was.
+/// Content of a received packet.
 #[derive(Clone, Debug)]
-pub enum Inside<'t> {
-    /// A tunnel's: the buffer holds the inner packet.
+pub enum Decapsulation<'t> {
+    /// A tunnel's packet: the buffer holds the inner packet.
     Tunnel(&'t Arc<Tunnel>),
-    /// Of a protocol that no tunnel has: the buffer holds a whole IP packet without UDP and GUE.
+    /// A protocol without tunnels: the buffer holds a whole IP packet without UDP and GUE.
     Other(Protocol),
 }
 
 impl Tunnels {
-    /// Takes a packet of the network, whole or from a UDP socket, out of UDP and tunnel.
+    /// Strips UDP and tunnel headers from a received packet, whole or from a UDP socket.
     ///
     /// # Errors
-    /// All variants of [`DropReason`] named `In…`. What is left in the buffer then is the outer packet or a part of it.
+    /// All variants of [`DropReason`] named `In…`. The buffer then holds the outer packet or a part
+    /// of it.
     pub fn receive(
         &self,
         packet: &mut PacketBuf,
         device: u32,
         ports: &Ports,
-    ) -> Result<Inside<'_>, DropReason> {
+    ) -> Result<Decapsulation<'_>, DropReason> {
         let arrival = Arrival::of(packet, device);
         // 1
-        let mut peeled = peel(packet.bytes_mut(), arrival, ports)?;
-        if kinds(peeled.protocol, version_of(peeled.source)).is_empty() {
-            peeled.fill(packet.bytes_mut());
-            return peeled.restore(packet).map(Inside::Other);
+        let mut decapped = decapsulate_udp(packet.bytes_mut(), arrival, ports)?;
+        if kinds(decapped.protocol, version_of(decapped.source)).is_empty() {
+            decapped.fill(packet.bytes_mut());
+            return decapped.restore(packet).map(Decapsulation::Other);
         }
         let Decapsulated { tunnel, span, checksum } =
-            self.decapsulate(packet.bytes_mut(), &peeled)?;
+            self.decapsulate(packet.bytes_mut(), &decapped)?;
         packet.trim(span.end);
         packet.pull(span.start);
         packet.udp = None;
         packet.checksum = checksum;
-        Ok(Inside::Tunnel(tunnel))
+        Ok(Decapsulation::Tunnel(tunnel))
     }
 
-    /// Steps 2 to 8: finds the tunnel and the inner packet in `bytes`, which `peeled` was made of. Only ECN bits change.
+    /// Steps 2 to 8: finds the tunnel and the inner packet in `bytes`, the packet that UDP was
+    /// stripped from. Only ECN bits change.
     ///
     /// # Errors
-    /// [`DropReason::InUnclaimed`] where no tunnel has such a protocol, and the variants named `InGre…`, `InNoTunnel`, `InInnerMalformed`,
-    /// `InWrongVersion`, `InEcn`, `InSpoofed`.
+    /// [`DropReason::InUnclaimed`] for a protocol without tunnels, and the variants named `InGre…`,
+    /// `InNoTunnel`, `InInnerMalformed`, `InWrongVersion`, `InEcn`, `InSpoofed`.
     pub fn decapsulate(
         &self,
         bytes: &mut [u8],
-        peeled: &Peeled,
+        decapped: &UdpDecapsulated,
     ) -> Result<Decapsulated<'_>, DropReason> {
-        let Peeled { source, destination, protocol, .. } = *peeled;
+        let UdpDecapsulated { source, destination, protocol, .. } = *decapped;
         let kinds = kinds(protocol, version_of(source));
         if kinds.is_empty() {
             return Err(DropReason::InUnclaimed);
         }
         // 2
-        let payload = &bytes[peeled.span.clone()];
+        let payload = &bytes[decapped.span.clone()];
         let (inner_version, gre, header_len) = inside(protocol, payload)?;
         let key = gre.as_ref().and_then(|gre| gre.fields.key);
         // 3
@@ -90,26 +92,26 @@ impl Tunnels {
         let tunnel = found.next().ok_or(DropReason::InNoTunnel)?;
         // 4
         if let Some(gre) = &gre {
-            check_gre(tunnel, gre, payload, peeled.known)?;
+            check_gre(tunnel, gre, payload, decapped.known)?;
         }
         // 5
         if !tunnel.config().carries.takes(inner_version) {
             return Err(DropReason::InWrongVersion);
         }
-        let known = peeled.known.without(&payload[..header_len]);
-        let start = peeled.span.start + header_len;
-        let inner = &mut bytes[start..peeled.span.end];
+        let known = decapped.known.without(&payload[..header_len]);
+        let start = decapped.span.start + header_len;
+        let inner = &mut bytes[start..decapped.span.end];
         let ip = IpPacket::parse(inner).map_err(|_| DropReason::InInnerMalformed)?;
         if ip.version != inner_version {
             return Err(DropReason::InInnerMalformed);
         }
         // 6
-        if is_spoofed(tunnel, peeled, &ip) {
+        if is_spoofed(tunnel, decapped, &ip) {
             return Err(DropReason::InSpoofed);
         }
         // 7, 8
-        let checksum = converted(known, start, &ip, inner);
-        apply_ecn(peeled.tos, &ip, inner)?;
+        let checksum = inner_checksum(known, start, &ip, inner);
+        apply_ecn(decapped.tos, &ip, inner)?;
         Ok(Decapsulated { tunnel, span: start..start + ip.total_len, checksum })
     }
 }
@@ -118,7 +120,7 @@ pub(crate) fn version_of(address: IpAddr) -> Version {
     if address.is_ipv4() { Version::V4 } else { Version::V6 }
 }
 
-/// The inner packet's version, the GRE header before it, and how many bytes stand before the packet.
+/// The inner packet's version, its GRE header, and its offset.
 fn inside(
     protocol: Protocol,
     payload: &[u8],
@@ -139,7 +141,8 @@ fn inside(
     Ok((version, Some(gre), len + more))
 }
 
-/// Bytes of the redirect header that WCCP's second version puts before the IPv4 packet, and its first does not (`net/ipv4/gre_demux.c: gre_parse_header`).
+/// Length of WCCPv2's redirect header before the IPv4 packet; WCCPv1 has none
+/// (`net/ipv4/gre_demux.c: gre_parse_header`).
 fn redirect_header(behind: &[u8]) -> Result<usize, DropReason> {
     match behind {
         [first, ..] if first >> 4 == 4 => Ok(0),
@@ -152,7 +155,7 @@ fn check_gre(
     tunnel: &Tunnel,
     gre: &Gre<'_>,
     payload: &[u8],
-    known: Known,
+    known: KnownSum,
 ) -> Result<(), DropReason> {
     let input = tunnel.config().input;
     let summed = gre.fields.checksum.is_some();
@@ -161,24 +164,24 @@ fn check_gre(
     }
     match (input.sequence, gre.fields.sequence) {
         (Field::Without, _) => Ok(()),
-        (Field::With, Some(number)) if tunnel.takes_number(number) => Ok(()),
+        (Field::With, Some(number)) if tunnel.accepts_sequence(number) => Ok(()),
         (Field::With, _) => Err(DropReason::InGreSequence),
     }
 }
 
-/// Whether GRE's checksum is right. A device that joins packets (GRO) has looked at each one's and leaves that of the first: these are told by the
-/// inner checksum, which is left open then.
-fn is_right(gre: &Gre<'_>, payload: &[u8], known: Known) -> bool {
+/// Whether GRE's checksum is correct. GRO has verified each packet's and keeps the first one's:
+/// such packets have an open inner checksum.
+fn is_right(gre: &Gre<'_>, payload: &[u8], known: KnownSum) -> bool {
     let is_joined = || {
         let open = IpPacket::parse(gre.payload).map(|ip| checksum::surmise(&ip, gre.payload));
-        matches!((known, open), (Known::Untold, Ok(Checksum::Partial { .. })))
+        matches!((known, open), (KnownSum::Unreported, Ok(Checksum::Partial { .. })))
     };
     Sum::of(payload).fold() == 0xffff || is_joined()
 }
 
-/// Whether an inner address holds an IPv4 address that is not the outer header's (`packet_is_spoofed`). Where the tunnel has a
-/// remote address, that is who it is.
-fn is_spoofed(tunnel: &Tunnel, peeled: &Peeled, ip: &IpPacket) -> bool {
+/// Whether an embedded IPv4 address differs from the outer header's (`packet_is_spoofed`). A tunnel
+/// with a remote address compares with that.
+fn is_spoofed(tunnel: &Tunnel, decapped: &UdpDecapsulated, ip: &IpPacket) -> bool {
     let config = tunnel.config();
     if config.kind != Kind::Sit || !config.remote.is_unspecified() {
         return false;
@@ -189,18 +192,18 @@ fn is_spoofed(tunnel: &Tunnel, peeled: &Peeled, ip: &IpPacket) -> bool {
         }
         IpAddr::V4(_) => false,
     };
-    differs(ip.source, peeled.source) || differs(ip.destination, peeled.destination)
+    differs(ip.source, decapped.source) || differs(ip.destination, decapped.destination)
 }
 
-/// What is known of the inner checksum. Where an outer one covered the packet, its sum is known but for the headers, so a look at
-/// those tells whether the inner one is right ("checksum-unnecessary conversion").
-fn converted(known: Known, start: usize, ip: &IpPacket, inner: &[u8]) -> Checksum {
+/// State of the inner checksum. If an outer checksum covered the packet, its sum is known except
+/// for the headers, so summing those verifies the inner one ("checksum-unnecessary conversion").
+fn inner_checksum(known: KnownSum, start: usize, ip: &IpPacket, inner: &[u8]) -> Checksum {
     match known {
-        Known::Nothing => Checksum::AsIs,
-        Known::Untold => checksum::surmise(ip, inner),
-        Known::Open { start: sum_start, field } => open(sum_start, field, start, ip),
-        Known::Sum(_) if ip.trailing > 0 || ip.is_fragment() => Checksum::AsIs,
-        Known::Sum(sum) => {
+        KnownSum::Nothing => Checksum::AsIs,
+        KnownSum::Unreported => checksum::surmise(ip, inner),
+        KnownSum::Open { start: sum_start, field } => open(sum_start, field, start, ip),
+        KnownSum::Sum(_) if ip.trailing > 0 || ip.is_fragment() => Checksum::AsIs,
+        KnownSum::Sum(sum) => {
             let upper = ip.upper(inner);
             let sum = minus(sum, Sum::of(&inner[..ip.header_len]));
             if is_summed(ip, upper) && covers(ip, upper, sum) {
@@ -212,7 +215,8 @@ fn converted(known: Known, start: usize, ip: &IpPacket, inner: &[u8]) -> Checksu
     }
 }
 
-/// A checksum left open, as counted from the inner packet; one in the headers before it is none of the host's.
+/// An open checksum with offsets from the inner packet; one in the outer headers does not concern
+/// the host.
 fn open(sum_start: usize, field: usize, start: usize, ip: &IpPacket) -> Checksum {
     let place = || {
         let from = u16::try_from(sum_start.checked_sub(start)?).ok()?;
@@ -223,7 +227,7 @@ fn open(sum_start: usize, field: usize, start: usize, ip: &IpPacket) -> Checksum
     place().unwrap_or(Checksum::AsIs)
 }
 
-/// Whether the upper layer has a checksum over all of itself.
+/// Whether the upper layer has a checksum over all of its bytes.
 fn is_summed(ip: &IpPacket, upper: &[u8]) -> bool {
     match ip.protocol {
         Protocol::TCP => upper.len() >= 20,
@@ -240,7 +244,7 @@ fn covers(ip: &IpPacket, upper: &[u8], sum: Sum) -> bool {
     })
 }
 
-/// Carries congestion of the outer path into the inner header.
+/// Copies the outer path's congestion marks to the inner header.
 fn apply_ecn(outer: u8, ip: &IpPacket, inner: &mut [u8]) -> Result<(), DropReason> {
     let tos = ecn::inward(outer, ip.tos)?;
     if tos != ip.tos {

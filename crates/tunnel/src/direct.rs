@@ -1,5 +1,6 @@
-//! Any IP packet in UDP: the FOU header "is essentially an inserted header between the IP header and transport". So ESP, or TCP itself,
-//! can be spread by ports; [`Peeled::restore`](crate::Peeled::restore) is the way back.
+//! UDP encapsulation of any IP packet: the FOU header "is essentially an inserted header between
+//! the IP header and transport". So ESP or TCP can be spread over ports;
+//! [`UdpDecapsulated::restore`](crate::UdpDecapsulated::restore) reverses it.
 
 use uxfrm_packet::checksum::{self, Sum};
 use uxfrm_packet::udp::{self, UdpHeader};
@@ -10,18 +11,18 @@ use crate::config::{Framing, UdpChecksum, UdpEncap};
 use crate::encapsulate::{Egress, ends};
 use crate::gue::{self, Gue};
 use crate::outer::{narrow, push};
-use crate::peel::{finish_header, next_header_at};
+use crate::udp_decap::{finish_header, next_header_at};
 use crate::{DropReason, FlowHash};
 
-/// Puts UDP, and GUE if asked for, between the IP header of `packet` and what follows it.
+/// Inserts UDP, and GUE if requested, between the IP header of `packet` and its payload.
 ///
-/// `flow` is that of the packet before anybody encrypted it, so that each inner flow of an SA has a port of its own. Checksums of the upper
-/// layer stand: their pseudo-header is of the outer addresses, and their length does not include UDP. Remote checksum offload is
-/// not used.
+/// `flow` is that of the packet before encryption, so that each inner flow of an SA has a port of
+/// its own. Upper-layer checksums stay valid: their pseudo-header has the outer addresses and a
+/// length without UDP. Remote checksum offload is not used.
 ///
 /// # Errors
-/// [`DropReason::OutMalformed`], also for fragments and packets that are not one alone; [`DropReason::OutChecksum`];
-/// [`DropReason::OutNoRoom`].
+/// [`DropReason::OutMalformed`], also for fragments and buffers of several packets;
+/// [`DropReason::OutChecksum`]; [`DropReason::OutNoRoom`].
 pub fn wrap(
     packet: &mut PacketBuf,
     encap: &UdpEncap,

@@ -1,4 +1,4 @@
-//! What happens to the TOS or traffic-class byte at a tunnel's ends (RFC 6040; `include/net/inet_ecn.h`).
+//! TOS or traffic-class byte at a tunnel's ends (RFC 6040; `include/net/inet_ecn.h`).
 
 use uxfrm_packet::Ecn;
 
@@ -6,8 +6,8 @@ use crate::DropReason;
 
 const ECN: u8 = 0b11;
 
-/// The outer header's byte: the DSCP of `outer`, ECN of `inner`, except that an inner CE becomes ECT(0), so that congestion
-/// inside is not reported twice (`INET_ECN_encapsulate`).
+/// The outer byte: DSCP of `outer`, ECN of `inner`, but an inner CE becomes ECT(0), so that
+/// congestion inside is not reported twice (`INET_ECN_encapsulate`).
 #[must_use]
 #[inline]
 pub fn outward(outer: u8, inner: u8) -> u8 {
@@ -18,10 +18,10 @@ pub fn outward(outer: u8, inner: u8) -> u8 {
     ecn.in_tos(outer)
 }
 
-/// The inner header's byte after decapsulation (RFC 6040 §4.2, figure 4; `INET_ECN_decapsulate`).
+/// The inner byte after decapsulation (RFC 6040 §4.2, figure 4; `INET_ECN_decapsulate`).
 ///
 /// # Errors
-/// [`DropReason::InEcn`] when there was congestion that the inner packet has no bits to carry on with.
+/// [`DropReason::InEcn`] for congestion that the inner packet cannot express.
 #[inline]
 pub fn inward(outer: u8, inner: u8) -> Result<u8, DropReason> {
     match (Ecn::of_tos(inner), Ecn::of_tos(outer)) {

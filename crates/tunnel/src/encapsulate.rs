@@ -1,9 +1,10 @@
-//! Into the tunnel: `net/ipv4/ip_tunnel.c: ip_tunnel_xmit`, `net/ipv6/sit.c: ipip6_tunnel_xmit`,
+//! Encapsulation: `net/ipv4/ip_tunnel.c: ip_tunnel_xmit`, `net/ipv6/sit.c: ipip6_tunnel_xmit`,
 //! `net/ipv6/ip6_tunnel.c: ip6_tnl_xmit`, `net/ipv4/fou_core.c: __gue_build_header`.
 //!
-//! 1 parse → 2 does the tunnel carry this version? → 3 nesting → 4 encapsulation limit → 5 the other end → 6 does it fit? →
-//! 7 outer bytes: TOS, TTL, DF, flow label, ports → 8 the checksum that the host left open: sum it, or leave it to the other end →
-//! 9 GRE → 10 GUE. Steps 1 to 7 change nothing, so that a refused packet can be told of to its sender.
+//! 1 parse → 2 version → 3 nesting → 4 encapsulation limit → 5 remote address → 6 MTU → 7 outer
+//! fields: TOS, TTL, DF, flow label, ports → 8 open checksum: complete it, or leave it to the other
+//! end → 9 GRE → 10 GUE. Steps 1 to 7 change nothing, so that a refused packet can be quoted to its
+//! sender.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -20,27 +21,29 @@ use crate::config::{
 use crate::gue::{Gue, RemoteChecksum};
 use crate::outer::{UdpEnds, push};
 use crate::tunnel::{IPV4_LEAST, gre_len};
-use crate::{DropReason, FlowHash, HashSeed, Message, Outer, Tunnel, ecn, gue, limit, nesting};
+use crate::{
+    DropReason, FlowHash, HashSeed, Message, Outer, Tunnel, ecn, encap_limit, gue, nesting,
+};
 
-/// What a tunnel's packets leave into.
+/// Outgoing path of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// What the path to the other end takes, in bytes of IP packet.
+    /// Path MTU to the other end, in bytes of IP packet.
     pub path_mtu: usize,
-    /// What the tunnel's interface takes.
+    /// MTU of the tunnel's interface.
     pub device_mtu: usize,
-    /// Of the hash that source ports come from.
+    /// Seed of the hash for source ports.
     pub seed: HashSeed,
-    /// The source ports that may be used.
+    /// Allowed source ports.
     pub source_ports: RangeInclusive<u16>,
 }
 
-/// A packet that did not get into a tunnel.
+/// A packet that could not be encapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub reason: DropReason,
-    /// What its sender is to be told; see [`Message::about`].
+    /// ICMP error for its sender, if any; see [`Message::about`].
     pub tell: Option<Message>,
 }
 
@@ -50,32 +53,33 @@ impl From<DropReason> for Refused {
     }
 }
 
-/// A packet that may go in, and all that is known of it.
+/// A packet that passed the checks, with the results.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Admitted {
+pub(crate) struct EncapPlan {
     pub(crate) version: Version,
     pub(crate) outer: Outer,
 }
 
 impl Tunnel {
-    /// Puts GRE and GUE headers before `packet`, a single IP packet, and works out what is to go before them.
+    /// Writes GRE and GUE headers before `packet`, a single IP packet, and computes the outer
+    /// headers.
     ///
     /// # Errors
-    /// Why the packet can't go in. It is as it was, except where it lacked a byte of headroom in the end.
+    /// Why the packet was refused. It is unchanged, unless it only lacked headroom.
     pub fn encapsulate(&self, packet: &mut PacketBuf, egress: &Egress) -> Result<Outer, Refused> {
         let len = packet.len();
-        let admitted = self.admit(packet.bytes(), len, egress)?;
-        self.frame(packet, &admitted)?;
-        Ok(admitted.outer)
+        let plan = self.plan_encap(packet.bytes(), len, egress)?;
+        self.frame(packet, &plan)?;
+        Ok(plan.outer)
     }
 
-    /// Steps 1 to 7. `len` is the packet's, or of a super-packet each segment's.
-    pub(crate) fn admit(
+    /// Steps 1 to 7. `len` is the packet's length, or each segment's of a super-packet.
+    pub(crate) fn plan_encap(
         &self,
         bytes: &[u8],
         len: usize,
         egress: &Egress,
-    ) -> Result<Admitted, Refused> {
+    ) -> Result<EncapPlan, Refused> {
         let config = self.config();
         // 1, 2
         let ip = IpPacket::parse(bytes).map_err(|_| DropReason::OutMalformed)?;
@@ -84,7 +88,7 @@ impl Tunnel {
         }
         // 3, 4
         nesting::check(self, &ip, bytes)?;
-        let encap_limit = limit::next(config.encap_limit, config.kind.outer(), &ip, bytes)?;
+        let encap_limit = encap_limit::next(config.encap_limit, config.kind.outer(), &ip, bytes)?;
         // 5, 6
         let destination = destination(config, &ip).ok_or(DropReason::OutNoRemote)?;
         let df = self.fits(&ip, len, egress)?;
@@ -101,45 +105,45 @@ impl Tunnel {
             encap_limit,
             udp: config.udp.map(|encap| ends(&encap, config.kind.outer(), flow, egress)),
         };
-        Ok(Admitted { version: ip.version, outer })
+        Ok(EncapPlan { version: ip.version, outer })
     }
 
     /// Steps 8 to 10, for one packet.
-    fn frame(&self, packet: &mut PacketBuf, admitted: &Admitted) -> Result<(), DropReason> {
+    fn frame(&self, packet: &mut PacketBuf, plan: &EncapPlan) -> Result<(), DropReason> {
         // 8
-        let left_open = self.left_open(packet);
-        if left_open.is_none() {
+        let pending_checksum = self.pending_checksum(packet);
+        if pending_checksum.is_none() {
             checksum::complete(packet).map_err(|_| DropReason::OutChecksum)?;
         }
         packet.checksum = Checksum::AsIs;
-        push(packet, self.frame_len(left_open))?;
-        self.write_frame(packet.bytes_mut(), admitted, left_open)
+        push(packet, self.frame_len(pending_checksum))?;
+        self.write_frame(packet.bytes_mut(), plan, pending_checksum)
     }
 
-    /// Bytes of GUE and GRE headers.
-    pub(crate) fn frame_len(&self, left_open: Option<RemoteChecksum>) -> usize {
-        self.gue_len(left_open)
+    /// Length of GUE and GRE headers.
+    pub(crate) fn frame_len(&self, pending_checksum: Option<RemoteChecksum>) -> usize {
+        self.gue_len(pending_checksum)
             + if self.config().kind.is_gre() { gre_len(self.config()) } else { 0 }
     }
 
-    /// Steps 9 and 10: writes GUE and GRE headers to the front of `out`, behind which the inner packet stands already.
+    /// Steps 9 and 10: writes GUE and GRE headers to the front of `out`, before the inner packet.
     pub(crate) fn write_frame(
         &self,
         out: &mut [u8],
-        admitted: &Admitted,
-        left_open: Option<RemoteChecksum>,
+        plan: &EncapPlan,
+        pending_checksum: Option<RemoteChecksum>,
     ) -> Result<(), DropReason> {
         let no_room = DropReason::OutNoRoom;
-        let gue_len = self.gue_len(left_open);
+        let gue_len = self.gue_len(pending_checksum);
         let (front, behind) = out.split_at_mut_checked(gue_len).ok_or(no_room)?;
         // 9
         if self.config().kind.is_gre() {
-            self.write_gre(behind, admitted.version).ok_or(no_room)?;
+            self.write_gre(behind, plan.version).ok_or(no_room)?;
         }
         // 10
         if gue_len > 0 {
-            let protocol = admitted.outer.protocol;
-            let gue = match left_open {
+            let protocol = plan.outer.protocol;
+            let gue = match pending_checksum {
                 Some(checksum) => Gue::with_checksum(protocol, checksum),
                 None => Gue::plain(protocol),
             };
@@ -148,16 +152,16 @@ impl Tunnel {
         Ok(())
     }
 
-    fn gue_len(&self, left_open: Option<RemoteChecksum>) -> usize {
+    fn gue_len(&self, pending_checksum: Option<RemoteChecksum>) -> usize {
         match self.config().udp.map(|encap| encap.framing) {
-            Some(Framing::Gue) if left_open.is_some() => gue::REMOTE_CHECKSUM_LEN,
+            Some(Framing::Gue) if pending_checksum.is_some() => gue::REMOTE_CHECKSUM_LEN,
             Some(Framing::Gue) => gue::HEADER_LEN,
             Some(Framing::Fou) | None => 0,
         }
     }
 
-    /// A packet's checksum that the other end can sum: what GUE's private field says of it.
-    fn left_open(&self, packet: &PacketBuf) -> Option<RemoteChecksum> {
+    /// GUE's private field for an open checksum that the other end can complete.
+    fn pending_checksum(&self, packet: &PacketBuf) -> Option<RemoteChecksum> {
         let config = self.config();
         let Checksum::Partial { start, offset } = packet.checksum else { return None };
         let asked = config.udp.is_some_and(|udp| udp.remote_checksum == RemoteOffload::On);
@@ -170,7 +174,7 @@ impl Tunnel {
         Some(RemoteChecksum { start: start.into(), field: start.checked_add(offset)?.into() })
     }
 
-    /// Whether `len` bytes get through; then whether the outer header has DF.
+    /// Checks `len` against the MTU; returns whether the outer header has DF.
     fn fits(&self, ip: &IpPacket, len: usize, egress: &Egress) -> Result<bool, Refused> {
         let config = self.config();
         let path = egress.path_mtu.saturating_sub(self.overhead());
@@ -183,10 +187,10 @@ impl Tunnel {
             (Version::V6, inner) => {
                 let least = if inner == Version::V6 { ipv6::LEAST_MTU } else { IPV4_LEAST };
                 let mtu = path.max(least);
-                // IPv6's 1280 bytes go through a path too narrow for them as well: in fragments.
+                // 1280 bytes of IPv6 pass a smaller path in fragments.
                 if len > mtu { Err(too_big(mtu)) } else { Ok(len <= path) }
             }
-            // A path too narrow for IPv6 has to carry 1280 bytes all the same: in fragments.
+            // 1280 bytes of IPv6 pass a smaller path in fragments.
             (Version::V4, Version::V6) if config.kind == Kind::Sit => {
                 let mtu = path.max(ipv6::LEAST_MTU);
                 if discovers && len > mtu {
@@ -215,7 +219,7 @@ impl Tunnel {
         let fields = GreFields {
             checksum: (output.checksum == Field::With).then_some(0),
             key: output.key,
-            sequence: (output.sequence == Field::With).then(|| self.next_number()),
+            sequence: (output.sequence == Field::With).then(|| self.next_sequence()),
         };
         let protocol = match version {
             Version::V4 => EtherType::IPV4,
@@ -230,7 +234,7 @@ impl Tunnel {
     }
 }
 
-/// The other end, for this packet.
+/// Remote address for this packet.
 fn destination(config: &Config, ip: &IpPacket) -> Option<IpAddr> {
     if !config.remote.is_unspecified() {
         return Some(config.remote);

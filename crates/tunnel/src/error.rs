@@ -1,17 +1,17 @@
-//! What is wrong with a tunnel or a receive port that somebody asks for, with the kernel's errno.
+//! Errors of requests for tunnels and receive ports, with the kernel's errno.
 
 use thiserror::Error;
 
 /// Why a tunnel or a receive port was refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Error {
-    /// The ends of a tunnel are of another family than its kind's outer header, or of two.
+    /// Addresses of another family than the kind's outer header, or of two.
     #[error("a tunnel of this kind has {0} addresses at both ends")]
     EndsFamily(&'static str),
     /// IPv6 in `ipip`.
     #[error("ipip carries IPv4 only")]
     Carries,
-    /// Keys, numbers or checksums for what is not GRE.
+    /// Keys, sequence numbers or checksums without GRE.
     #[error("only gre and ip6gre have keys, sequence numbers and checksums")]
     NotGre,
     /// An encapsulation limit over IPv4.
@@ -20,36 +20,36 @@ pub enum Error {
     /// A 6rd prefix for what is not `sit`.
     #[error("only sit has a 6rd prefix")]
     NotSit,
-    /// A 6rd prefix with bits behind its length, or one that leaves no room for the rest of the IPv4 address.
+    /// A 6rd prefix with host bits, or without room for the rest of the IPv4 address.
     #[error(
         "6rd prefixes must have no bits behind their lengths, and 6rd-prefix with what is left of IPv4 at most 64 bits"
     )]
     SixRd,
-    /// The inner DF bit is to be ignored, and every outer one set.
+    /// Ignoring the inner DF bit contradicts setting every outer one.
     #[error("ignore-df needs nopmtudisc")]
     IgnoreDf,
-    /// Remote checksum offload without GUE, which alone has a field for it.
+    /// Remote checksum offload needs GUE's private field.
     #[error("remote checksum offload needs gue")]
     RemoteChecksum,
-    /// Another tunnel of this kind has these ends and this key.
+    /// Another tunnel of this kind has these addresses and this key.
     #[error("File exists")]
     TunnelExists,
     /// No tunnel of this name.
     #[error("Cannot find device")]
     NoTunnel,
-    /// A receive port with this identity is there.
+    /// A receive port with this identity exists.
     #[error("Operation already in progress")]
     PortAlready,
     /// Another receive port is bound to this UDP port at this address.
     #[error("Address already in use")]
     PortInUse,
-    /// A port is to be deleted that is not there.
+    /// The port to delete does not exist.
     #[error("Invalid argument")]
     PortMissing,
-    /// A port is asked for that is not there.
+    /// The requested port does not exist.
     #[error("No such process")]
     PortUnknown,
-    /// UDP port 0 is asked for.
+    /// UDP port 0.
     #[error("Invalid argument: a port number is needed")]
     PortZero,
     /// A direct port without protocol, or with protocol 0.
@@ -70,7 +70,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The errno that the kernel answers with (`net/ipv4/fou_core.c`, `net/ipv4/ip_tunnel.c`), positive.
+    /// The kernel's errno (`net/ipv4/fou_core.c`, `net/ipv4/ip_tunnel.c`), positive.
     #[must_use]
     pub const fn errno(self) -> i32 {
         match self {

@@ -1,7 +1,8 @@
-//! The hash of an inner flow, which a tunnel's UDP source port comes from (`include/net/udp.h: udp_flow_src_port`).
+//! Flow hash of an inner packet, source of the UDP source port (`include/net/udp.h:
+//! udp_flow_src_port`).
 //!
-//! The network spreads a tunnel over paths and queues by the outer ports; so all packets of an inner flow have one source
-//! port, and different flows are likely to have different ones.
+//! The network distributes a tunnel over paths and queues by outer ports: all packets of an inner
+//! flow have one source port, and different flows most likely different ones.
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use std::ops::RangeInclusive;
 use foldhash::fast::FixedState;
 use uxfrm_packet::{FlowPorts, IpPacket, Protocol};
 
-/// Randomness of the gateway, so that nobody outside can choose flows that share a port.
+/// Random seed of the gateway, so that outsiders cannot choose flows that share a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashSeed(pub u64);
 
@@ -19,10 +20,11 @@ pub struct HashSeed(pub u64);
 pub struct FlowHash(u64);
 
 impl FlowHash {
-    /// The hash of the packet that `ip` was parsed from.
+    /// Hashes the packet that `ip` was parsed from.
     ///
-    /// Fragments have no ports, the first one too, so that all of a datagram go one way. What has neither ports nor an SPI is told apart
-    /// by IPv6's flow label, as in `net/core/flow_dissector.c: skb_get_hash`.
+    /// Fragments hash without ports, the first one too, so that all of a datagram stay together.
+    /// Without ports or SPI IPv6's flow label distinguishes flows, as in
+    /// `net/core/flow_dissector.c: skb_get_hash`.
     #[must_use]
     pub fn of(ip: &IpPacket, bytes: &[u8], seed: HashSeed) -> Self {
         let mut hasher = FixedState::with_seed(seed.0).build_hasher();
@@ -43,13 +45,14 @@ impl FlowHash {
         Self(hasher.finish())
     }
 
-    /// The source port: spread evenly over `ports`, never 0.
+    /// A source port, distributed evenly over `ports`, never 0.
     #[must_use]
     pub fn source_port(self, ports: &RangeInclusive<u16>) -> u16 {
         let (first, last) = ((*ports.start()).max(1), *ports.end());
         let count = u64::from(last.saturating_sub(first)) + 1;
         let upper_half = self.0 >> 32;
-        // At most `last - first`: the product of a 32-bit number and `count`, without its 32 lower bits.
+        // At most `last - first`: the product of a 32-bit number and `count`, without its 32 lower
+        // bits.
         let offset = u16::try_from((upper_half * count) >> 32).unwrap_or(0);
         first + offset
     }
@@ -62,7 +65,7 @@ impl FlowHash {
     }
 }
 
-/// All ports that a flow may come from, by default.
+/// Default range of source ports.
 pub const ALL_PORTS: RangeInclusive<u16> = 1..=u16::MAX;
 
 fn write_address(hasher: &mut impl Hasher, address: IpAddr) {
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_keeps_its_port_and_flows_spread_over_all() {
+    fn flow_hash_keeps_port_and_spreads_flows() {
         assert_eq!(of_port(5, b"one"), of_port(5, b"another"));
         let ports: Vec<u16> =
             (0..4096).map(|port| of_port(port, b"").source_port(&ALL_PORTS)).collect();
@@ -102,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_in_its_range_and_never_0() {
+    fn source_port_is_in_range_and_nonzero() {
         for number in [0, 1, u64::MAX, 0xffff_ffff, 1 << 32, 1 << 63] {
             assert_ne!(FlowHash(number).source_port(&(0..=u16::MAX)), 0);
             assert_eq!(FlowHash(number).source_port(&(77..=77)), 77);
@@ -113,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_of_a_datagram_go_one_way() {
+    fn fragments_of_datagram_share_source_port() {
         let whole = packets::udp_bytes("10.0.0.1:5", "10.0.0.2:9", &[0; 64]);
         let (mut first, mut later) = (whole.clone(), whole);
         first[6] = 0x20;

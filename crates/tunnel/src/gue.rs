@@ -1,5 +1,5 @@
-//! GUE headers (draft-ietf-intarea-gue; `include/net/gue.h`): variant 0 with its flags, private field and remote checksum
-//! offload, and variant 1, which is no header at all.
+//! GUE headers (draft-ietf-intarea-gue; `include/net/gue.h`): variant 0 with its flags, private
+//! field and remote checksum offload, and variant 1, which is no header at all.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -38,21 +38,21 @@ const CONTROL: u8 = 0x20;
 pub struct GueHeader {
     /// Version (2 bits), control (1), length of the optional fields in words of 4 bytes (5).
     pub version_control_len: u8,
-    /// What the payload is; of a control message, its type.
+    /// Protocol of the payload; of a control message, its type.
     pub protocol: Protocol,
-    /// Which optional fields there are.
+    /// Optional fields.
     pub flags: U16,
 }
 
-/// Where a checksum is still to be filled in. Both count from the first byte behind the GUE header.
+/// Location of an open checksum, counted from the end of the GUE header.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct RemoteChecksum {
-    /// Where the sum starts; it goes to the payload's end.
+    /// Start of the sum, which runs to the payload's end.
     pub start: U16,
-    /// Where the checksum field lies. The pseudo-header's sum stands in it.
+    /// Offset of the checksum field, which holds the pseudo-header's sum.
     pub field: U16,
 }
 
@@ -64,23 +64,24 @@ struct PrivateField {
     checksum: RemoteChecksum,
 }
 
-/// What stands behind the UDP header of a GUE packet.
+/// A parsed GUE header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gue {
     /// Bytes of GUE header: 0 for variant 1.
     pub header_len: usize,
     /// What follows the header.
     pub protocol: Protocol,
-    /// Remote checksum offload, if the packet asks for it.
+    /// Remote checksum offload, if requested.
     pub checksum: Option<RemoteChecksum>,
 }
 
 impl Gue {
-    /// Takes a UDP payload apart, as `net/ipv4/fou_core.c: gue_udp_recv` and `validate_gue_flags`. Optional fields that no
-    /// flag announces are skipped.
+    /// Parses a UDP payload, as `net/ipv4/fou_core.c: gue_udp_recv` and `validate_gue_flags`.
+    /// Optional fields without a flag are skipped.
     ///
     /// # Errors
-    /// The variants of [`DropReason`] named `InGue…`, except [`DropReason::InGueRemoteChecksum`]: where the checksum lies is not looked at.
+    /// The variants of [`DropReason`] named `InGue…`, except [`DropReason::InGueRemoteChecksum`]:
+    /// the checksum's location is not checked.
     pub fn parse(payload: &[u8]) -> Result<Self, DropReason> {
         let (header, rest) =
             GueHeader::ref_from_prefix(payload).map_err(|_| DropReason::InGueTruncated)?;
@@ -103,7 +104,8 @@ impl Gue {
         Self { header_len: REMOTE_CHECKSUM_LEN, protocol, checksum: Some(checksum) }
     }
 
-    /// Writes a header of variant 0 to the front of `out` and returns its length; `None`, and nothing written, when it does not fit.
+    /// Writes a variant 0 header to the front of `out` and returns its length; `None`, with nothing
+    /// written, if it does not fit.
     #[must_use]
     pub fn write(&self, out: &mut [u8]) -> Option<usize> {
         let len = if self.checksum.is_some() { REMOTE_CHECKSUM_LEN } else { HEADER_LEN };
@@ -134,7 +136,8 @@ impl Gue {
         Ok(Self { header_len: HEADER_LEN + fields_len, protocol: header.protocol, checksum })
     }
 
-    /// The version's first bits are those of IPv4's and IPv6's, 01; the packet itself follows the UDP header.
+    /// The version bits 01 are the start of IPv4's and IPv6's versions; the packet itself follows
+    /// the UDP header.
     fn variant_1(first: u8) -> Result<Self, DropReason> {
         let protocol = match first >> 4 {
             4 => Protocol::IPIP,
@@ -145,7 +148,7 @@ impl Gue {
     }
 }
 
-/// The private field, where there is one.
+/// The private field, if present.
 fn remote_checksum(flags: u16, fields: &[u8]) -> Result<Option<RemoteChecksum>, DropReason> {
     if flags & !PRIVATE != 0 {
         return Err(DropReason::InGueFlags);
@@ -156,7 +159,7 @@ fn remote_checksum(flags: u16, fields: &[u8]) -> Result<Option<RemoteChecksum>, 
     let (private, rest) = U32::ref_from_prefix(fields).map_err(|_| DropReason::InGueTruncated)?;
     match private.get() {
         0 => Ok(None),
-        // The kernel believes the flag without asking whether the header has room for the field.
+        // The kernel trusts the flag without checking the header's length.
         REMOTE_CHECKSUM => {
             let (checksum, _) =
                 RemoteChecksum::ref_from_prefix(rest).map_err(|_| DropReason::InGueTruncated)?;
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn gue_header_round_trips() {
         let checksum = RemoteChecksum { start: 24.into(), field: 40.into() };
         for gue in [Gue::plain(Protocol::GRE), Gue::with_checksum(Protocol::IPIP, checksum)] {
             let mut bytes = [0xee; 16];
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_reason() {
+    fn gue_fault_has_its_drop_reason() {
         use DropReason as D;
         let cases: [(&[u8], DropReason); 12] = [
             (&[], D::InGueTruncated),

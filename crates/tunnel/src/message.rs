@@ -1,4 +1,4 @@
-//! ICMP errors that tell a packet's sender what its tunnel could not do.
+//! ICMP errors to a packet's sender about its tunnel.
 
 use std::net::IpAddr;
 
@@ -6,18 +6,18 @@ use uxfrm_packet::icmp::{self, IcmpHeader};
 use uxfrm_packet::icmpv6::{self, Icmpv6Header};
 use uxfrm_packet::{PacketBuf, Pool, answer, ipv6};
 
-use crate::quote::Quoted;
+use crate::icmp_quote::Quoted;
 use crate::tunnel::IPV4_LEAST;
 
-/// What a sender is told.
+/// ICMP errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The packet is too big; so many bytes get through (RFC 1191 §4, RFC 4443 §3.2).
+    /// The packet exceeds the MTU (RFC 1191 §4, RFC 4443 §3.2).
     TooBig {
         /// Bytes of IP packet.
         mtu: u32,
     },
-    /// Nobody can be reached that way: `ICMP_HOST_UNREACH`, `ICMPV6_ADDR_UNREACH`.
+    /// The remote address is unreachable: `ICMP_HOST_UNREACH`, `ICMPV6_ADDR_UNREACH`.
     Unreachable,
     /// A header field is wrong: the byte at `pointer` (RFC 4443 §3.4). IPv6 only.
     ParameterProblem {
@@ -32,11 +32,11 @@ const HOST_UNREACHABLE: u8 = 1;
 const ADDRESS_UNREACHABLE: u8 = 3;
 
 impl Message {
-    /// The ICMP packet that tells the sender of `about`: an IP packet, or as much of one as somebody quoted.
+    /// The ICMP packet to the sender of `about`, an IP packet or a quoted part of one.
     ///
-    /// It comes from the packet's destination, as the engine's errors do: from an own address it would enter the host through the TUN as a
-    /// martian. `None` where none may be sent (RFC 1122 §3.2.2, RFC 4443 §2.4 e): about ICMP errors, later fragments, and packets to or
-    /// from what is no single host.
+    /// Its source is the packet's destination, as of the engine's errors: an own address would
+    /// enter the host through the TUN as a martian. `None` where none may be sent (RFC 1122 §3.2.2,
+    /// RFC 4443 §2.4 e): about ICMP errors, later fragments, and packets to or from no single host.
     #[must_use]
     pub fn about(self, about: &[u8], pool: &mut Pool) -> Option<PacketBuf> {
         let quoted = Quoted::of(about)?;

@@ -1,8 +1,8 @@
-//! How many tunnels are around a packet already, and whether one of them is the tunnel that it is to enter.
+//! Limits the nesting of tunnels, and keeps a packet from entering the tunnel that it came from.
 //!
-//! The kernel sees that a tunnel's route leads into the tunnel itself (`net/ipv4/ip_tunnel.c: ip_tunnel_xmit` counts
-//! `collisions`), and limits the depth of its own recursion (`IP_TUNNEL_RECURSION_LIMIT`). Here routes are the host's, and each pass through
-//! a tunnel is a packet of its own, so the headers have to tell.
+//! The kernel detects routes of a tunnel into itself (`net/ipv4/ip_tunnel.c: ip_tunnel_xmit` counts
+//! `collisions`), and limits its recursion (`IP_TUNNEL_RECURSION_LIMIT`). Here routes are the
+//! host's, and each pass through a tunnel is a packet of its own, so the headers decide.
 
 use std::net::IpAddr;
 
@@ -14,21 +14,21 @@ use crate::config::{Config, Framing};
 use crate::gue::Gue;
 use crate::{DropReason, Tunnel};
 
-/// Tunnels around one packet at the most: as deep as the kernel's recursion.
+/// Most tunnels around one packet: the kernel's recursion limit.
 pub const MAX_NESTING: usize = 5;
 
 /// Refuses a packet that came out of `tunnel` itself, or out of too many others.
 ///
-/// What is in UDP to other ports than the tunnel's own is not looked into.
+/// UDP to other ports than the tunnel's own is not inspected.
 pub(crate) fn check(tunnel: &Tunnel, ip: &IpPacket, bytes: &[u8]) -> Result<(), DropReason> {
     let config = tunnel.config();
     let (mut ip, mut bytes) = (*ip, bytes);
     for _ in 0..MAX_NESTING {
-        let Some(layer) = Layer::of(&ip, ip.upper(bytes), config) else { return Ok(()) };
+        let Some(layer) = EncapLayer::of(&ip, ip.upper(bytes), config) else { return Ok(()) };
         if is_own(&ip, &layer, config) {
             return Err(DropReason::OutRecursion);
         }
-        // A fragment's inside is cut short; what can't be read can't be counted.
+        // A fragment's payload is incomplete; unreadable packets cannot be counted.
         let Ok(inner) = IpPacket::parse(layer.inner) else { return Ok(()) };
         (ip, bytes) = (inner, layer.inner);
     }
@@ -36,13 +36,13 @@ pub(crate) fn check(tunnel: &Tunnel, ip: &IpPacket, bytes: &[u8]) -> Result<(), 
 }
 
 /// One tunnel around a packet.
-struct Layer<'a> {
+struct EncapLayer<'a> {
     in_udp: bool,
     protocol: Protocol,
     inner: &'a [u8],
 }
 
-impl<'a> Layer<'a> {
+impl<'a> EncapLayer<'a> {
     fn of(ip: &IpPacket, upper: &'a [u8], config: &Config) -> Option<Self> {
         let (protocol, payload) = match ip.protocol {
             Protocol::UDP => in_udp(upper, config)?,
@@ -61,7 +61,7 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// What is in a datagram to the port that the tunnel sends to.
+/// Payload of a datagram to the tunnel's destination port.
 fn in_udp<'a>(upper: &'a [u8], config: &Config) -> Option<(Protocol, &'a [u8])> {
     let encap = config.udp?;
     let (header, payload) = UdpHeader::ref_from_prefix(upper).ok()?;
@@ -79,7 +79,7 @@ fn in_udp<'a>(upper: &'a [u8], config: &Config) -> Option<(Protocol, &'a [u8])> 
     }
 }
 
-fn is_own(ip: &IpPacket, layer: &Layer<'_>, config: &Config) -> bool {
+fn is_own(ip: &IpPacket, layer: &EncapLayer<'_>, config: &Config) -> bool {
     let from_us = config.local.is_unspecified() || ip.source == config.local;
     let is_gre = layer.protocol == Protocol::GRE;
     from_us
@@ -88,7 +88,7 @@ fn is_own(ip: &IpPacket, layer: &Layer<'_>, config: &Config) -> bool {
         && is_gre == config.kind.is_gre()
 }
 
-/// A tunnel without remote address sends to wherever its packets say; none of them is known by its destination.
+/// A tunnel without remote address has no fixed destination to compare.
 fn is_remote(destination: IpAddr, config: &Config) -> bool {
     !config.remote.is_unspecified() && destination == config.remote
 }

@@ -1,4 +1,4 @@
-//! What goes before a tunnel's packet: IPv4 or IPv6, and UDP.
+//! Outer headers of a tunnel: IPv4 or IPv6, and UDP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -16,24 +16,24 @@ use crate::tunnel::LIMIT_LEN;
 /// The UDP header of an encapsulated packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpEnds {
-    /// From which port.
+    /// Source port.
     pub source: u16,
-    /// To which port.
+    /// Destination port.
     pub destination: u16,
     /// Whether there is a checksum.
     pub checksum: UdpChecksum,
 }
 
-/// All headers before GUE, GRE and inner packet, worked out.
+/// All headers before GUE, GRE and the inner packet.
 ///
 /// [`push`](Self::push) writes them all, [`datagram`](Self::datagram) leaves them to a UDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// From whom.
+    /// Source address.
     pub source: IpAddr,
-    /// To whom: of the same version.
+    /// Destination address, of the same version.
     pub destination: IpAddr,
-    /// What follows the UDP header, or the IP header where there is no UDP.
+    /// Protocol behind the UDP header, or behind the IP header without UDP.
     pub protocol: Protocol,
     /// DSCP and ECN.
     pub tos: u8,
@@ -50,12 +50,13 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// Writes the headers before the packet, which is a whole IP packet then.
+    /// Writes the headers before the packet, which becomes a whole IP packet.
     ///
-    /// `source` must be one by now: checksums cover it. IPv4's id is 0, for the raw socket to fill in.
+    /// `source` must be set: checksums cover it. IPv4's identification is 0, for the raw socket to
+    /// fill in.
     ///
     /// # Errors
-    /// [`DropReason::OutNoRoom`], and the packet is as it was.
+    /// [`DropReason::OutNoRoom`], with the packet unchanged.
     pub fn push(&self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let (before, len) = (self.len(), packet.len());
         if packet.headroom() < before || len + before > usize::from(u16::MAX) {
@@ -79,9 +80,11 @@ impl Outer {
         Ok(())
     }
 
-    /// Marks the packet as payload of a UDP socket that is bound to [`UdpEnds::source`]; TTL and checksum are then the socket's.
+    /// Marks the packet as payload of a UDP socket bound to [`UdpEnds::source`]; TTL and checksum
+    /// are then the socket's.
     ///
-    /// `false`, and nothing is done, for what no UDP socket sends: packets without UDP, and those with an encapsulation limit.
+    /// Returns `false`, and does nothing, for packets without UDP or with an encapsulation limit,
+    /// which no UDP socket can send.
     #[must_use]
     pub fn datagram(&self, packet: &mut PacketBuf) -> bool {
         let (Some(ends), None) = (self.udp, self.encap_limit) else { return false };
@@ -105,7 +108,7 @@ impl Outer {
         ip + self.udp.map_or(0, |_| udp::HEADER_LEN)
     }
 
-    /// `false`: there is always an IP header.
+    /// Always `false`: there is an IP header.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         false
@@ -168,7 +171,7 @@ impl Outer {
         Ok(())
     }
 
-    /// What the IP header says that follows.
+    /// Protocol in the IP header.
     fn behind_ip(&self) -> Protocol {
         if self.udp.is_some() { Protocol::UDP } else { self.protocol }
     }

@@ -1,11 +1,13 @@
-//! Receive ports: which datagrams are decapsulated, and as what (`net/ipv4/fou_core.c`).
+//! Receive ports: which datagrams are decapsulated, and how (`net/ipv4/fou_core.c`).
 //!
-//! A port is known by family, UDP port, peer port, device, local and peer address: two are the same when all of these are, whatever they
-//! decapsulate (`fou_cfg_cmp`). Of several that a datagram fits, the kernel's socket look-up decides (`net/ipv4/udp.c:
-//! compute_score`): a port at the datagram's own address goes before one at any, then each of peer address, peer port and device counts.
+//! A port's identity is its family, UDP port, peer port, device, local and peer address, whatever
+//! it decapsulates (`fou_cfg_cmp`). Of several matching ports the kernel's socket lookup decides
+//! (`net/ipv4/udp.c: compute_score`): one at the datagram's own address comes before one at any,
+//! then peer address, peer port and device count.
 //!
-//! A duplicate is `-EALREADY`. Another port that would share the UDP port at an address, and so could not be bound beside the first, is
-//! `-EADDRINUSE`. (Linux binds first, so that a duplicate with a port number says `-EADDRINUSE` there too.)
+//! A duplicate is `-EALREADY`. Another port that would share the UDP port at an address, and so
+//! could not be bound beside the first, is `-EADDRINUSE`. (Linux binds first, so a duplicate with a
+//! port number gives `-EADDRINUSE` there too.)
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -22,7 +24,7 @@ const DIRECT: u8 = 1;
 /// `FOU_ENCAP_GUE`.
 const GUE: u8 = 2;
 
-/// What a port is asked to be: the attributes of a `FOU_CMD_…` request as they stand, unchecked.
+/// A request for a port: the attributes of `FOU_CMD_…`, unchecked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortRequest {
     /// `FOU_ATTR_AF`; IPv4 without.
@@ -33,9 +35,9 @@ pub struct PortRequest {
     pub protocol: u8,
     /// `FOU_ATTR_TYPE`.
     pub kind: u8,
-    /// `FOU_ATTR_REMCSUM_NOPARTIAL` is there.
+    /// `FOU_ATTR_REMCSUM_NOPARTIAL` is present.
     pub remcsum_nopartial: bool,
-    /// No attribute of the kernel's; what its ports do without.
+    /// Not an attribute of the kernel's.
     pub zero_checksum6: ZeroChecksum6,
     /// `FOU_ATTR_LOCAL_V4`.
     pub local4: Option<Ipv4Addr>,
@@ -51,7 +53,7 @@ pub struct PortRequest {
     pub device: Option<u32>,
 }
 
-/// What two ports that are the same have in common.
+/// Identity of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortIdentity {
     /// The family of the datagrams; both addresses are of it.
@@ -77,22 +79,24 @@ pub enum Encapsulation {
     Gue(RemoteChecksumMode),
 }
 
-/// What becomes of a checksum that the other end left open.
+/// Treatment of remote checksum offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteChecksumMode {
-    /// It is left open for the host ([`Checksum::Partial`](uxfrm_packet::Checksum::Partial)): nothing is summed for packets that stay here.
+    /// The checksum stays open for the host
+    /// ([`Checksum::Partial`](uxfrm_packet::Checksum::Partial)): packets that stay here are not
+    /// summed.
     Partial,
-    /// It is filled in at once (`FOU_ATTR_REMCSUM_NOPARTIAL`).
+    /// It is completed at once (`FOU_ATTR_REMCSUM_NOPARTIAL`).
     Filled,
 }
 
-/// What becomes of datagrams over IPv6 without UDP checksum.
+/// Treatment of IPv6 datagrams without UDP checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ZeroChecksum6 {
-    /// They are taken, as the kernel's FOU takes them (`udp_port_cfg.use_udp6_rx_checksums` is not set).
+    /// Accepted, as by the kernel's FOU (`udp_port_cfg.use_udp6_rx_checksums` is not set).
     #[default]
     Allow,
-    /// They are dropped (RFC 8200 §8.1).
+    /// Dropped (RFC 8200 §8.1).
     Refuse,
 }
 
@@ -101,7 +105,7 @@ pub enum ZeroChecksum6 {
 pub struct Port {
     /// Which datagrams it takes.
     pub identity: PortIdentity,
-    /// What it makes of them.
+    /// Its encapsulation.
     pub encapsulation: Encapsulation,
     /// Its rule for datagrams over IPv6 without checksum.
     pub zero_checksum6: ZeroChecksum6,
@@ -111,7 +115,8 @@ impl Port {
     /// Checks a request to add a port, in the kernel's order (`parse_nl_config`, `fou_create`).
     ///
     /// # Errors
-    /// As [`PortIdentity::of`], then [`Error::PortZero`], [`Error::PortType`], [`Error::PortProtocol`].
+    /// As [`PortIdentity::of`], then [`Error::PortZero`], [`Error::PortType`],
+    /// [`Error::PortProtocol`].
     pub fn of(request: &PortRequest) -> Result<Self, Error> {
         let identity = PortIdentity::of(request)?;
         if identity.port == 0 {
@@ -127,7 +132,7 @@ impl Port {
         Ok(Self { identity, encapsulation, zero_checksum6: request.zero_checksum6 })
     }
 
-    /// The request that this port would come of, as `FOU_CMD_GET` tells it (`fou_fill_info`).
+    /// The request that creates this port, as `FOU_CMD_GET` returns it (`fou_fill_info`).
     #[must_use]
     pub fn request(&self) -> PortRequest {
         let PortIdentity { version, port, peer_port, device, local, peer } = self.identity;
@@ -161,7 +166,7 @@ impl Port {
         request
     }
 
-    /// How well a datagram to its number fits; `None` when it does not.
+    /// Match score of a datagram to its UDP port; `None` if it does not match.
     fn score(&self, datagram: &Datagram) -> Option<u8> {
         let PortIdentity { version: _, port: _, peer_port, device, local, peer } = self.identity;
         let wanted = |asked: bool, there: bool, worth: u8| match (asked, there) {
@@ -180,7 +185,7 @@ impl Port {
         )
     }
 
-    /// Whether two sockets for these could not be bound beside each other.
+    /// Whether two sockets for these could not be bound together.
     fn clashes(&self, other: &PortIdentity) -> bool {
         let ours = &self.identity;
         let overlap = |a: IpAddr, b: IpAddr| a == b || a.is_unspecified() || b.is_unspecified();
@@ -192,7 +197,7 @@ impl Port {
 }
 
 impl PortIdentity {
-    /// What a request says of a port's identity (`parse_nl_config`).
+    /// Parses a port's identity from a request (`parse_nl_config`).
     ///
     /// # Errors
     /// [`Error::PortFamily`], [`Error::PeerPort`], [`Error::DeviceLocal`].
@@ -224,7 +229,7 @@ impl PortIdentity {
     }
 }
 
-/// Between which ends a datagram went, and through which device it came.
+/// Addresses, ports and device of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Datagram {
     pub(crate) from: SocketAddr,
@@ -235,12 +240,12 @@ pub(crate) struct Datagram {
 /// The receive ports of a gateway.
 #[derive(Clone, Debug, Default)]
 pub struct Ports {
-    /// The latest first, as the kernel lists them.
+    /// Latest first, as the kernel lists them.
     ports: Vec<Port>,
 }
 
 impl Ports {
-    /// None.
+    /// No ports.
     #[must_use]
     pub const fn new() -> Self {
         Self { ports: Vec::new() }
@@ -287,12 +292,13 @@ impl Ports {
         self.ports.iter()
     }
 
-    /// The port that takes a datagram. A few ports are compared faster than hashed; gateways have a few.
+    /// The port that takes a datagram. Gateways have few ports, and comparing few is faster than
+    /// hashing.
     pub(crate) fn of(&self, datagram: &Datagram) -> Option<&Port> {
         let number = datagram.to.port();
         let there = self.ports.iter().filter(|port| port.identity.port == number);
         let scored = there.filter_map(|port| Some((port.score(datagram)?, port)));
-        // Of equals the earliest: the kernel's own list is in order of binding.
+        // Of equals the earliest: the kernel's list is in order of binding.
         scored.max_by_key(|(score, _)| *score).map(|(_, port)| port)
     }
 }
@@ -322,13 +328,13 @@ mod tests {
         let gue = PortRequest { kind: GUE, protocol: 0, ..request(5) };
         let encapsulation = Encapsulation::Gue(RemoteChecksumMode::Partial);
         assert_eq!(Port::of(&gue).unwrap().encapsulation, encapsulation);
-        // An address of the other family is not looked at.
+        // An address of the other family is ignored.
         let other = PortRequest { peer6: Some(Ipv6Addr::LOCALHOST), ..request(5) };
         assert_eq!(Port::of(&other).unwrap().identity.peer, IpAddr::from([0, 0, 0, 0]));
     }
 
     #[test]
-    fn a_port_tells_what_it_was_asked_to_be() {
+    fn port_round_trips_its_request() {
         let asked = PortRequest {
             family: Some(AF_INET6),
             kind: GUE,
@@ -345,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_is_all_six_and_nothing_else() {
+    fn port_identity_has_six_fields() {
         let mut ports = Ports::new();
         let first = Port::of(&request(5)).unwrap();
         ports.add(first).unwrap();
@@ -365,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_port_takes_a_datagram() {
+    fn most_specific_port_takes_datagram() {
         let mut ports = Ports::new();
         let local = |last| Some(Ipv4Addr::from([10, 0, 0, last]));
         for asked in [
@@ -381,7 +387,7 @@ mod tests {
         ] {
             ports.add(Port::of(&asked).unwrap()).unwrap();
         }
-        // What could not be bound beside another is looked up right all the same, where sockets may share.
+        // Lookup also works for ports that could not be bound together, if sockets share.
         ports.ports.push(Port::of(&PortRequest { protocol: 4, ..request(5) }).unwrap());
         let taken = |from: &str, to: &str| {
             let datagram =

@@ -1,4 +1,5 @@
-//! IPv4 addresses within IPv6 ones: 6to4 (RFC 3056) and 6rd (RFC 5969; `net/ipv6/sit.c: check_6rd`).
+//! IPv4 addresses embedded in IPv6 ones: 6to4 (RFC 3056) and 6rd (RFC 5969; `net/ipv6/sit.c:
+//! check_6rd`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -28,11 +29,12 @@ impl SixRd {
     pub const SIX_TO_FOUR: Self =
         Self { prefix: 0x2002 << 112, prefix_len: 16, relay: 0, relay_len: 0 };
 
-    /// A provider's own: the addresses under `prefix` hold what follows `relay_len` bits of an IPv4 address, the bits of `relay`
-    /// (iproute2's `6rd-prefix` and `6rd-relay_prefix`).
+    /// A provider's prefix: addresses under `prefix` embed what follows `relay_len` bits of an IPv4
+    /// address, the bits of `relay` (iproute2's `6rd-prefix` and `6rd-relay_prefix`).
     ///
     /// # Errors
-    /// [`Error::SixRd`] when bits are set behind a prefix, or both together leave no room (`ipip6_tunnel_update_6rd`).
+    /// [`Error::SixRd`] when host bits are set, or both together leave no room
+    /// (`ipip6_tunnel_update_6rd`).
     pub fn new(
         prefix: Ipv6Addr,
         prefix_len: u8,
@@ -56,13 +58,13 @@ impl SixRd {
         (Ipv6Addr::from_bits(self.prefix), self.prefix_len)
     }
 
-    /// The IPv4 prefix that is not in the IPv6 addresses, and its length.
+    /// The IPv4 prefix omitted from the IPv6 addresses, and its length.
     #[must_use]
     pub const fn relay(&self) -> (Ipv4Addr, u8) {
         (Ipv4Addr::from_bits(self.relay), self.relay_len)
     }
 
-    /// The IPv4 address that `address` holds; `None` when it is not under the prefix.
+    /// The IPv4 address embedded in `address`; `None` outside the prefix.
     #[must_use]
     pub fn ipv4_in(&self, address: Ipv6Addr) -> Option<Ipv4Addr> {
         let bits = address.to_bits();
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused() {
+    fn invalid_configuration_is_refused() {
         for (prefix, len, relay, relay_len) in [
             ("2001:db8::1", 32, "0.0.0.0", 0),
             ("2001:db8::", 33, "0.0.0.0", 0),

@@ -1,4 +1,4 @@
-//! Into a tunnel and out of it again, for every kind and encapsulation; what is refused on the way, and why.
+//! Encapsulation and decapsulation of every kind; refusals and their reasons.
 
 mod wccp;
 
@@ -17,8 +17,8 @@ use crate::config::{
 };
 use crate::ports::{PortRequest, ZeroChecksum6};
 use crate::{
-    ALL_PORTS, DropReason, Egress, Error, HashSeed, Inside, Message, Outer, Port, Ports, Refused,
-    SixRd, Tunnel, Tunnels,
+    ALL_PORTS, Decapsulation, DropReason, Egress, Error, HashSeed, Message, Outer, Port, Ports,
+    Refused, SixRd, Tunnel, Tunnels,
 };
 
 const PORT: NonZeroU16 = NonZeroU16::new(5555).unwrap();
@@ -40,7 +40,7 @@ fn config(kind: Kind) -> Config {
     Config::new(kind, local, remote)
 }
 
-/// The same tunnel, seen from the other end.
+/// The same tunnel as configured at the other end.
 fn turned(config: &Config) -> Config {
     let (input, output) = (config.output, config.input);
     Config { local: config.remote, remote: config.local, input, output, ..config.clone() }
@@ -56,7 +56,7 @@ fn only(config: &Config) -> Tunnels {
     tunnels
 }
 
-/// The receive ports that take what a tunnel sends.
+/// Receive ports for a tunnel's packets.
 fn ports_for(config: &Config, carried: Version) -> Ports {
     let mut ports = Ports::new();
     if let Some(encap) = config.udp {
@@ -100,8 +100,8 @@ fn refusal(config: &Config, bytes: &[u8]) -> Refused {
 fn received(config: &Config, ports: &Ports, mut packet: PacketBuf) -> Result<Vec<u8>, DropReason> {
     let tunnels = only(config);
     match tunnels.receive(&mut packet, 0, ports)? {
-        Inside::Tunnel(_) => Ok(packet.bytes().to_vec()),
-        Inside::Other(protocol) => panic!("nobody's: {protocol}"),
+        Decapsulation::Tunnel(_) => Ok(packet.bytes().to_vec()),
+        Decapsulation::Other(protocol) => panic!("nobody's: {protocol}"),
     }
 }
 
@@ -168,7 +168,7 @@ fn inners() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn what_goes_in_comes_out(config in configs(), bytes in inners()) {
+    fn encapsulation_round_trips(config in configs(), bytes in inners()) {
         let version = IpPacket::parse(&bytes).unwrap().version;
         prop_assume!(config.carries.takes(version));
         let (packet, _) = sent(&tunnel(&config), &bytes).unwrap();
@@ -180,14 +180,14 @@ proptest! {
         prop_assert!(verdict != checksum::Verification::Wrong || unsummed && outer.version == Version::V6);
         let out = received(&turned(&config), &ports_for(&config, version), packet).unwrap();
         let mut expected = bytes;
-        // What RFC 6040 lets congestion marks become: CE goes out as ECT(0), and comes back as it was.
+        // Congestion marks by RFC 6040: CE goes out as ECT(0), and comes back unchanged.
         prop_assert_eq!(Ecn::of_tos(IpPacket::parse(&out).unwrap().tos), Ecn::of_tos(IpPacket::parse(&expected).unwrap().tos));
         expected.truncate(out.len());
         prop_assert_eq!(out, expected);
     }
 
     #[test]
-    fn what_goes_through_a_socket_comes_out(config in configs(), bytes in inners()) {
+    fn encapsulation_through_socket_round_trips(config in configs(), bytes in inners()) {
         let config = Config { encap_limit: None, ..config };
         prop_assume!(config.udp.is_some());
         let version = IpPacket::parse(&bytes).unwrap().version;
@@ -233,7 +233,7 @@ fn outer_headers_are_what_the_tunnel_says() {
     let (packet, _) = sent(&tunnel(&inherits), &bytes).unwrap();
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     assert_eq!((ip.ttl, ip.tos, ip.dont_fragment), (64, 0x22, false));
-    // An inner DF goes outside, unless it is to be ignored.
+    // An inner DF is copied, unless it is ignored.
     bytes[6] = 0x40;
     assert!(
         IpPacket::parse(sent(&tunnel(&inherits), &bytes).unwrap().0.bytes()).unwrap().dont_fragment
@@ -245,7 +245,7 @@ fn outer_headers_are_what_the_tunnel_says() {
 }
 
 #[test]
-fn too_much_is_told_to_the_sender_as_the_kernel_does() {
+fn too_big_packet_is_answered_as_by_kernel() {
     let v4 = |len: usize, df: bool| {
         let mut bytes = packets::udp_bytes("10.0.0.1:7", "10.0.0.2:9", &vec![0; len - 28]);
         bytes[6] = if df { 0x40 } else { 0 };
@@ -275,7 +275,7 @@ fn too_much_is_told_to_the_sender_as_the_kernel_does() {
         });
         assert_eq!(made, refused.map_or(Ok(()), Err), "{config:?}, {} bytes", bytes.len());
     }
-    // Less than IPv6 needs has to go in fragments.
+    // Below IPv6's minimum it is fragmented.
     let narrow = Egress { path_mtu: 1200, ..egress() };
     let mut packet = PacketBuf::from_slice(&v6(1280));
     let outer = tunnel(&on(Kind::Sit)).encapsulate(&mut packet, &narrow).unwrap();
@@ -285,16 +285,16 @@ fn too_much_is_told_to_the_sender_as_the_kernel_does() {
     let in_udp = Config { encap_limit: None, ..in_udp };
     let segments = |mss| packets::tcp_super("[fd00::1]:1", "[fd00::2]:2", &[7; 5000], mss);
     for (mss, whole) in [(1280 - 60, false), (1280 - 48 - 60, true)] {
-        let (mut pool, mut train) = (Pool::new(), Batch::new());
+        let (mut pool, mut burst) = (Pool::new(), Batch::new());
         let sent =
-            tunnel(&in_udp).encapsulate_super(&segments(mss), &narrow, &mut pool, &mut train);
+            tunnel(&in_udp).encapsulate_super(&segments(mss), &narrow, &mut pool, &mut burst);
         assert_eq!(sent.unwrap().dont_fragment, whole, "segments of {mss}");
-        assert!(train.as_slice().iter().all(|one| one.udp.unwrap().dont_fragment == whole));
+        assert!(burst.as_slice().iter().all(|one| one.udp.unwrap().dont_fragment == whole));
     }
 }
 
 #[test]
-fn senders_are_told_by_icmp() {
+fn refused_packet_is_answered_by_icmp() {
     let mut pool = Pool::new();
     let bytes = inner(Version::V4);
     let told = Message::TooBig { mtu: 1480 }.about(&bytes, &mut pool).unwrap();
@@ -316,7 +316,7 @@ fn senders_are_told_by_icmp() {
 }
 
 #[test]
-fn what_can_not_go_in_has_a_reason() {
+fn outbound_refusal_has_its_reason() {
     use DropReason as D;
     let reason = |config: &Config, bytes: &[u8]| refusal(config, bytes).reason;
     assert_eq!(reason(&config(Kind::Ipip), b"?"), D::OutMalformed);
@@ -336,7 +336,7 @@ fn what_can_not_go_in_has_a_reason() {
 }
 
 #[test]
-fn a_packet_enters_no_tunnel_that_it_came_out_of() {
+fn packet_cannot_reenter_its_tunnel() {
     for config in [
         config(Kind::Ipip),
         config(Kind::Gre),
@@ -350,7 +350,7 @@ fn a_packet_enters_no_tunnel_that_it_came_out_of() {
         let other = Config { remote: [198, 51, 100, 1].into(), ..self::config(Kind::Gre) };
         let (wrapped, _) = sent(&tunnel(&other), own.bytes()).unwrap();
         assert_eq!(refusal(&config, wrapped.bytes()).reason, DropReason::OutRecursion);
-        // Of another kind between the same ends it is somebody else's.
+        // A tunnel of another kind between the same addresses is a different one.
         let kind = if config.kind == Kind::Gre { Kind::Ipip } else { Kind::Gre };
         sent(&tunnel(&self::config(kind)), own.bytes()).unwrap();
     }
@@ -381,7 +381,7 @@ fn the_encapsulation_limit_is_in_a_destination_option() {
     }
     let last = Config { remote: "2001:db8::9".parse().unwrap(), ..config };
     let refused = refusal(&last, &bytes);
-    // Five deep and out of limit at once: the depth is what is seen first.
+    // Both limits are exceeded: the depth is checked first.
     assert_eq!(refused.reason, DropReason::OutTooDeep);
     let mut bytes = once.bytes().to_vec();
     bytes[44] = 0;
@@ -390,7 +390,7 @@ fn the_encapsulation_limit_is_in_a_destination_option() {
 }
 
 #[test]
-fn a_remote_checksum_is_left_to_the_other_end() {
+fn remote_checksum_is_left_to_receiver() {
     for version in [Version::V4, Version::V6] {
         for kind in [Kind::Gre, Kind::Ip6gre] {
             let mut config = in_udp(kind, Framing::Gue, UdpChecksum::Computed);
@@ -431,7 +431,7 @@ fn a_remote_checksum_is_left_to_the_other_end() {
 }
 
 #[test]
-fn a_verified_outer_checksum_spares_the_inner_one() {
+fn verified_outer_checksum_verifies_inner() {
     let checksum_of = |config: &Config, bytes: &[u8]| {
         let version = IpPacket::parse(bytes).unwrap().version;
         let (packet, _) = sent(&tunnel(config), bytes).unwrap();
@@ -455,7 +455,7 @@ fn a_verified_outer_checksum_spares_the_inner_one() {
 }
 
 #[test]
-fn what_can_not_come_in_has_a_reason() {
+fn inbound_refusal_has_its_reason() {
     use DropReason as D;
     let fou = in_udp(Kind::Ipip, Framing::Fou, UdpChecksum::Zero);
     let (far, ports) = (turned(&fou), ports_for(&fou, Version::V4));
@@ -523,7 +523,7 @@ fn zero_checksums_over_ipv6_come_in_only_where_allowed() {
 }
 
 #[test]
-fn six_rd_tells_where_to_and_who_lies() {
+fn six_rd_finds_remote_and_detects_spoofing() {
     let any = Config::any(Version::V4);
     let six_rd =
         SixRd::new("2001:db8::".parse().unwrap(), 32, "10.0.0.0".parse().unwrap(), 8).unwrap();
@@ -541,7 +541,7 @@ fn six_rd_tells_where_to_and_who_lies() {
 }
 
 #[test]
-fn what_no_tunnel_takes_comes_out_whole() {
+fn unclaimed_payload_leaves_as_whole_packet() {
     let mut ports = Ports::new();
     for (port, protocol) in [(5555, 50), (5556, 17)] {
         for family in [2, 10] {
@@ -562,17 +562,18 @@ fn what_no_tunnel_takes_comes_out_whole() {
             let inside = Tunnels::new().receive(&mut packet, 0, &ports).unwrap().protocol();
             assert_eq!((inside, packet.bytes()), (Some(Protocol::ESP), &esp[..]));
         }
-        // In UDP in UDP, as deep as may be; the last is nobody's port, so it is a datagram for a host.
+        // UDP in UDP at the greatest depth; the last has no port here, so it is an ordinary
+        // datagram.
         let mut packet =
             PacketBuf::from_slice(&packets::ip(from, to, Protocol::UDP, &[0, 1, 0, 2, 0, 8, 0, 0]));
         let whole = packet.bytes().to_vec();
         let nested = UdpEncap::new(Framing::Fou, NonZeroU16::new(5556).unwrap());
-        for depth in 1..=crate::MAX_PEELS + 1 {
+        for depth in 1..=crate::MAX_UDP_LAYERS + 1 {
             crate::direct::wrap(&mut packet, &nested, flow, &egress()).unwrap();
             let mut copy = PacketBuf::from_slice(packet.bytes());
             let inside =
                 Tunnels::new().receive(&mut copy, 0, &ports).map(|inside| inside.protocol());
-            if depth <= crate::MAX_PEELS {
+            if depth <= crate::MAX_UDP_LAYERS {
                 assert_eq!((inside, copy.bytes()), (Ok(Some(Protocol::UDP)), &whole[..]));
             } else {
                 assert_eq!(inside, Err(DropReason::InTooDeep));
@@ -589,7 +590,7 @@ fn headroom_is_enough_for_the_largest_headers() {
     assert_eq!(Error::TunnelExists.errno(), 17);
 }
 
-impl Inside<'_> {
+impl Decapsulation<'_> {
     fn protocol(&self) -> Option<Protocol> {
         match self {
             Self::Tunnel(_) => None,

@@ -1,4 +1,4 @@
-//! A tunnel: a [`Config`] that can be, with the numbers of its packets.
+//! A validated [`Config`] with its sequence numbers.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,27 +13,27 @@ use crate::{Error, SixRd, gue};
 /// Bytes of a destination options header with the tunnel encapsulation limit (RFC 2473 §4.1.1).
 pub(crate) const LIMIT_LEN: usize = 8;
 
-/// A tunnel that can be. Shared by workers: its sequence numbers are handed out atomically.
+/// A tunnel, shared by workers: sequence numbers are atomic.
 #[derive(Debug)]
 pub struct Tunnel {
     name: Box<str>,
     config: Config,
     overhead: usize,
-    /// The next number to send.
+    /// Next sequence number to send.
     outgoing: AtomicU32,
-    /// The next number that may come; none has come while this is [`NONE_YET`].
+    /// Next sequence number expected; [`NO_SEQUENCE`] before the first packet.
     incoming: AtomicU64,
 }
 
-/// No 32-bit number.
-const NONE_YET: u64 = u64::MAX;
+/// Above all 32-bit numbers.
+const NO_SEQUENCE: u64 = u64::MAX;
 
 impl Tunnel {
     /// A tunnel named `name`, as its interface is.
     ///
     /// # Errors
-    /// [`Error::EndsFamily`], [`Error::Carries`], [`Error::NotGre`], [`Error::NoEncapLimit`], [`Error::NotSit`], [`Error::IgnoreDf`],
-    /// [`Error::RemoteChecksum`].
+    /// [`Error::EndsFamily`], [`Error::Carries`], [`Error::NotGre`], [`Error::NoEncapLimit`],
+    /// [`Error::NotSit`], [`Error::IgnoreDf`], [`Error::RemoteChecksum`].
     pub fn new(name: &str, config: Config) -> Result<Self, Error> {
         check(&config)?;
         let overhead = overhead(&config);
@@ -42,7 +42,7 @@ impl Tunnel {
             config,
             overhead,
             outgoing: AtomicU32::new(0),
-            incoming: AtomicU64::new(NONE_YET),
+            incoming: AtomicU64::new(NO_SEQUENCE),
         })
     }
 
@@ -58,13 +58,14 @@ impl Tunnel {
         &self.config
     }
 
-    /// Bytes that go around a packet at the most: outer header, UDP, GUE, GRE.
+    /// Most bytes around a packet: outer header, UDP, GUE, GRE.
     #[must_use]
     pub fn overhead(&self) -> usize {
         self.overhead
     }
 
-    /// What the tunnel's interface takes at once when the path takes `path_mtu` (`ip_tunnel_bind_dev`, `ip6_tnl_link_config`).
+    /// MTU of the tunnel's interface for this path MTU (`ip_tunnel_bind_dev`,
+    /// `ip6_tnl_link_config`).
     #[must_use]
     pub fn device_mtu(&self, path_mtu: usize) -> usize {
         let least = match self.config.kind.outer() {
@@ -74,26 +75,27 @@ impl Tunnel {
         path_mtu.saturating_sub(self.overhead).max(least)
     }
 
-    /// How far its numbers are: the next one to send, and the next one that may come once one has come.
+    /// Its sequence numbers: the next one to send, and the next one expected, if any was received.
     #[must_use]
     pub fn numbers(&self) -> (u32, Option<u32>) {
         let expected = u32::try_from(self.incoming.load(Ordering::Relaxed)).ok();
         (self.outgoing.load(Ordering::Relaxed), expected)
     }
 
-    /// Goes on with the numbers of one that another process had, before it carries anything.
+    /// Continues with a predecessor's sequence numbers, before it carries anything.
     pub fn go_on_from(&self, (next, expected): (u32, Option<u32>)) {
         self.outgoing.store(next, Ordering::Relaxed);
-        self.incoming.store(expected.map_or(NONE_YET, u64::from), Ordering::Relaxed);
+        self.incoming.store(expected.map_or(NO_SEQUENCE, u64::from), Ordering::Relaxed);
     }
 
-    /// The number of the next packet that is sent.
-    pub(crate) fn next_number(&self) -> u32 {
+    /// Sequence number of the next packet sent.
+    pub(crate) fn next_sequence(&self) -> u32 {
         self.outgoing.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether a packet with this number has not gone by yet (`ip_tunnel_rcv`); if so, later ones must have higher numbers.
-    pub(crate) fn takes_number(&self, number: u32) -> bool {
+    /// Whether this sequence number is not too old (`ip_tunnel_rcv`); if so, later ones must be
+    /// higher.
+    pub(crate) fn accepts_sequence(&self, number: u32) -> bool {
         let advance = |expected: u64| match u32::try_from(expected) {
             Ok(expected) if number.wrapping_sub(expected) > u32::MAX / 2 => None,
             Ok(_) | Err(_) => Some(u64::from(number.wrapping_add(1))),
@@ -140,7 +142,7 @@ fn check(config: &Config) -> Result<(), Error> {
     }
 }
 
-/// As the kernel adds it up (`ip_tunnel.hlen`, `gue_encap_hlen`).
+/// As the kernel computes it (`ip_tunnel.hlen`, `gue_encap_hlen`).
 fn overhead(config: &Config) -> usize {
     let outer = match config.kind.outer() {
         Version::V4 => ipv4::HEADER_LEN,
@@ -157,7 +159,7 @@ fn overhead(config: &Config) -> usize {
     outer + encap + if config.kind.is_gre() { gre_len(config) } else { 0 }
 }
 
-/// Bytes of the GRE header that goes out.
+/// Length of the outgoing GRE header.
 pub(crate) fn gre_len(config: &Config) -> usize {
     let fields = [
         config.output.key.is_some(),
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn mtus_are_the_kernels() {
-        // What Linux 6.1 gives such interfaces over Ethernet.
+        // MTUs of Linux 6.1 over Ethernet.
         for (config, mtu) in [
             (ends(Kind::Ipip), 1480),
             (ends(Kind::Sit), 1480),
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused() {
+    fn invalid_configuration_is_refused() {
         let key = crate::config::Gre { key: Some(1), ..Default::default() };
         let mut remote = in_udp(Kind::Ipip, Framing::Fou);
         remote.udp = remote.udp.map(|udp| UdpEncap { remote_checksum: RemoteOffload::On, ..udp });
@@ -233,15 +235,15 @@ mod tests {
         let tunnel = Tunnel::new("t", ends(Kind::Gre)).unwrap();
         let taken: Vec<bool> = [5, 5, 4, 7, 6, 8, 0x8000_0008, 0x8000_0009]
             .into_iter()
-            .map(|number| tunnel.takes_number(number))
+            .map(|number| tunnel.accepts_sequence(number))
             .collect();
         assert_eq!(taken, [true, false, false, true, false, true, true, true]);
-        assert!(tunnel.takes_number(u32::MAX) && tunnel.takes_number(0));
-        assert_eq!((tunnel.next_number(), tunnel.next_number()), (0, 1));
+        assert!(tunnel.accepts_sequence(u32::MAX) && tunnel.accepts_sequence(0));
+        assert_eq!((tunnel.next_sequence(), tunnel.next_sequence()), (0, 1));
         let other = Tunnel::new("g", tunnel.config().clone()).unwrap();
         other.go_on_from(tunnel.numbers());
         assert_eq!(
-            (other.next_number(), other.takes_number(0), other.takes_number(1)),
+            (other.next_sequence(), other.accepts_sequence(0), other.accepts_sequence(1)),
             (2, false, true)
         );
     }

@@ -1,4 +1,4 @@
-//! All tunnels of a gateway, and which of them a packet belongs to (`net/ipv4/ip_tunnel.c: ip_tunnel_lookup`).
+//! All tunnels of a gateway, and the lookup by packet (`net/ipv4/ip_tunnel.c: ip_tunnel_lookup`).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use uxfrm_packet::{Protocol, Version};
 use crate::config::{Config, Kind};
 use crate::{Error, Tunnel};
 
-/// What tells tunnels apart: one kind between two ends has one tunnel for each key.
+/// Identity of a tunnel: a kind between two addresses has one tunnel per key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     kind: Kind,
@@ -35,7 +35,7 @@ pub struct Tunnels {
 }
 
 impl Tunnels {
-    /// None.
+    /// No tunnels.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -56,10 +56,12 @@ impl Tunnels {
         Ok(tunnel)
     }
 
-    /// Puts another in the place of the one that has its name (`ip_tunnel_changelink`). Its numbers start anew.
+    /// Replaces the tunnel of the same name (`ip_tunnel_changelink`). Its sequence numbers start
+    /// anew.
     ///
     /// # Errors
-    /// [`Error::NoTunnel`]; [`Error::TunnelExists`] when yet another has its kind, ends and key.
+    /// [`Error::NoTunnel`]; [`Error::TunnelExists`] when another one has its kind, addresses and
+    /// key.
     pub fn change(&mut self, tunnel: Tunnel) -> Result<Arc<Tunnel>, Error> {
         let at = self.place(tunnel.name()).ok_or(Error::NoTunnel)?;
         let identity = Identity::of(&tunnel);
@@ -94,8 +96,8 @@ impl Tunnels {
         self.all.iter()
     }
 
-    /// The tunnel for a packet from `source` to `destination`: the one between these ends, else the one to that remote address, else the one at that
-    /// local address, else the one of its kind that takes all.
+    /// The tunnel for a packet from `source` to `destination`: the one between these addresses,
+    /// else by remote address, else by local address, else its kind's wildcard.
     pub(crate) fn of(
         &self,
         kind: Kind,
@@ -114,7 +116,7 @@ impl Tunnels {
     }
 }
 
-/// The kinds that take a protocol over a version of IP, in the order in which they are asked.
+/// Kinds that take a protocol over an IP version, in lookup order.
 pub(crate) fn kinds(protocol: Protocol, outer: Version) -> &'static [Kind] {
     match (protocol, outer) {
         (Protocol::IPIP, Version::V4) => &[Kind::Ipip, Kind::Sit],
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_tunnel_takes_a_packet() {
+    fn most_specific_tunnel_takes_packet() {
         let mut tunnels = Tunnels::new();
         for (name, local, remote, key) in [
             ("all", "0.0.0.0", "0.0.0.0", None),

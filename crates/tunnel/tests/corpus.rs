@@ -18,7 +18,7 @@ fn tunnel() {
     replay("tunnel", fuzz::tunnel);
 }
 
-/// What the corpus began with: what every tunnel sends, whole and as a socket's payload, and what goes into each.
+/// Seeds of the corpus: output of every tunnel, whole and as a socket's payload, and input of each.
 #[test]
 #[ignore = "writes fuzz/corpus: for `make fuzz-seeds`"]
 fn seeds() {

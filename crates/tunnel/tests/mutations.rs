@@ -1,5 +1,5 @@
-//! Ten million malformed packets into each decapsulator: no panic, and every one is counted. They are random or mutated; those that are good
-//! enough to be taken come on top.
+//! Ten million malformed packets, random or mutated, into each decapsulator: no panic, and every
+//! one is counted. Accepted ones do not count.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -17,7 +17,7 @@ use uxfrm_tunnel::{Config, DropReason, Kind};
 
 const MALFORMED: u64 = 10_000_000;
 
-/// Good packets of every tunnel that `wanted` chooses.
+/// Valid packets of every selected tunnel.
 fn good(wanted: impl Fn(&Config) -> bool) -> Vec<Vec<u8>> {
     let left = Gateway::new(End::Left);
     let inner = [
@@ -39,7 +39,7 @@ fn good(wanted: impl Fn(&Config) -> bool) -> Vec<Vec<u8>> {
     good
 }
 
-/// Writes to `packet` something that is nearly, or not at all, one of `good`.
+/// Writes a mutated packet of `good`, or random bytes.
 fn fill(packet: &mut PacketBuf, good: &[Vec<u8>], rng: &mut Rng) {
     packet.reset();
     let bytes = &good[rng.below(good.len())];
@@ -62,7 +62,7 @@ fn fill(packet: &mut PacketBuf, good: &[Vec<u8>], rng: &mut Rng) {
             _ => *byte = u8::try_from(rng.below(256)).unwrap(),
         }
     }
-    // Most would end at a length that has no packet, or at the UDP checksum.
+    // Otherwise most would end at an invalid length, or at the UDP checksum.
     if rng.permille(500) {
         let _ = ipv4::fill_checksum(packet.bytes_mut());
     }
@@ -75,7 +75,7 @@ fn fill(packet: &mut PacketBuf, good: &[Vec<u8>], rng: &mut Rng) {
     }
 }
 
-/// Packets until [`MALFORMED`] were dropped: how many by reason, and how many were taken.
+/// Sends packets until [`MALFORMED`] were dropped: counts by reason, and the number accepted.
 fn counted(good: &[Vec<u8>], seed: u64) -> (BTreeMap<DropReason, u64>, u64) {
     let right = Gateway::new(End::Right);
     let mut rng = Rng::new(seed);

@@ -1,4 +1,5 @@
-//! Every kind and encapsulation byte for byte as scapy builds them (`vectors/generate.py`), out and in.
+//! Every kind and encapsulation byte for byte as scapy builds them (`vectors/generate.py`), both
+//! directions.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -11,7 +12,8 @@ use uxfrm_tunnel::config::{
     Carries, Field, FlowLabel, Framing, Gre, Octet, SourcePort, UdpChecksum, UdpEncap,
 };
 use uxfrm_tunnel::{
-    ALL_PORTS, Config, Egress, HashSeed, Inside, Kind, Port, PortRequest, Ports, Tunnel, Tunnels,
+    ALL_PORTS, Config, Decapsulation, Egress, HashSeed, Kind, Port, PortRequest, Ports, Tunnel,
+    Tunnels,
 };
 
 /// A line of `scapy.txt`.
@@ -120,7 +122,7 @@ fn in_as_scapy_builds_them() {
         tunnels.add(Tunnel::new("t", far).unwrap()).unwrap();
         let mut packet = PacketBuf::from_slice(&vector.outer);
         let inside = tunnels.receive(&mut packet, 0, &vector.ports()).unwrap();
-        assert!(matches!(inside, Inside::Tunnel(_)), "{line}");
+        assert!(matches!(inside, Decapsulation::Tunnel(_)), "{line}");
         assert_eq!(packet.bytes(), vector.inner, "{line}");
     }
 }

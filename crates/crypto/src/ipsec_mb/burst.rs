@@ -1,14 +1,14 @@
-//! Bursts: packets of one lane, each in a SIMD lane of its own.
+//! Bursts: packets of one [`BurstKind`], each in a SIMD lane of its own.
 //!
-//! A pair of cipher and MAC takes two synchronous bursts, so that on the way in the ICVs are known before anything is
+//! A cipher and MAC pair takes two synchronous bursts, so that ICVs are verified before anything is
 //! decrypted. An AEAD takes one, which decrypts whatever the tag: forged text is wiped.
 
 use zeroize::Zeroize;
 
 use super::Worker;
 use super::ffi::{self, AeadJob, CipherJob, MacJob};
-use super::keys::{BurstKey, Lane, Mac};
-use crate::job::{Authenticity, Iv, OpenJob, SealJob, Sealing, Span};
+use super::keys::{BurstKey, BurstKind, Mac};
+use crate::job::{Authenticity, Iv, OpenJob, SealJob, Sealing, TextSpan};
 use crate::key::SaKey;
 use crate::portable::{
     Aad, Received, append_seq_high, array, copy_in, copy_out, counter_block, refused, verdict,
@@ -16,22 +16,22 @@ use crate::portable::{
 };
 use crate::transform::{AesSize, Cipher, HEADER_LEN, MAX_ICV_LEN};
 
-/// The most packets of a burst; the shim's number too. Two SHA-1 rounds of 16 lanes fill well from 32 on.
+/// Most packets in a burst, also in the shim. Two SHA-1 rounds of 16 lanes fill well from 32 on.
 pub(crate) const BURST: usize = 64;
 
 type Tags = [[u8; MAX_ICV_LEN]; BURST];
 
 pub(super) fn seal(worker: &mut Worker, jobs: &mut [SealJob<'_>], chosen: &[u32]) {
-    let Some(lane) =
-        chosen.first().and_then(|first| jobs[*first as usize].key.burst()).map(BurstKey::lane)
+    let Some(kind) =
+        chosen.first().and_then(|first| jobs[*first as usize].key.burst()).map(BurstKey::kind)
     else {
         return;
     };
-    let done = match lane {
-        Lane::Pair(cipher, mac) => {
+    let done = match kind {
+        BurstKind::Pair(cipher, mac) => {
             encrypt_all(worker, cipher, jobs, chosen) && sign_all(worker, mac, jobs, chosen)
         }
-        Lane::ChaCha20Poly1305 | Lane::Ccm(..) => seal_aead(worker, lane, jobs, chosen),
+        BurstKind::ChaCha20Poly1305 | BurstKind::Ccm(..) => seal_aead(worker, kind, jobs, chosen),
     };
     for i in chosen {
         let job = &mut jobs[*i as usize];
@@ -40,28 +40,28 @@ pub(super) fn seal(worker: &mut Worker, jobs: &mut [SealJob<'_>], chosen: &[u32]
 }
 
 pub(super) fn open(worker: &mut Worker, jobs: &mut [OpenJob<'_>], chosen: &[u32]) {
-    let Some(lane) =
-        chosen.first().and_then(|first| jobs[*first as usize].key.burst()).map(BurstKey::lane)
+    let Some(kind) =
+        chosen.first().and_then(|first| jobs[*first as usize].key.burst()).map(BurstKey::kind)
     else {
         return;
     };
-    match lane {
-        Lane::Pair(cipher, mac) => {
+    match kind {
+        BurstKind::Pair(cipher, mac) => {
             verify_all(worker, mac, jobs, chosen);
             decrypt_all(worker, cipher, jobs, chosen);
         }
-        Lane::ChaCha20Poly1305 | Lane::Ccm(..) => open_aead(worker, lane, jobs, chosen),
+        BurstKind::ChaCha20Poly1305 | BurstKind::Ccm(..) => open_aead(worker, kind, jobs, chosen),
     }
 }
 
-/// Every job here came through the lane of a burst key; a key without one would get null pointers and no work.
+/// Only jobs with burst keys get here; a key without one gives null pointers and no work.
 fn keys(key: &SaKey) -> (*const u8, *const u8, [u8; 4]) {
     key.burst().map_or((core::ptr::null(), core::ptr::null(), [0; 4]), |burst| {
         (burst.cipher.encrypt.as_ptr(), burst.cipher.decrypt.as_ptr(), burst.cipher.salt)
     })
 }
 
-/// IVs and ciphertexts.
+/// Writes IVs and ciphertexts.
 fn encrypt_all(
     worker: &mut Worker,
     cipher: Cipher,
@@ -77,14 +77,14 @@ fn encrypt_all(
         let span = match cipher {
             Cipher::Null => {
                 copy_in(job.plain, &mut job.esp[HEADER_LEN..end]);
-                Span::EMPTY
+                TextSpan::EMPTY
             }
             Cipher::Cbc(_) => aim_cbc(job, end, &mut ivs[slot]),
             Cipher::Ctr(_) => {
                 let (iv, text) = job.esp[HEADER_LEN..end].split_at_mut(8);
                 write_counter(job.iv, iv);
                 ivs[slot] = first_counter(nonce, iv);
-                Span::into(text, job.plain)
+                TextSpan::into(text, job.plain)
             }
         };
         todo[slot] = cipher_job(enc, span);
@@ -92,29 +92,29 @@ fn encrypt_all(
     cipher_burst(worker, cipher, 1, &mut todo[..chosen.len()], &ivs)
 }
 
-/// What to encrypt of a CBC packet, and under which IV. With a counter and in place, the counter block before the text
-/// is encrypted under a zero IV: that makes it the IV, and the text chains on.
-fn aim_cbc(job: &mut SealJob<'_>, end: usize, iv: &mut [u8; 16]) -> Span {
+/// Text and IV for a CBC packet. With a counter and in place, the counter block before the text is
+/// encrypted under a zero IV: it becomes the IV, and the text chains on.
+fn aim_cbc(job: &mut SealJob<'_>, end: usize, iv: &mut [u8; 16]) -> TextSpan {
     let body = &mut job.esp[HEADER_LEN..end];
     if let (Iv::Counter(counter), None) = (job.iv, job.plain) {
         body[..16].copy_from_slice(&counter_block(counter));
         *iv = [0; 16];
-        return Span::into(body, None);
+        return TextSpan::into(body, None);
     }
     let (place, text) = body.split_at_mut(16);
     if let Iv::Counter(counter) = job.iv {
         place.copy_from_slice(&job.key.encrypt_block(&counter_block(counter)));
     }
     *iv = array(place);
-    Span::into(text, job.plain)
+    TextSpan::into(text, job.plain)
 }
 
 /// All but the IV.
-fn cipher_job(keys: *const u8, span: Span) -> CipherJob {
+fn cipher_job(keys: *const u8, span: TextSpan) -> CipherJob {
     CipherJob { keys, src: span.src, dst: span.dst, iv: core::ptr::null(), len: span.len as u64 }
 }
 
-/// Texts of the authentic packets. A burst that fails gives out nothing.
+/// Decrypts authentic packets. A failed burst yields no plaintext.
 fn decrypt_all(worker: &mut Worker, cipher: Cipher, jobs: &mut [OpenJob<'_>], chosen: &[u32]) {
     let mut todo = [CipherJob::NONE; BURST];
     let mut ivs = [[0; 16]; BURST];
@@ -136,12 +136,12 @@ fn decrypt_all(worker: &mut Worker, cipher: Cipher, jobs: &mut [OpenJob<'_>], ch
             Cipher::Cbc(_) => (dec, array(iv)),
             Cipher::Ctr(_) => (enc, first_counter(nonce, iv)),
         };
-        (todo[n], ivs[n]) = (cipher_job(keys, Span::out_of(text, plain)), iv);
+        (todo[n], ivs[n]) = (cipher_job(keys, TextSpan::out_of(text, plain)), iv);
         n += 1;
     }
     if !cipher_burst(worker, cipher, 0, &mut todo[..n], &ivs) {
         for i in chosen {
-            forge(&mut jobs[*i as usize]);
+            wipe_forged(&mut jobs[*i as usize]);
         }
     }
 }
@@ -170,8 +170,8 @@ fn cipher_burst(
     for (call, iv) in todo.iter_mut().zip(ivs) {
         call.iv = iv.as_ptr();
     }
-    // SAFETY: at most BURST calls; each has an expanded key of this size, an IV of 16 bytes, and a valid span (for CBC
-    // whole blocks) of packets that the caller has borrowed.
+    // SAFETY: at most BURST calls; each has an expanded key of this size, an IV of 16 bytes, and a
+    // valid span (for CBC whole blocks) of packets that the caller has borrowed.
     let done = unsafe {
         let count = count(todo.len());
         ffi::uxfrm_imb_cipher_burst(
@@ -186,7 +186,7 @@ fn cipher_burst(
     done as usize == todo.len()
 }
 
-/// ICVs.
+/// Writes ICVs.
 fn sign_all(worker: &mut Worker, mac: Mac, jobs: &mut [SealJob<'_>], chosen: &[u32]) -> bool {
     let Some(number) = mac.number() else { return true };
     let mut todo = [MacJob::NONE; BURST];
@@ -207,7 +207,7 @@ fn sign_all(worker: &mut Worker, mac: Mac, jobs: &mut [SealJob<'_>], chosen: &[u
     done
 }
 
-/// Verdicts; packets as they were.
+/// Sets verdicts; leaves packets unchanged.
 fn verify_all(worker: &mut Worker, mac: Mac, jobs: &mut [OpenJob<'_>], chosen: &[u32]) {
     let mut todo = [MacJob::NONE; BURST];
     let mut tags: Tags = [[0; MAX_ICV_LEN]; BURST];
@@ -236,14 +236,15 @@ fn mac_job(key: &SaKey, message: &[u8], tag: &mut [u8; MAX_ICV_LEN]) -> MacJob {
 }
 
 fn mac_burst(worker: &mut Worker, number: u32, todo: &[MacJob]) -> bool {
-    // SAFETY: at most BURST calls; each has this algorithm's keys, a message of `len` bytes, room for the whole tag.
+    // SAFETY: at most BURST calls; each has this algorithm's keys, a message of `len` bytes, room
+    // for the whole tag.
     let done = unsafe {
         ffi::uxfrm_imb_mac_burst(worker.exclusive(), number, todo.as_ptr(), count(todo.len()))
     };
     done as usize == todo.len()
 }
 
-/// What an AEAD burst needs beside the packets.
+/// Per-packet data of an AEAD burst.
 struct AeadSide {
     todo: [AeadJob; BURST],
     nonces: [[u8; 12]; BURST],
@@ -261,8 +262,8 @@ impl AeadSide {
         }
     }
 
-    /// Everything but the pointers into `self`.
-    fn prepare(&mut self, slot: usize, key: &SaKey, aad: Aad, iv: &[u8], span: Span) {
+    /// Fills everything but the pointers into `self`.
+    fn prepare(&mut self, slot: usize, key: &SaKey, aad: Aad, iv: &[u8], span: TextSpan) {
         let (keys, _, salt) = keys(key);
         let salt_len = key.transform.salt_len();
         self.nonces[slot][..salt_len].copy_from_slice(&salt[..salt_len]);
@@ -272,19 +273,20 @@ impl AeadSide {
         self.todo[slot] = AeadJob { keys, src, dst, len, ..AeadJob::NONE };
     }
 
-    fn run(&mut self, worker: &mut Worker, lane: Lane, encrypt: u32, n: usize) -> bool {
-        let (number, key_len, tag_len) = match lane {
-            Lane::ChaCha20Poly1305 => (ffi::AEAD_CHACHA, 32, 16),
-            Lane::Ccm(size, icv_len) => (ffi::AEAD_CCM, key_len(size), icv_len as u64),
-            Lane::Pair(..) => return false,
+    fn run(&mut self, worker: &mut Worker, kind: BurstKind, encrypt: u32, n: usize) -> bool {
+        let (number, key_len, tag_len) = match kind {
+            BurstKind::ChaCha20Poly1305 => (ffi::AEAD_CHACHA, 32, 16),
+            BurstKind::Ccm(size, icv_len) => (ffi::AEAD_CCM, key_len(size), icv_len as u64),
+            BurstKind::Pair(..) => return false,
         };
         for (slot, call) in self.todo[..n].iter_mut().enumerate() {
             let aad = self.aads[slot].bytes();
             (call.aad, call.aad_len) = (aad.as_ptr(), aad.len() as u64);
             (call.nonce, call.tag) = (self.nonces[slot].as_ptr(), self.tags[slot].as_mut_ptr());
         }
-        // SAFETY: at most BURST calls; each has this algorithm's key, nonce and associated data that live in `self`,
-        // 16 bytes for the tag, and a valid span of packets that the caller has borrowed.
+        // SAFETY: at most BURST calls; each has this algorithm's key, nonce and associated data
+        // that live in `self`, 16 bytes for the tag, and a valid span of packets that the caller
+        // has borrowed.
         let done = unsafe {
             let todo = self.todo.as_ptr();
             ffi::uxfrm_imb_aead_burst(
@@ -301,7 +303,12 @@ impl AeadSide {
     }
 }
 
-fn seal_aead(worker: &mut Worker, lane: Lane, jobs: &mut [SealJob<'_>], chosen: &[u32]) -> bool {
+fn seal_aead(
+    worker: &mut Worker,
+    kind: BurstKind,
+    jobs: &mut [SealJob<'_>],
+    chosen: &[u32],
+) -> bool {
     let mut side = AeadSide::new();
     for (slot, i) in chosen.iter().enumerate() {
         let job = &mut jobs[*i as usize];
@@ -309,9 +316,9 @@ fn seal_aead(worker: &mut Worker, lane: Lane, jobs: &mut [SealJob<'_>], chosen: 
         write_counter(job.iv, &mut job.esp[HEADER_LEN..HEADER_LEN + 8]);
         let aad = Aad::of(job.esp, job.seq_high);
         let (iv, text) = job.esp[HEADER_LEN..end].split_at_mut(8);
-        side.prepare(slot, job.key, aad, iv, Span::into(text, job.plain));
+        side.prepare(slot, job.key, aad, iv, TextSpan::into(text, job.plain));
     }
-    let done = side.run(worker, lane, 1, chosen.len());
+    let done = side.run(worker, kind, 1, chosen.len());
     for (tag, i) in side.tags.iter().zip(chosen) {
         let job = &mut jobs[*i as usize];
         let icv_len = job.key.transform.icv_len();
@@ -321,7 +328,7 @@ fn seal_aead(worker: &mut Worker, lane: Lane, jobs: &mut [SealJob<'_>], chosen: 
     done
 }
 
-fn open_aead(worker: &mut Worker, lane: Lane, jobs: &mut [OpenJob<'_>], chosen: &[u32]) {
+fn open_aead(worker: &mut Worker, kind: BurstKind, jobs: &mut [OpenJob<'_>], chosen: &[u32]) {
     let mut side = AeadSide::new();
     for (slot, i) in chosen.iter().enumerate() {
         let job = &mut jobs[*i as usize];
@@ -329,22 +336,22 @@ fn open_aead(worker: &mut Worker, lane: Lane, jobs: &mut [OpenJob<'_>], chosen: 
         let aad = Aad::of(job.esp, job.seq_high);
         let (iv, text) = job.esp[HEADER_LEN..end].split_at_mut(8);
         let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text.len()]);
-        side.prepare(slot, job.key, aad, iv, Span::out_of(text, plain));
+        side.prepare(slot, job.key, aad, iv, TextSpan::out_of(text, plain));
     }
-    let done = side.run(worker, lane, 0, chosen.len());
+    let done = side.run(worker, kind, 0, chosen.len());
     for (tag, i) in side.tags.iter().zip(chosen) {
         let job = &mut jobs[*i as usize];
         let covered = job.esp.len() - job.key.transform.icv_len();
         if done && Received::take(job.esp, covered).matches(tag) {
             job.verdict = Authenticity::Authentic;
         } else {
-            forge(job);
+            wipe_forged(job);
         }
     }
 }
 
-/// Wipes what may have been decrypted.
-fn forge(job: &mut OpenJob<'_>) {
+/// Wipes text that may have been decrypted.
+fn wipe_forged(job: &mut OpenJob<'_>) {
     let (lead, icv) = (HEADER_LEN + job.key.transform.iv_len(), job.key.transform.icv_len());
     let end = job.esp.len() - icv;
     match job.plain.as_deref_mut() {

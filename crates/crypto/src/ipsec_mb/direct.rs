@@ -1,4 +1,5 @@
-//! AES-GCM, one packet a call, and GMAC. The calls of a batch are made in a row, after all that they read is written.
+//! AES-GCM, one packet per call, and GMAC. Calls of a batch run in sequence after all their inputs
+//! are written.
 
 use arrayvec::ArrayVec;
 use zeroize::Zeroize;
@@ -7,36 +8,36 @@ use super::ffi::GcmJob;
 use super::keys::DirectKey;
 use super::{BURST, Worker, ffi};
 use crate::icv;
-use crate::job::{Iv, OpenJob, Parts, SealJob, Sealing, SeqHigh, Span};
+use crate::job::{EspParts, Iv, OpenJob, SealJob, Sealing, SeqHigh, TextSpan};
 use crate::portable::{Aad, array, copy_in, copy_out, verdict, write_counter};
 use crate::transform::HEADER_LEN;
 
 const IV_LEN: usize = 8;
 
-/// Calls of one key size and tag length that are to be made together, and whose jobs they are.
+/// Pending calls of one key size and tag length, and their job indices.
 ///
-/// The pointers are of packets that the batch has borrowed; calls are made before that ends.
-pub(crate) struct Calls {
+/// The pointers are to packets that the batch has borrowed; calls are made before that ends.
+pub(crate) struct DirectCalls {
     todo: ArrayVec<GcmJob, BURST>,
     places: ArrayVec<u32, BURST>,
     bits: u32,
     tag_len: usize,
 }
 
-impl Calls {
+impl DirectCalls {
     #[inline]
     pub(crate) fn new() -> Self {
         Self { todo: ArrayVec::new(), places: ArrayVec::new(), bits: 0, tag_len: 0 }
     }
 
-    /// Whether a packet of this key must wait until those before it are done.
+    /// Whether a packet of this key must wait until pending calls are done.
     #[inline]
     pub(crate) fn are_others(&self, key: &DirectKey, tag_len: usize) -> bool {
         self.todo.is_full()
             || (!self.todo.is_empty() && (self.bits != key.bits || self.tag_len != tag_len))
     }
 
-    /// Notes a packet that is to be sealed.
+    /// Queues a packet to be sealed.
     #[inline]
     pub(crate) fn seal(&mut self, key: &DirectKey, job: &mut SealJob<'_>, text_len: usize) {
         let iv: [u8; IV_LEN] = match job.iv {
@@ -45,14 +46,14 @@ impl Calls {
         };
         job.esp[HEADER_LEN..HEADER_LEN + IV_LEN].copy_from_slice(&iv);
         let head = Head::of(job.esp, job.seq_high);
-        let parts = Parts::of(job.esp, IV_LEN, text_len);
+        let parts = EspParts::of(job.esp, IV_LEN, text_len);
         self.tag_len = parts.icv.len();
-        let span = Span::into(parts.text, job.plain);
+        let span = TextSpan::into(parts.text, job.plain);
         self.push(key, head, iv, span, parts.icv.as_mut_ptr());
         job.verdict = Sealing::Sealed;
     }
 
-    /// Notes a packet that is to be opened: job `place` of its batch.
+    /// Queues a packet to be opened: job `place` of its batch.
     #[inline]
     pub(crate) fn open(
         &mut self,
@@ -62,17 +63,24 @@ impl Calls {
         place: u32,
     ) {
         let head = Head::of(job.esp, job.seq_high);
-        let parts = Parts::of(job.esp, IV_LEN, text_len);
+        let parts = EspParts::of(job.esp, IV_LEN, text_len);
         self.tag_len = parts.icv.len();
         let iv = array(&parts.lead[HEADER_LEN..]);
         let plain = job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]);
-        let span = Span::out_of(parts.text, plain);
+        let span = TextSpan::out_of(parts.text, plain);
         self.push(key, head, iv, span, core::ptr::null_mut());
         self.places.push(place);
     }
 
     #[inline(always)]
-    fn push(&mut self, key: &DirectKey, head: Head, iv: [u8; IV_LEN], span: Span, tag: *mut u8) {
+    fn push(
+        &mut self,
+        key: &DirectKey,
+        head: Head,
+        iv: [u8; IV_LEN],
+        span: TextSpan,
+        tag: *mut u8,
+    ) {
         self.bits = key.bits;
         let mut nonce = [0; 12];
         nonce[..4].copy_from_slice(&key.secret.salt);
@@ -90,11 +98,11 @@ impl Calls {
         });
     }
 
-    /// Makes the calls that seal.
+    /// Runs the seal calls.
     pub(crate) fn run_sealing(&mut self, worker: &mut Worker) {
         let (todo, n) = (self.todo.as_mut_ptr(), count(self.todo.len()));
-        // SAFETY: each of the n calls has a key that was expanded for these bits, a valid span, as its slices are borrowed, and an
-        // ICV's own slice of this length.
+        // SAFETY: each of the n calls has a key that was expanded for these bits, a valid span, as
+        // its slices are borrowed, and an ICV's own slice of this length.
         unsafe {
             let (worker, tag_len) = (worker.exclusive(), self.tag_len as u64);
             ffi::uxfrm_imb_gcm_seal(worker, self.bits, todo, n, tag_len);
@@ -102,11 +110,11 @@ impl Calls {
         self.todo.clear();
     }
 
-    /// Makes the calls that open, and sets the verdicts. What a forged packet gave is wiped.
+    /// Runs the open calls, and sets the verdicts. Forged plaintext is wiped.
     pub(crate) fn run_opening(&mut self, worker: &mut Worker, jobs: &mut [OpenJob<'_>]) {
         let (todo, n) = (self.todo.as_mut_ptr(), count(self.todo.len()));
-        // SAFETY: each of the n calls has a key that was expanded for these bits, and a valid span, as its slices are borrowed; the
-        // tag has 16 bytes, no ICV has more.
+        // SAFETY: each of the n calls has a key that was expanded for these bits, and a valid span,
+        // as its slices are borrowed; the tag has 16 bytes, no ICV has more.
         unsafe {
             let (worker, tag_len) = (worker.exclusive(), self.tag_len as u64);
             ffi::uxfrm_imb_gcm_open(worker, self.bits, todo, n, tag_len);
@@ -130,7 +138,7 @@ impl Calls {
     }
 }
 
-/// Wipes what was decrypted.
+/// Wipes decrypted text.
 #[cold]
 fn forget(job: &mut OpenJob<'_>, covered: usize) {
     let text = HEADER_LEN + IV_LEN..covered;
@@ -140,7 +148,7 @@ fn forget(job: &mut OpenJob<'_>, covered: usize) {
     }
 }
 
-/// What is authenticated beside the text, in place for a call.
+/// Associated data for a call.
 struct Head {
     bytes: [u8; 12],
     len: u64,
@@ -171,7 +179,7 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(0)
 }
 
-/// Signs a packet that is not encrypted.
+/// Authenticates a packet without encryption.
 pub(super) fn seal_gmac(
     worker: &mut Worker,
     key: &DirectKey,
@@ -180,14 +188,14 @@ pub(super) fn seal_gmac(
 ) {
     write_counter(job.iv, &mut job.esp[HEADER_LEN..HEADER_LEN + IV_LEN]);
     let aad = Aad::of(job.esp, job.seq_high);
-    let parts = Parts::of(job.esp, IV_LEN, text_len);
+    let parts = EspParts::of(job.esp, IV_LEN, text_len);
     copy_in(job.plain, parts.text);
     let tag = gmac(worker, key, &aad, &parts);
     parts.icv.copy_from_slice(&tag);
     job.verdict = Sealing::Sealed;
 }
 
-/// Checks a packet that is not encrypted.
+/// Verifies a packet without encryption.
 pub(super) fn open_gmac(
     worker: &mut Worker,
     key: &DirectKey,
@@ -195,7 +203,7 @@ pub(super) fn open_gmac(
     text_len: usize,
 ) {
     let aad = Aad::of(job.esp, job.seq_high);
-    let parts = Parts::of(job.esp, IV_LEN, text_len);
+    let parts = EspParts::of(job.esp, IV_LEN, text_len);
     let authentic = icv::matches(parts.icv, &gmac(worker, key, &aad, &parts));
     if authentic {
         copy_out(parts.text, job.plain.as_deref_mut().map(|plain| &mut plain[..text_len]));
@@ -204,7 +212,7 @@ pub(super) fn open_gmac(
 }
 
 /// The tag over SPI | [high half |] sequence number | IV | text.
-fn gmac(worker: &mut Worker, key: &DirectKey, aad: &Aad, parts: &Parts<'_>) -> [u8; 16] {
+fn gmac(worker: &mut Worker, key: &DirectKey, aad: &Aad, parts: &EspParts<'_>) -> [u8; 16] {
     let (nonce, mut tag) = (nonce(key, parts.lead), [0; 16]);
     let rest = &parts.lead[HEADER_LEN..];
     let mut head = [0; 20];

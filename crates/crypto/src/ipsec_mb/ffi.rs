@@ -1,4 +1,4 @@
-//! What `shim/ipsec_mb.c` declares, layout for layout.
+//! Declarations of `shim/ipsec_mb.c`, layout for layout.
 
 use core::ffi::c_void;
 

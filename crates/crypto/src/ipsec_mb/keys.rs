@@ -1,4 +1,4 @@
-//! Keys as ipsec-mb wants them, each in a wiped, aligned box.
+//! Expanded keys for ipsec-mb, each in a wiped, aligned box.
 
 use uxfrm_packet::{prefetch_far, prefetch_far_whole};
 
@@ -16,18 +16,19 @@ pub(crate) struct DirectKey {
     authenticates_only: bool,
 }
 
-/// `struct gcm_key_data`, which wants 64-byte alignment (its header forgets so), and the salt, in the line of the hash key's first powers.
+/// `struct gcm_key_data`, which needs 64-byte alignment (its header omits that), and the salt, in
+/// the cache line of the hash key's first powers.
 #[repr(C, align(64))]
 pub(super) struct GcmKey {
     pub(super) data: [u8; 1008],
     pub(super) salt: [u8; 4],
 }
 
-/// What packets must have in common to share a burst. The ICV's length is not part of it but for AEADs.
+/// Algorithms that packets must share for one burst. The ICV length counts only for AEADs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum BurstKind {
     ChaCha20Poly1305,
-    /// With the ICV's length, which CCM signs.
+    /// With the ICV length, which CCM authenticates.
     Ccm(AesSize, usize),
     Pair(Cipher, Mac),
 }
@@ -43,7 +44,7 @@ pub(crate) enum Mac {
 /// A key for bursts.
 #[derive(Debug)]
 pub(crate) struct BurstKey {
-    pub(super) lane: Lane,
+    pub(super) kind: BurstKind,
     pub(super) cipher: Secret<CipherKeys>,
     pub(super) mac: Secret<MacKeys>,
 }
@@ -74,7 +75,7 @@ unsafe impl Flat for CipherKeys {}
 unsafe impl Flat for MacKeys {}
 
 impl DirectKey {
-    /// `None` when the transform is not for the direct call, or the library is not there.
+    /// `None` for transforms without direct calls, or without the library.
     pub(crate) fn new(transform: &Transform, enc: &KeyMaterial) -> Option<Self> {
         let (size, authenticates_only) = match transform.kind {
             Kind::Aead(Aead::Gcm(size)) => (size, false),
@@ -85,7 +86,8 @@ impl DirectKey {
         let mut secret = Secret::<GcmKey>::zeroed();
         let (key, salt) = enc.expose().split_at(size.bytes());
         secret.salt = array(salt);
-        // SAFETY: the key is `size` long; the shim asserts that the expanded key fits 1008 bytes; aligned to 64.
+        // SAFETY: the key is `size` long; the shim asserts that the expanded key fits 1008 bytes;
+        // aligned to 64.
         unsafe {
             ffi::uxfrm_imb_gcm_key(
                 worker.shared(),
@@ -97,15 +99,15 @@ impl DirectKey {
         Some(Self { secret, bits: size.bits(), authenticates_only })
     }
 
-    /// The round keys of the shortest keys, the hash key's first seven powers and the salt; the powers in between follow in order where a packet is
-    /// longer than a hundred bytes.
+    /// Prefetches the round keys of the shortest keys, the hash key's first seven powers and the
+    /// salt; the powers in between follow in order for packets longer than a hundred bytes.
     pub(crate) fn prefetch(&self) {
         let lines = self.secret.data.as_chunks::<64>().0;
         lines[..3].iter().chain(lines.last()).for_each(prefetch_far);
         prefetch_far(&self.secret.salt);
     }
 
-    /// GMAC, which is not for [`Calls`](super::Calls).
+    /// Whether it is GMAC, which [`DirectCalls`](super::DirectCalls) does not cover.
     #[inline]
     pub(crate) fn authenticates_only(&self) -> bool {
         self.authenticates_only
@@ -118,31 +120,31 @@ impl BurstKey {
         prefetch_far_whole(&*self.mac);
     }
 
-    /// `None` when the library has not this transform (AES-CCM and CMAC with 192 bits, HMAC-MD5, XCBC beyond 96 bits of
-    /// ICV), or is not there.
+    /// `None` for transforms that the library lacks (AES-CCM and CMAC with 192 bits, HMAC-MD5, XCBC
+    /// with an ICV beyond 96 bits), or without the library.
     pub(crate) fn new(
         transform: &Transform,
         enc: &KeyMaterial,
         auth: &KeyMaterial,
     ) -> Option<Self> {
-        let lane = Lane::of(transform)?;
+        let kind = BurstKind::of(transform)?;
         super::expander()?;
-        let (cipher, mac) = match lane {
-            Lane::ChaCha20Poly1305 => (CipherKeys::chacha(enc.expose()), Secret::zeroed()),
-            Lane::Ccm(size, _) => (CipherKeys::aes(enc.expose(), size)?, Secret::zeroed()),
-            Lane::Pair(cipher, mac) => {
+        let (cipher, mac) = match kind {
+            BurstKind::ChaCha20Poly1305 => (CipherKeys::chacha(enc.expose()), Secret::zeroed()),
+            BurstKind::Ccm(size, _) => (CipherKeys::aes(enc.expose(), size)?, Secret::zeroed()),
+            BurstKind::Pair(cipher, mac) => {
                 (CipherKeys::of(cipher, enc.expose())?, MacKeys::of(mac, auth.expose())?)
             }
         };
-        Some(Self { lane, cipher, mac })
+        Some(Self { kind, cipher, mac })
     }
 
-    pub(crate) fn lane(&self) -> Lane {
-        self.lane
+    pub(crate) fn kind(&self) -> BurstKind {
+        self.kind
     }
 }
 
-impl Lane {
+impl BurstKind {
     fn of(transform: &Transform) -> Option<Self> {
         match transform.kind {
             Kind::Aead(Aead::ChaCha20Poly1305) => Some(Self::ChaCha20Poly1305),
@@ -195,14 +197,15 @@ impl CipherKeys {
         }
     }
 
-    /// What is behind the key is salt or nonce.
+    /// Salt or nonce behind the key is ignored.
     fn aes(key: &[u8], size: AesSize) -> Option<Secret<Self>> {
         let worker = super::expander()?;
         let mut keys = Secret::<Self>::zeroed();
         let (key, salt) = key.split_at(size.bytes());
         keys.salt[..salt.len()].copy_from_slice(salt);
         let (enc, dec) = (keys.encrypt.as_mut_ptr(), keys.decrypt.as_mut_ptr());
-        // SAFETY: the key is `size` long; a schedule has at most 15 round keys of 16 bytes, aligned to 16.
+        // SAFETY: the key is `size` long; a schedule has at most 15 round keys of 16 bytes, aligned
+        // to 16.
         unsafe {
             ffi::uxfrm_imb_aes_keys(
                 worker.shared(),

@@ -1,4 +1,5 @@
-//! AES-GCM and ChaCha20-Poly1305 by `EVP_AEAD`: a key context that is only read, the tag apart from the text.
+//! AES-GCM and ChaCha20-Poly1305 by `EVP_AEAD`: a read-only key context, the tag apart from the
+//! text.
 
 use core::ptr;
 
@@ -6,11 +7,11 @@ use aws_lc_sys as aws;
 
 use super::array;
 use crate::error::Error;
-use crate::job::{Parts, Span};
+use crate::job::{EspParts, TextSpan};
 use crate::secret::{Flat, Secret};
 use crate::transform::{AesSize, HEADER_LEN};
 
-/// Filled in place: the context remembers how its own address is aligned, so it never moves.
+/// Initialised in place: the context depends on its own alignment, so it never moves.
 #[derive(Debug)]
 pub(crate) struct AeadKey(Secret<State>);
 
@@ -20,8 +21,9 @@ struct State {
     salt: [u8; 4],
 }
 
-// SAFETY: zeroes are the documented empty context; GCM and ChaCha20-Poly1305 keep their keys inside it and own nothing
-// else; sealing and opening take it by const pointer and may run on many threads (`openssl/aead.h`).
+// SAFETY: zeroes are the documented empty context; GCM and ChaCha20-Poly1305 keep their keys inside
+// it and own nothing else; sealing and opening take it by const pointer and may run on many threads
+// (`openssl/aead.h`).
 unsafe impl Flat for State {}
 
 impl AeadKey {
@@ -62,34 +64,35 @@ impl AeadKey {
         if done == 1 { Ok(Self(state)) } else { Err(Error::Library("AEAD")) }
     }
 
-    /// Encrypts `plain`, or the text in place, and writes the tag; false if the library refuses (a text too long).
-    pub(super) fn seal(&self, aad: &[u8], parts: Parts<'_>, plain: Option<&[u8]>) -> bool {
+    /// Encrypts `plain`, or the text in place, and writes the tag; false if the library refuses (a
+    /// text too long).
+    pub(super) fn seal(&self, aad: &[u8], parts: EspParts<'_>, plain: Option<&[u8]>) -> bool {
         let nonce = self.nonce(parts.lead);
-        self.seal_raw(&nonce, aad, Span::into(parts.text, plain), parts.icv)
+        self.seal_raw(&nonce, aad, TextSpan::into(parts.text, plain), parts.icv)
     }
 
     /// The tag over `aad` alone.
     pub(super) fn sign(&self, iv: &[u8], aad: &[u8], icv: &mut [u8]) -> bool {
         let nonce = self.nonce_of(iv);
-        self.seal_raw(&nonce, aad, Span::EMPTY, icv)
+        self.seal_raw(&nonce, aad, TextSpan::EMPTY, icv)
     }
 
     /// Decrypts into `plain`, or in place. A wrong tag leaves zeroes.
-    pub(super) fn open(&self, aad: &[u8], parts: Parts<'_>, plain: Option<&mut [u8]>) -> bool {
+    pub(super) fn open(&self, aad: &[u8], parts: EspParts<'_>, plain: Option<&mut [u8]>) -> bool {
         let nonce = self.nonce(parts.lead);
-        self.open_raw(&nonce, aad, Span::out_of(parts.text, plain), parts.icv)
+        self.open_raw(&nonce, aad, TextSpan::out_of(parts.text, plain), parts.icv)
     }
 
     /// Whether the tag over `aad` alone is right.
     pub(super) fn verify(&self, iv: &[u8], aad: &[u8], icv: &[u8]) -> bool {
         let nonce = self.nonce_of(iv);
-        self.open_raw(&nonce, aad, Span::EMPTY, icv)
+        self.open_raw(&nonce, aad, TextSpan::EMPTY, icv)
     }
 
-    fn seal_raw(&self, nonce: &[u8; 12], aad: &[u8], text: Span, icv: &mut [u8]) -> bool {
+    fn seal_raw(&self, nonce: &[u8; 12], aad: &[u8], text: TextSpan, icv: &mut [u8]) -> bool {
         let mut tag_len = 0;
-        // SAFETY: the span is valid, as its slices are borrowed by the caller; the tag goes to a slice of the length the
-        // context was made for.
+        // SAFETY: the span is valid, as its slices are borrowed by the caller; the tag goes to a
+        // slice of the length the context was made for.
         let done = unsafe {
             aws::EVP_AEAD_CTX_seal_scatter(
                 &raw const self.0.context,
@@ -110,7 +113,7 @@ impl AeadKey {
         done == 1
     }
 
-    fn open_raw(&self, nonce: &[u8; 12], aad: &[u8], text: Span, icv: &[u8]) -> bool {
+    fn open_raw(&self, nonce: &[u8; 12], aad: &[u8], text: TextSpan, icv: &[u8]) -> bool {
         // SAFETY: as in `seal_raw`.
         let done = unsafe {
             aws::EVP_AEAD_CTX_open_gather(

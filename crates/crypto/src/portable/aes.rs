@@ -1,11 +1,11 @@
-//! AES-CBC and AES-CTR by aws-lc's block-mode calls: flat key schedules that are only read, unlike `EVP_CIPHER`
-//! contexts, so that many workers may share one SA.
+//! AES-CBC and AES-CTR by aws-lc's block-mode calls: flat key schedules that are only read, unlike
+//! `EVP_CIPHER` contexts, so that many workers may share one SA.
 
 use aws_lc_sys as aws;
 
 use super::array;
 use crate::error::Error;
-use crate::job::Span;
+use crate::job::TextSpan;
 use crate::secret::{Flat, Secret};
 
 /// Both schedules.
@@ -46,7 +46,7 @@ impl CbcKey {
 
     /// Encrypts `plain` into `text`, or `text` in place; whole blocks.
     pub(super) fn encrypt(&self, iv: &[u8; 16], plain: Option<&[u8]>, text: &mut [u8]) {
-        let span = Span::into(text, plain);
+        let span = TextSpan::into(text, plain);
         let mut chain = *iv;
         // SAFETY: the span is valid, as its slices are borrowed, and whole blocks.
         unsafe {
@@ -64,7 +64,7 @@ impl CbcKey {
 
     /// Decrypts `text` into `plain`, or in place; whole blocks.
     pub(super) fn decrypt(&self, iv: &[u8; 16], text: &mut [u8], plain: Option<&mut [u8]>) {
-        let span = Span::out_of(text, plain);
+        let span = TextSpan::out_of(text, plain);
         let mut chain = *iv;
         // SAFETY: as in `encrypt`.
         unsafe {
@@ -101,7 +101,7 @@ impl CtrKey {
         counter[..4].copy_from_slice(&self.0.nonce);
         counter[4..12].copy_from_slice(iv);
         counter[15] = 1; // RFC 3686 §4: blocks count from one
-        let span = Span::into(text, source);
+        let span = TextSpan::into(text, source);
         let (mut keystream, mut used) = ([0; 16], 0);
         // SAFETY: the span is valid, as its slices are borrowed; the rest is this call's own.
         unsafe {

@@ -1,6 +1,6 @@
-//! AES-CCM (RFC 4309) by `EVP_CIPHER`, whose contexts are written while they work and cannot be copied without
-//! allocating: so the worker owns one per key size, and the SA's key is expanded into it for each packet (some 100
-//! cycles of several thousand). CCM is for interoperability, not for speed.
+//! AES-CCM (RFC 4309) by `EVP_CIPHER`, whose contexts are modified in use and cannot be copied
+//! without allocating: so the worker owns one per key size, and expands the SA's key into it for
+//! each packet (some 100 cycles of several thousand). CCM is for interoperability, not for speed.
 
 use core::ptr;
 
@@ -8,7 +8,7 @@ use aws_lc_sys as aws;
 
 use super::array;
 use crate::error::Error;
-use crate::job::{Parts, Span};
+use crate::job::{EspParts, TextSpan};
 use crate::secret::{Flat, Secret};
 use crate::transform::{AesSize, HEADER_LEN};
 
@@ -54,10 +54,10 @@ impl CcmKey {
         &self,
         contexts: &mut Contexts,
         aad: &[u8],
-        parts: Parts<'_>,
+        parts: EspParts<'_>,
         plain: Option<&[u8]>,
     ) -> bool {
-        let text = Span::into(parts.text, plain);
+        let text = TextSpan::into(parts.text, plain);
         let context = contexts.of(self.size);
         context.start(&self.secret.key, &self.nonce(parts.lead), self.icv_len, None)
             && context.run(aad, text)
@@ -69,10 +69,10 @@ impl CcmKey {
         &self,
         contexts: &mut Contexts,
         aad: &[u8],
-        parts: Parts<'_>,
+        parts: EspParts<'_>,
         plain: Option<&mut [u8]>,
     ) -> bool {
-        let text = Span::out_of(parts.text, plain);
+        let text = TextSpan::out_of(parts.text, plain);
         let context = contexts.of(self.size);
         context.start(&self.secret.key, &self.nonce(parts.lead), self.icv_len, Some(parts.icv))
             && context.run(aad, text)
@@ -126,7 +126,8 @@ impl Context {
         if sized { Ok(context) } else { Err(Error::Library("CCM")) }
     }
 
-    /// Loads key and nonce, which is as long as the context was told; with a `tag`, for decryption against it.
+    /// Loads key and nonce, which is as long as the context was told; with a `tag`, for decryption
+    /// against it.
     fn start(
         &mut self,
         key: &[u8; 32],
@@ -171,9 +172,10 @@ impl Context {
         clippy::needless_pass_by_ref_mut,
         reason = "the library writes the context behind the pointer"
     )]
-    fn run(&mut self, aad: &[u8], text: Span) -> bool {
+    fn run(&mut self, aad: &[u8], text: TextSpan) -> bool {
         let context = self.0.as_ptr();
-        // SAFETY: null, null, length is how the library takes the text's length; the associated data is a slice.
+        // SAFETY: null, null, length is how the library takes the text's length; the associated
+        // data is a slice.
         let ready = unsafe {
             aws::EVP_Cipher(context, ptr::null_mut(), ptr::null(), text.len) >= 0
                 && aws::EVP_Cipher(context, ptr::null_mut(), aad.as_ptr(), aad.len()) >= 0
@@ -183,7 +185,8 @@ impl Context {
     }
 
     fn control(&mut self, command: i32, argument: i32, place: *mut u8) -> bool {
-        // SAFETY: each command here reads or writes at most `argument` bytes at `place`, which the caller has.
+        // SAFETY: each command here reads or writes at most `argument` bytes at `place`, which the
+        // caller has.
         unsafe { aws::EVP_CIPHER_CTX_ctrl(self.0.as_ptr(), command, argument, place.cast()) == 1 }
     }
 }

@@ -1,6 +1,6 @@
-//! HMAC by aws-lc, and the two CBC-MACs of ESP. AES-CMAC and AES-XCBC differ only in where their three keys come
-//! from; the library has no XCBC, and its CMAC contexts cannot be shared or copied without allocating, so both are
-//! built here on its CBC encryption.
+//! HMAC by aws-lc, and the two CBC-MACs of ESP. AES-CMAC and AES-XCBC differ only in the derivation
+//! of their three keys; the library lacks XCBC, and its CMAC contexts cannot be shared or copied
+//! without allocating, so both are built on its CBC encryption.
 
 use core::ptr;
 
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::secret::{Flat, Secret};
 use crate::transform::{Digest, MAX_ICV_LEN};
 
-/// A context that has taken the key and no data: the template of each packet's.
+/// A context initialised with the key: the template of each packet's.
 #[derive(Debug)]
 pub(crate) struct HmacKey(Secret<HmacContext>);
 
@@ -23,7 +23,8 @@ pub(crate) struct HmacScratch(Secret<HmacContext>);
 #[repr(C)]
 struct HmacContext(aws::HMAC_CTX);
 
-// SAFETY: hash states and pointers to static method tables; `HMAC_CTX_copy_ex` itself copies the bytes.
+// SAFETY: hash states and pointers to static method tables; `HMAC_CTX_copy_ex` itself copies the
+// bytes.
 unsafe impl Flat for HmacContext {}
 
 impl HmacScratch {
@@ -35,7 +36,7 @@ impl HmacScratch {
 impl HmacKey {
     pub(super) fn new(digest: Digest, key: &[u8]) -> Result<Self, Error> {
         let mut context = Secret::<HmacContext>::zeroed();
-        // A null pointer would mean "the key from before", so an empty key must not be one.
+        // A null pointer would select the previous key, so an empty key must not be one.
         let start = if key.is_empty() { ptr::dangling() } else { key.as_ptr() };
         // SAFETY: a zeroed context is an empty one; the key is as long as said; no engine.
         let done = unsafe {
@@ -50,7 +51,7 @@ impl HmacKey {
         if done == 1 { Ok(Self(context)) } else { Err(Error::Library("HMAC")) }
     }
 
-    /// `None` if the library refuses: half a tag, or zeros, must neither be sent nor be compared with.
+    /// `None` if the library refuses: a partial or zero tag must neither be sent nor compared.
     pub(super) fn tag(
         &self,
         scratch: &mut HmacScratch,
@@ -58,7 +59,8 @@ impl HmacKey {
     ) -> Option<[u8; MAX_ICV_LEN]> {
         let mut tag = [0; MAX_ICV_LEN];
         let working = &raw mut scratch.0.0;
-        // SAFETY: the template was initialised; the copy is this worker's own; the longest digest fits the tag.
+        // SAFETY: the template was initialised; the copy is this worker's own; the longest digest
+        // fits the tag.
         let done = unsafe {
             aws::HMAC_CTX_copy_ex(working, &raw const self.0.0) == 1
                 && aws::HMAC_Update(working, message.as_ptr(), message.len()) == 1
@@ -159,7 +161,7 @@ impl CbcMacKey {
         tag
     }
 
-    /// The chaining value behind whole blocks; the ciphertext goes to a buffer that nobody reads.
+    /// The chaining value after whole blocks; the ciphertext is discarded.
     fn chained(&self, whole: &[u8]) -> [u8; 16] {
         let mut chain = [0; 16];
         let mut discarded = [0; 512];
@@ -181,7 +183,7 @@ impl CbcMacKey {
     }
 }
 
-/// Times x in GF(2^128), big-endian (RFC 4493 §2.3), without a branch on the secret.
+/// Multiplication by x in GF(2^128), big-endian (RFC 4493 §2.3), without a branch on the secret.
 fn doubled(block: &[u8; 16]) -> [u8; 16] {
     let value = u128::from_be_bytes(*block);
     let carry = (value >> 127) * 0x87;
@@ -213,9 +215,10 @@ mod tests {
         );
     }
 
-    /// A context without a key, as no caller can make one: the library refuses, and no tag comes of it.
+    /// A context without a key, which no caller can create: the library refuses, and there is no
+    /// tag.
     #[test]
-    fn no_tag_without_the_library() {
+    fn refused_hmac_gives_no_tag() {
         let broken = HmacKey(Secret::zeroed());
         assert_eq!(broken.tag(&mut HmacScratch::new(), b"Hi There"), None);
     }

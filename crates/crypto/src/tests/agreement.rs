@@ -121,7 +121,8 @@ proptest! {
     }
 }
 
-/// Every text length of a few blocks, a whole burst and more of one lane, and lengths beyond what a burst takes.
+/// Every text length of a few blocks, a whole burst and more of one lane, and lengths beyond what a
+/// burst takes.
 #[test]
 fn backends_agree_on_every_length() {
     for transform in transforms() {
@@ -138,7 +139,7 @@ fn backends_agree_on_every_length() {
 }
 
 #[test]
-fn ipsec_mb_does_what_it_has() {
+fn ipsec_mb_handles_supported_transforms() {
     if !Backend::available().contains(&Backend::IpsecMb) {
         let refused = SaKey::new(
             &pair(None, None),

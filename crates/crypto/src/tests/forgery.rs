@@ -1,4 +1,4 @@
-//! What forgers and noise may send: no bit may change unnoticed, no plaintext may leave, nothing may panic.
+//! Forgeries and noise: no bit may change unnoticed, no plaintext may leave, nothing may panic.
 
 use proptest::prelude::*;
 
@@ -85,9 +85,10 @@ fn a_flipped_bit_of_the_high_half_is_refused() {
     }
 }
 
-/// Forged and genuine packets in one burst: each gets its own verdict, and out of place nothing of a forgery is left.
+/// Forged and genuine packets in one burst: each gets its own verdict, and out of place no forged
+/// text remains.
 #[test]
-fn forgeries_do_not_touch_their_neighbours() {
+fn forgery_leaves_other_packets_of_burst() {
     let mut crypter = Crypter::new().unwrap();
     for transform in transforms().iter().filter(|transform| transform.authenticates()) {
         for backend in backends() {
@@ -126,7 +127,7 @@ fn forgeries_do_not_touch_their_neighbours() {
     }
 }
 
-/// Whatever has not the transform's shape is named so, and a malformed packet does not keep its plaintext.
+/// Jobs with wrong lengths are reported, and a malformed packet does not keep its plaintext.
 #[test]
 fn shapes_are_checked() {
     let mut crypter = Crypter::new().unwrap();
@@ -148,9 +149,10 @@ fn shapes_are_checked() {
     }
 }
 
-/// One short packet among many, in any place, and none: with all transforms of the batch one, and with each another.
+/// A short packet among many, in any position, and none: with one transform, and with different
+/// ones.
 #[test]
-fn who_seals_is_told_whether_any_was_refused() {
+fn seal_reports_whether_any_was_refused() {
     let mut crypter = Crypter::new().unwrap();
     let transforms = transforms();
     let mut says = |keys: &[SaKey], short: Option<usize>| {

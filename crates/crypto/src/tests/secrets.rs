@@ -61,7 +61,8 @@ fn keys_of_the_wrong_length_are_refused() {
     }
 }
 
-/// A CBC IV is not guessable from the counter, and differs with it and with the key (NIST SP 800-38A, appendix C).
+/// A CBC IV is not guessable from the counter, and differs with it and with the key (NIST SP
+/// 800-38A, appendix C).
 #[test]
 fn cbc_ivs_are_the_encrypted_counter() {
     let transform = pair(Some(("cbc(aes)", 128)), None);

@@ -1,4 +1,5 @@
-//! Published vectors, byte for byte, on every backend: sealed in place, sealed out of place, opened.
+//! Published vectors, byte for byte, on every backend: sealed in place, sealed out of place,
+//! opened.
 
 use super::*;
 
@@ -75,8 +76,8 @@ fn rfc3602_blocks() {
     }
 }
 
-/// RFC 3602 §4, cases 5 to 8: transport- and tunnel-mode ESP packets without authentication. Text is the payload,
-/// padding 1, 2, 3 …, pad length and next header.
+/// RFC 3602 §4, cases 5 to 8: transport- and tunnel-mode ESP packets without authentication. Text
+/// is the payload, padding 1, 2, 3 …, pad length and next header.
 #[test]
 fn rfc3602_packets() {
     let transform = pair(Some(("cbc(aes)", 128)), None);
@@ -193,7 +194,8 @@ fn rfc3686() {
     }
 }
 
-/// An AEAD vector: key with salt, IV, associated data (SPI, perhaps the high half, sequence number), text, result.
+/// An AEAD vector: key with salt, IV, associated data (SPI, perhaps the high half, sequence
+/// number), text, result.
 fn check_aead(transform: &Transform, key: &str, iv: &str, aad: &str, text: &str, sealed: &str) {
     let aad = hex(aad);
     let seq_high = match aad.len() {
@@ -204,8 +206,8 @@ fn check_aead(transform: &Transform, key: &str, iv: &str, aad: &str, text: &str,
     check(transform, &hex(key), &[], seq_high, &lead, &hex(text), &hex(sealed));
 }
 
-/// draft-mcgrew-gcm-test-01 §4: its AES-GCM packets, with and without ESN. Key and salt, IV, AAD, text, ciphertext
-/// and ICV.
+/// draft-mcgrew-gcm-test-01 §4: its AES-GCM packets, with and without ESN. Key and salt, IV, AAD,
+/// text, ciphertext and ICV.
 #[test]
 fn mcgrew_gcm() {
     for (key, iv, aad, text, sealed) in MCGREW {
@@ -337,7 +339,8 @@ const MCGREW: [AeadVector; 14] = [
     ),
 ];
 
-/// draft-mcgrew-gcm-test-01: its AES-GMAC packet. What is authenticated goes as it is, then the ICV.
+/// draft-mcgrew-gcm-test-01: its AES-GMAC packet. What is authenticated goes as it is, then the
+/// ICV.
 #[test]
 fn mcgrew_gmac() {
     let text = "45000030da3a00008001df3bc0a80005c0a800010800c6cd020007006162636465666768696a6b6c6d6e6f7071727374\
@@ -369,9 +372,9 @@ fn rfc7634() {
     );
 }
 
-/// RFC 3610's own packets have nonces of 13 bytes; RFC 4309 §4 makes them of 11 (3 of salt, 8 of IV), so none can be an ESP
-/// packet, and they are tested on the cipher itself (`portable/ccm/tests.rs`). RFC 4309 has no vectors: these are of its
-/// shape, made with OpenSSL 3.
+/// RFC 3610's own packets have nonces of 13 bytes; RFC 4309 §4 makes them of 11 (3 of salt, 8 of
+/// IV), so none can be an ESP packet, and they are tested on the cipher itself
+/// (`portable/ccm/tests.rs`). RFC 4309 has no vectors: these are of its shape, made with OpenSSL 3.
 #[test]
 fn rfc4309_by_openssl() {
     for (size, icv_bits, aad, icv) in [
@@ -401,7 +404,8 @@ fn rfc4309_by_openssl() {
     }
 }
 
-/// An ESP packet under the null cipher is authenticated as it is: any message of ten bytes and more is one.
+/// An ESP packet under the null cipher is authenticated as it is: any message of ten bytes and more
+/// is one.
 fn check_mac(name: &str, key: &[u8], message: &[u8], icv: &str) {
     let icv = hex(icv);
     let transform = pair(None, Some((name, key.len() * 8, Some(icv.len() as u32 * 8))));
@@ -409,8 +413,9 @@ fn check_mac(name: &str, key: &[u8], message: &[u8], icv: &str) {
     check(&transform, &[], key, SeqHigh::None, lead, text, &[text, &icv].concat());
 }
 
-/// RFC 2202 and RFC 4231, cases 2, 3, 4, 6 and 7: each digest in full, and cut to the ICV lengths that ESP has for it
-/// (RFC 2404, RFC 4868, and the kernel's 96 bits of SHA-256). Case 1 is too short for ESP and is tested where the MAC is.
+/// RFC 2202 and RFC 4231, cases 2, 3, 4, 6 and 7: each digest in full, and cut to the ICV lengths
+/// that ESP has for it (RFC 2404, RFC 4868, and the kernel's 96 bits of SHA-256). Case 1 is too
+/// short for ESP and is tested where the MAC is.
 #[test]
 fn rfc4231() {
     let long =
@@ -519,7 +524,8 @@ fn rfc4868() {
     }
 }
 
-/// RFC 3566 §4.6, cases 3 to 7, in full and at 96 bits; the shorter two are tested where the MAC is.
+/// RFC 3566 §4.6, cases 3 to 7, in full and at 96 bits; the shorter two are tested where the MAC
+/// is.
 #[test]
 fn rfc3566() {
     let key = hex("000102030405060708090a0b0c0d0e0f");
@@ -535,7 +541,8 @@ fn rfc3566() {
     }
 }
 
-/// RFC 4493 §4, examples 2 to 4 (RFC 4494 cuts them to 96 bits), and NIST SP 800-38B's with 192 and 256 bits.
+/// RFC 4493 §4, examples 2 to 4 (RFC 4494 cuts them to 96 bits), and NIST SP 800-38B's with 192 and
+/// 256 bits.
 #[test]
 fn rfc4493() {
     let message = hex("6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51\

@@ -28,7 +28,7 @@ pub(crate) enum Cipher {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Auth {
     Null,
-    /// RFC 2404, RFC 4868; the key's length in bytes goes with it, as HMAC takes any.
+    /// RFC 2404, RFC 4868; with the key's length in bytes, as HMAC takes any.
     Hmac(Digest, usize),
     /// RFC 3566.
     Xcbc,
@@ -52,20 +52,64 @@ pub(crate) enum AesSize {
     Aes256,
 }
 
-/// Below this an ICV is a guess away; it also makes room for the ESN's high half in its place.
+/// Shorter ICVs are easy to guess; this also makes room for the ESN's high half.
 const MIN_ICV_BITS: u32 = 32;
 
+/// Properties of an AEAD that do not depend on the key size.
+struct AeadSpec {
+    name: &'static str,
+    icv_bits: &'static [u32],
+    /// Valid key lengths with the salt, as error text.
+    key_bits: &'static str,
+    with_size: fn(AesSize) -> Aead,
+}
+
+const GCM: AeadSpec = AeadSpec {
+    name: "rfc4106(gcm(aes))",
+    icv_bits: &[64, 96, 128],
+    key_bits: "160, 224 or 288",
+    with_size: Aead::Gcm,
+};
+const CCM: AeadSpec = AeadSpec {
+    name: "rfc4309(ccm(aes))",
+    icv_bits: &[64, 96, 128],
+    key_bits: "152, 216 or 280",
+    with_size: Aead::Ccm,
+};
+const GMAC: AeadSpec =
+    AeadSpec { name: "rfc4543(gcm(aes))", icv_bits: &[128], with_size: Aead::Gmac, ..GCM };
+const CHACHA20_POLY1305: AeadSpec = AeadSpec {
+    name: "rfc7539esp(chacha20,poly1305)",
+    icv_bits: &[128],
+    key_bits: "288",
+    with_size: |_| Aead::ChaCha20Poly1305,
+};
+/// All AEADs, by the kernel's names.
+const AEADS: [AeadSpec; 4] = [GCM, CCM, GMAC, CHACHA20_POLY1305];
+
 impl Aead {
-    pub(super) fn name(self) -> &'static str {
+    /// The kernel looks up name and ICV length together.
+    pub(super) fn by_name(name: &str, key_bits: usize, icv_bits: u32) -> Result<Self, Error> {
+        let spec = AEADS.iter().find(|spec| spec.name == name && spec.icv_bits.contains(&icv_bits));
+        let not_found = || Error::AeadNotFound { name: name.to_owned(), icv_bits };
+        let AeadSpec { with_size, .. } = spec.ok_or_else(not_found)?;
+        with_size(AesSize::Aes256).key_size(key_bits).map(with_size)
+    }
+
+    fn spec(self) -> &'static AeadSpec {
         match self {
-            Self::Gcm(_) => "rfc4106(gcm(aes))",
-            Self::Ccm(_) => "rfc4309(ccm(aes))",
-            Self::Gmac(_) => "rfc4543(gcm(aes))",
-            Self::ChaCha20Poly1305 => "rfc7539esp(chacha20,poly1305)",
+            Self::Gcm(_) => &GCM,
+            Self::Ccm(_) => &CCM,
+            Self::Gmac(_) => &GMAC,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         }
     }
 
-    /// Bytes of salt at the key's end: the nonce's part that is not in the packet.
+    pub(super) fn name(self) -> &'static str {
+        self.spec().name
+    }
+
+    /// Bytes of salt at the key's end, the implicit part of the nonce.
     pub(super) fn salt_len(self) -> usize {
         match self {
             Self::Gcm(_) | Self::Gmac(_) | Self::ChaCha20Poly1305 => 4,
@@ -81,12 +125,8 @@ impl Aead {
         key + self.salt_len()
     }
 
-    pub(super) fn key_size(self, key_bits: usize) -> Result<AesSize, Error> {
-        let takes = match self {
-            Self::Gcm(_) | Self::Gmac(_) => "160, 224 or 288",
-            Self::Ccm(_) => "152, 216 or 280",
-            Self::ChaCha20Poly1305 => "288",
-        };
+    fn key_size(self, key_bits: usize) -> Result<AesSize, Error> {
+        let takes = self.spec().key_bits;
         let wrong = || Error::KeyLength { algorithm: self.name(), bits: key_bits, takes };
         let size = key_bits
             .checked_sub(self.salt_len() * 8)

@@ -6,7 +6,8 @@ use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
 use super::{Error, Extra};
 
-/// Routes, rules, devices, the packet filter and `SO_MARK`; raw sockets; ports below 1024; memory that is not swapped.
+/// Routes, rules, devices, the packet filter and `SO_MARK`; raw sockets; ports below 1024; memory
+/// that is not swapped.
 const KEPT: [Capability; 4] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
@@ -14,13 +15,13 @@ const KEPT: [Capability; 4] = [
     Capability::CAP_IPC_LOCK,
 ];
 
-/// Gives up all others for good: the calling thread and what it starts never have them again.
+/// Drops all other capabilities for good, for the calling thread and what it starts.
 pub(super) fn keep(extras: &[Extra]) -> Result<(), Error> {
     nix::sys::prctl::set_no_new_privs().map_err(|errno| Error::Privileges(errno.into()))?;
     let known = caps::runtime::thread_all_supported();
     let mut kept = CapsHashSet::from(KEPT);
     kept.extend(extras.iter().map(|extra| capability(*extra, &known)));
-    // A container may refuse one of these: what can be given up is, whatever became of the others.
+    // A container may refuse one of these; the other one is dropped all the same.
     let outcomes = [drop_bounds(&known, &kept), drop_sets(&kept)];
     let failed = |error: CapsError| Error::Privileges(io::Error::other(error));
     outcomes.into_iter().collect::<Result<(), _>>().map_err(failed)
@@ -35,7 +36,7 @@ fn capability(extra: Extra, known: &CapsHashSet) -> Capability {
     }
 }
 
-/// What no program that is started could gain, either.
+/// Limits what programs could gain that the thread starts.
 fn drop_bounds(known: &CapsHashSet, kept: &CapsHashSet) -> Result<(), CapsError> {
     if !caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         return Ok(());
@@ -47,7 +48,8 @@ fn drop_bounds(known: &CapsHashSet, kept: &CapsHashSet) -> Result<(), CapsError>
 fn drop_sets(kept: &CapsHashSet) -> Result<(), CapsError> {
     let has = caps::read(None, CapSet::Permitted)?;
     let left: CapsHashSet = has.intersection(kept).copied().collect();
-    // Kernels without it have nothing to clear; what is not inheritable is not ambient.
+    // Kernels without ambient capabilities have nothing to clear; an ambient one is always
+    // inheritable.
     let _none = caps::clear(None, CapSet::Ambient);
     caps::clear(None, CapSet::Inheritable)?;
     caps::set(None, CapSet::Effective, &left)?;

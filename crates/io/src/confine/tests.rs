@@ -1,4 +1,5 @@
-//! What must be refused to a thread that has confined itself, and what must go on. Whoever confines a thread can't take it back: each has one of its own.
+//! Tests what a confined thread can and cannot do. Confinement is irrevocable, so each test has a
+//! thread of its own.
 
 use std::{
     backtrace::Backtrace,
@@ -15,19 +16,19 @@ use super::*;
 
 /// Runs `work` on a confined thread.
 fn confined<T: Send + 'static>(
-    duty: Duty,
+    role: ThreadRole,
     places: Option<Places>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let run = move || {
-        let confined = confine(duty, &[], places.as_ref());
+        let confined = confine(role, &[], places.as_ref());
         assert!(confined.faults().is_none(), "{confined:?}");
         work()
     };
     thread::spawn(run).join().unwrap()
 }
 
-/// One system call with two arguments, all others 0 or null: what should be refused, and where it is not does no harm.
+/// A system call with two arguments, all others 0 or null: to be refused, and harmless otherwise.
 fn call(number: libc::c_long, first: libc::c_int, second: libc::c_int) -> Option<i32> {
     let (first, second) = (libc::c_long::from(first), libc::c_long::from(second));
     let null = std::ptr::null::<u8>();
@@ -49,13 +50,13 @@ fn netlink(protocol: libc::c_int) -> Option<i32> {
     None
 }
 
-/// Calls that whoever breaks in would make, each with the errno that it gets.
+/// Calls of an attacker, each with its errno.
 fn attacks() -> Vec<(&'static str, Option<i32>)> {
     let strange = |family, kind| call(libc::SYS_socket, family, kind);
     vec![
         ("execve", call(libc::SYS_execve, 0, 0)),
         ("execveat", call(libc::SYS_execveat, -1, 0)),
-        // PTRACE_CONT of nobody: what an attack would begin with would have us traced.
+        // PTRACE_CONT of no process: an attack's first call would have us traced.
         ("ptrace", call(libc::SYS_ptrace, 7, -1)),
         ("mount", call(libc::SYS_mount, 0, 0)),
         ("unshare", call(libc::SYS_unshare, -1, 0)),
@@ -95,7 +96,7 @@ fn attacks() -> Vec<(&'static str, Option<i32>)> {
     ]
 }
 
-/// A page that could be written and carried out.
+/// A page that is writable and executable.
 fn executable_page() -> Option<i32> {
     let (null, anonymous) = (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
@@ -128,8 +129,8 @@ fn kind<T>(result: io::Result<T>) -> Result<(), ErrorKind> {
 }
 
 #[test]
-fn these_attacks_are_refused_by_nothing_else() {
-    // As root some would get their way; as anybody else none but those that the kernel refuses him, too.
+fn unconfined_thread_is_not_refused() {
+    // As root some would succeed; as another user the kernel refuses some anyway.
     let refused = attacks().into_iter().filter(|(_, errno)| *errno == Some(libc::EPERM));
     let refused: Vec<_> = refused.map(|(name, _)| name).collect();
     if nix::unistd::Uid::effective().is_root() {
@@ -139,8 +140,8 @@ fn these_attacks_are_refused_by_nothing_else() {
 }
 
 #[test]
-fn a_thread_that_carries_packets_can_do_nothing_else() {
-    let (attacks, file, program, server, packet) = confined(Duty::Packets, None, || {
+fn packet_thread_is_confined_to_packet_work() {
+    let (attacks, file, program, server, packet) = confined(ThreadRole::Packets, None, || {
         assert_eq!(netlink(libc::NETLINK_ROUTE), None);
         assert_eq!(netlink(libc::NETLINK_NETFILTER), Some(libc::EPERM));
         let program = kind(Command::new("true").status());
@@ -154,10 +155,10 @@ fn a_thread_that_carries_packets_can_do_nothing_else() {
 }
 
 #[test]
-fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
+fn control_thread_has_only_its_files_and_threads() {
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path().to_owned();
-    let (attacks, program, packet) = confined(Duty::Control, Some(places(&own)), move || {
+    let (attacks, program, packet) = confined(ThreadRole::Control, Some(places(&own)), move || {
         for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_NETFILTER] {
             assert_eq!(netlink(protocol), None, "{protocol}");
         }
@@ -176,7 +177,7 @@ fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
         let written = fs::OpenOptions::new().write(true).open("/proc/sys/kernel/core_pattern");
         assert_eq!(kind(written), Err(ErrorKind::PermissionDenied));
         let packet = thread::spawn(|| {
-            assert!(confine(Duty::Packets, &[], None).faults().is_none());
+            assert!(confine(ThreadRole::Packets, &[], None).faults().is_none());
             exchange().unwrap()
         });
         (attacks(), kind(Command::new("true").status()), packet.join().unwrap())
@@ -186,13 +187,13 @@ fn a_thread_that_looks_after_them_has_its_files_and_threads_and_no_more() {
     assert_eq!(packet, b"packet");
 }
 
-/// The kernel knows places by inode, and makes those of `/proc` anew once it has forgotten one that nobody holds.
+/// Landlock knows paths by inode, and `/proc` recreates those that nobody holds.
 #[test]
-fn places_that_the_kernel_forgets_are_reached_again() {
+fn allowed_proc_path_stays_reachable() {
     let Ok(mut caches) = fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches") else {
         return eprintln!("not tried: only root has the kernel forget");
     };
-    let status = confined(Duty::Control, Some(Places::default()), move || {
+    let status = confined(ThreadRole::Control, Some(Places::default()), move || {
         (0..3).try_for_each(|_| caches.write_all(b"2")).unwrap();
         kind(fs::read("/proc/self/status"))
     });
@@ -200,8 +201,8 @@ fn places_that_the_kernel_forgets_are_reached_again() {
 }
 
 #[test]
-fn capabilities_go_for_good() {
-    let status = confined(Duty::Control, Some(places(Path::new("/nowhere"))), || {
+fn dropped_capabilities_cannot_be_regained() {
+    let status = confined(ThreadRole::Control, Some(places(Path::new("/nowhere"))), || {
         fs::read_to_string("/proc/thread-self/status").unwrap()
     });
     let of = |name: &str| {
@@ -220,12 +221,12 @@ fn capabilities_go_for_good() {
     }
 }
 
-/// A fault's last words: names in a backtrace may be missing, as files are, but the words come.
+/// The panic message; the backtrace may lack names, as files are inaccessible.
 #[test]
-fn a_panic_is_told_and_ends_its_thread_alone() {
-    for duty in [Duty::Packets, Duty::Control] {
-        let places = (duty == Duty::Control).then(Places::default);
-        let (words, trace) = confined(duty, places, || {
+fn confined_panic_prints_message_and_ends_only_its_thread() {
+    for role in [ThreadRole::Packets, ThreadRole::Control] {
+        let places = (role == ThreadRole::Control).then(Places::default);
+        let (words, trace) = confined(role, places, || {
             let fault = panic::catch_unwind(|| panic!("a fault")).unwrap_err();
             let words = fault.downcast_ref::<&str>().map(ToString::to_string);
             (words, Backtrace::force_capture().to_string())
@@ -235,13 +236,13 @@ fn a_panic_is_told_and_ends_its_thread_alone() {
     }
 }
 
-/// Memory comes, grows, is given back and locked as before; threads that are confined already confine themselves again.
+/// Memory can be allocated, grown, freed and locked; confined threads can confine themselves again.
 #[test]
-fn memory_and_threads_go_on() {
-    confined(Duty::Control, Some(Places::default()), || {
+fn confined_thread_can_allocate_and_spawn() {
+    confined(ThreadRole::Control, Some(Places::default()), || {
         for _ in 0..20 {
             let worker = thread::spawn(|| {
-                let _again = confine(Duty::Packets, &[], None);
+                let _again = confine(ThreadRole::Packets, &[], None);
                 let mut large = vec![1_u8; 64 << 20];
                 large.extend_from_within(..);
                 large.truncate(1);
@@ -255,14 +256,14 @@ fn memory_and_threads_go_on() {
 }
 
 #[test]
-fn who_tries_it_out_is_not_confined() {
+fn trial_does_not_confine_caller() {
     assert!(try_out().unwrap().faults().is_none());
     assert!(fs::read("/etc/passwd").is_ok());
     assert!(Command::new("true").status().is_ok());
 }
 
 #[test]
-fn nothing_happens_to_who_has_not_begun() {
+fn threads_are_unconfined_before_begin() {
     let work = || {
         let _nothing = (packets(), control(&[], &Places::default()));
         kind(fs::read("/etc/passwd"))

@@ -1,13 +1,13 @@
-//! The system allocator's heap, which is to lie in huge pages once it is large.
+//! Puts the system allocator's heap into huge pages once it is large.
 //!
-//! Mirrors what glibc does itself under `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, which has to be set before a program starts, and then
-//! has the smallest of them take huge pages. Other C libraries' heaps stay as they are.
+//! Does what glibc does under `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`, which must be set before a
+//! program starts and applies to small programs as well. Other C libraries' heaps stay as they are.
 
-/// A block of the heap, as it is; when it lies beyond what has been seen of the heap, the heap is seen to.
+/// Passes a block through; a block beyond the known heap triggers `madvise` for the new part.
 #[inline]
 pub(super) fn with(block: *mut u8) -> *mut u8 {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    glibc::meet(block);
+    glibc::note_growth(block);
     block
 }
 
@@ -17,25 +17,25 @@ mod glibc {
 
     use super::super::HUGE_PAGE;
 
-    /// Where the part of the heap begins that nobody has asked huge pages for. 0 until the first block.
+    /// Start of the heap's part without `madvise`; 0 until the first block.
     static BEYOND: AtomicUsize = AtomicUsize::new(0);
 
-    /// A smaller heap has its pages as it needs them.
+    /// A smaller heap keeps normal pages.
     const SMALL: usize = 1 << 20;
-    /// A large one grows by so much at a time, untouched.
+    /// A large heap grows by this many untouched bytes.
     const STEP: usize = 64 << 20;
 
     #[inline]
-    pub(super) fn meet(block: *mut u8) {
+    pub(super) fn note_growth(block: *mut u8) {
         let beyond = BEYOND.load(Relaxed);
         // Arenas of other threads and mapped blocks are far above the heap.
         if block.addr().wrapping_sub(beyond) < STEP || beyond == 0 {
-            see_to(beyond);
+            advise(beyond);
         }
     }
 
     #[cold]
-    fn see_to(beyond: usize) {
+    fn advise(beyond: usize) {
         // SAFETY: an increment of 0 only tells where the heap ends.
         let end = unsafe { libc::sbrk(0) }.addr();
         let next = if beyond == 0 { end + SMALL } else { end.max(beyond) };
@@ -43,12 +43,13 @@ mod glibc {
             return; // another thread does it
         }
         if beyond == 0 {
-            // Threads' own arenas are mapped piecemeal; no thread here allocates so often that one heap for all is a bottleneck.
-            // SAFETY: any value is allowed, and the allocator is not in use by this thread.
+            // Threads' own arenas are mapped piecemeal; no thread here allocates so often that one
+            // heap for all is a bottleneck. SAFETY: any value is allowed, and the allocator is not
+            // in use by this thread.
             unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
             return;
         }
-        // Whoever sets one of these has to set them all: none adapts itself any more.
+        // Setting one of these disables glibc's adaptation of the others, so all are set.
         for (parameter, bytes) in [
             (libc::M_TOP_PAD, STEP),
             (libc::M_TRIM_THRESHOLD, 4 * STEP),

@@ -1,4 +1,4 @@
-//! The gateway's side: messages to daemons, and messages of daemons to the wire.
+//! The gateway's side: messages to daemons, and daemons' messages to the wire.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,21 +17,21 @@ use uxfrm_packet::Version;
 
 use super::{Datagram, message, name, names};
 use crate::absent::is_absent;
-use crate::control::Control;
-use crate::socket::{self as sockets, Name};
+use crate::cmsg::ControlMessages;
+use crate::socket::{self as sockets, SocketName};
 use crate::udp::write_path;
 
-/// Addresses that no host has and that nothing is sent to (RFC 7600, RFC 6666): what a socket is bound to that only sends.
+/// Discard addresses (RFC 7600, RFC 6666), to which send-only sockets are bound.
 const NOBODY4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const NOBODY6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
 
-/// How long a daemon whose queue is full is waited for, in milliseconds.
-const PATIENCE: i64 = 100;
+/// Time in ms to wait for a daemon whose queue is full.
+const REPLY_TIMEOUT: i64 = 100;
 
 /// Bytes of the largest message.
 const LARGEST: usize = message::LENGTH + (1 << 16);
 
-/// Room for the message that comes next.
+/// Buffer for the next message.
 #[derive(Debug)]
 pub struct Buffer(Box<[u8]>);
 
@@ -41,7 +41,8 @@ impl Default for Buffer {
     }
 }
 
-/// A UDP port's messages between the gateway and IKE daemons. Its calls block; each is for a thread of its own.
+/// Messages between the gateway and IKE daemons at a UDP port. Calls block, so each needs a thread
+/// of its own.
 #[derive(Debug)]
 pub struct Exchange {
     own: UnixAddr,
@@ -50,13 +51,14 @@ pub struct Exchange {
     user: Option<Uid>,
     daemons: OwnedFd,
     wire4: OwnedFd,
-    /// There may be no IPv6.
+    /// `None` without IPv6.
     wire6: Option<OwnedFd>,
     closed: AtomicBool,
 }
 
 impl Exchange {
-    /// Takes the gateway's name for `port`. What is sent carries `mark`; daemons of `user` are heard, too.
+    /// Binds the gateway's name for `port`. Messages are sent with `mark`; daemons of `user` are
+    /// also accepted.
     ///
     /// The UDP sockets that receive must have been opened as [shared](crate::UdpOptions::shared).
     ///
@@ -66,7 +68,7 @@ impl Exchange {
         Self::bound_to(UnixAddr::new_abstract(name(port).as_bytes())?, port, mark, user)
     }
 
-    /// The same at a file, which daemons try before the name.
+    /// Binds a file instead, which daemons try before the name.
     ///
     /// # Errors
     /// The kernel's.
@@ -74,7 +76,7 @@ impl Exchange {
         Self::bound_to(UnixAddr::new(path)?, port, mark, user)
     }
 
-    /// The same with a socket that another process has heard daemons by until now.
+    /// Continues with a predecessor's socket.
     ///
     /// # Errors
     /// The kernel's.
@@ -87,7 +89,7 @@ impl Exchange {
         Self::hearing(daemons, port, mark, user)
     }
 
-    /// Where daemons are heard, for the process that goes on.
+    /// The socket, for a successor process.
     #[must_use]
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.daemons.as_fd()
@@ -97,7 +99,7 @@ impl Exchange {
         let daemons =
             socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         setsockopt(&daemons, sockopt::PassCred, &true)?;
-        setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(PATIENCE))?;
+        setsockopt(&daemons, sockopt::SendTimeout, &TimeVal::milliseconds(REPLY_TIMEOUT))?;
         bind(daemons.as_raw_fd(), &own)?;
         Self::hearing(daemons, port, mark, user)
     }
@@ -118,7 +120,7 @@ impl Exchange {
         })
     }
 
-    /// Hands a message to the daemon that has bound the address that it came to, or else any address.
+    /// Passes a message to the daemon bound to its destination address, or else to any address.
     ///
     /// # Errors
     /// `ECONNREFUSED` when there is none, `EAGAIN` when it does not read.
@@ -167,19 +169,19 @@ impl Exchange {
         }
         let wire = if path.remote.is_ipv4() { Some(&self.wire4) } else { self.wire6.as_ref() };
         let wire = wire.ok_or(Errno::EAFNOSUPPORT)?;
-        let mut control = Control::EMPTY;
+        let mut control = ControlMessages::EMPTY;
         write_path(&mut control, &path);
-        transmit(wire.as_fd(), &datagram.payload, Name::of(path.remote), control)
+        transmit(wire.as_fd(), &datagram.payload, SocketName::of(path.remote), control)
     }
 
-    /// Ends what waits in [`next`](Self::next), and what will.
+    /// Ends present and future waits in [`next`](Self::next).
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         // A full queue wakes it as well.
         let _woken = sendto(self.daemons.as_raw_fd(), &[], &self.own, MsgFlags::MSG_DONTWAIT);
     }
 
-    /// The length of the next message; `None` when it is from somebody who may not send any.
+    /// Length of the next message; `None` if its sender is not allowed.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let mut parts = [IoSliceMut::new(buffer)];
         let mut control = nix::cmsg_space!(libc::ucred);
@@ -209,7 +211,7 @@ impl Exchange {
     }
 }
 
-/// A socket that sends from a port and receives nothing: it is bound to an address of nobody's, and each message names its own.
+/// A send-only socket of a port, bound to a discard address; each message names its own source.
 fn sending(local: SocketAddr, mark: u32) -> io::Result<OwnedFd> {
     let socket = sockets::open(sockets::family(local.ip()), libc::SOCK_DGRAM, 0)?;
     let fd = socket.as_fd();
@@ -234,8 +236,8 @@ fn sending(local: SocketAddr, mark: u32) -> io::Result<OwnedFd> {
 fn transmit(
     socket: BorrowedFd<'_>,
     payload: &[u8],
-    mut to: Name,
-    mut control: Control,
+    mut to: SocketName,
+    mut control: ControlMessages,
 ) -> io::Result<()> {
     let mut vector =
         libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
@@ -247,8 +249,8 @@ fn transmit(
     if control.len() > 0 {
         (header.msg_control, header.msg_controllen) = (control.as_ptr(), control.len());
     }
-    // SAFETY: the header points to the payload, the name and the control messages with their lengths; all live, and the
-    // kernel only reads them.
+    // SAFETY: the header points to the payload, the name and the control messages with their
+    // lengths; all live, and the kernel only reads them.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

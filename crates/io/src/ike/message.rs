@@ -1,6 +1,7 @@
-//! What passes between the gateway and a daemon's socket: 48 bytes of addresses, and the datagram's payload behind them.
+//! Messages between the gateway and a daemon's socket: a header of 48 bytes, then the datagram's
+//! payload.
 //!
-//! | bytes | field | is |
+//! | bytes | field | content |
 //! | --- | --- | --- |
 //! | 0–3 | magic | `uxd1` |
 //! | 4 | family | 4 or 6 |
@@ -8,11 +9,12 @@
 //! | 6–7 | | zero |
 //! | 8–9 | local port | in network byte order |
 //! | 10–11 | remote port | in network byte order |
-//! | 12–15 | scope | the interface's index where an address is link-local, in the machine's byte order |
-//! | 16–31 | local address | IPv4 in the first four bytes; unspecified on the way out: the kernel's choice |
+//! | 12–15 | scope | interface index of a link-local address, in host byte order |
+//! | 16–31 | local address | IPv4 in the first four bytes; unspecified: the kernel's choice |
 //! | 32–47 | remote address | likewise |
 //!
-//! `crates/redirect/src/ends.rs` is the other end; it may use no crate of ours, so the two are kept alike by a test.
+//! `crates/redirect/src/ends.rs` is the other end; it may use no crate of ours, so a test keeps the
+//! two alike.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -39,7 +41,7 @@ pub(super) fn header(path: &UdpPath) -> [u8; LENGTH] {
     bytes
 }
 
-/// A message's path and payload; `None` for what is none.
+/// Parses a message into its path and payload.
 pub(super) fn parse(message: &[u8]) -> Option<(UdpPath, &[u8])> {
     let (header, payload) = message.split_first_chunk::<LENGTH>()?;
     if header[..4] != MAGIC {
@@ -66,7 +68,7 @@ pub(super) fn parse(message: &[u8]) -> Option<(UdpPath, &[u8])> {
     Some((UdpPath { local, remote, tos: header[5], dont_fragment: false }, payload))
 }
 
-/// What is a message for a daemon's socket is the same once written again.
+/// A parsed message is the same once written again.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn there_and_back(bytes: &[u8]) {
     if let Some((path, payload)) = parse(bytes) {

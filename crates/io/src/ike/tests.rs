@@ -23,7 +23,7 @@ fn path() -> UdpPath {
     }
 }
 
-/// What is left of a train of datagrams, and what was handed on, by first bytes.
+/// What is left of a burst of datagrams, and what was passed on, by first bytes.
 fn taken(train: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>) {
     let mut packet = PacketBuf::from_slice(&train.concat());
     packet.udp = Some(path());
@@ -39,7 +39,7 @@ fn taken(train: &[&[u8]], room: usize) -> (Option<Vec<u8>>, Segments, Vec<usize>
 }
 
 #[test]
-fn a_train_goes_on_without_the_ike_messages_in_it() {
+fn ike_messages_are_removed_from_burst() {
     let train = Segments::Train { stride: 40 };
     let short = &IKE[..36];
     let last = &ESP[..20];
@@ -65,7 +65,7 @@ fn a_train_goes_on_without_the_ike_messages_in_it() {
 }
 
 #[test]
-fn what_finds_no_room_stays() {
+fn ike_message_stays_when_queue_is_full() {
     let (kept, _, lengths) = taken(&[&IKE, &IKE, &ESP], 1);
     assert_eq!((kept.unwrap(), lengths), ([&IKE[..], &ESP].concat(), vec![40]));
     let (daemons, messages) = sync_channel(1);
@@ -84,7 +84,7 @@ fn ike_has_a_marker_a_spi_and_a_header() {
 }
 
 #[test]
-fn a_bound_address_is_better_than_none() {
+fn daemon_bound_to_address_precedes_wildcard() {
     let names = |end: &str| names(end.parse().unwrap());
     assert_eq!(names("192.0.2.1:4500"), ["uxfrm/udp/4500/c0000201", "uxfrm/udp/4500/00000000"]);
     let [own, any] = names("[2001:db8::1]:4501");
@@ -92,9 +92,9 @@ fn a_bound_address_is_better_than_none() {
     assert_eq!(any, format!("uxfrm/udp/4501/{:032}", 0));
 }
 
-/// The preload library writes and reads the same.
+/// The preload library writes and reads the same bytes.
 #[test]
-fn both_ends_speak_the_same() {
+fn gateway_and_preload_message_formats_agree() {
     for (local, remote) in
         [("192.0.2.1:4500", "192.0.2.2:4501"), ("[fe80::1%3]:4500", "[fe80::2%3]:500")]
     {

@@ -1,19 +1,19 @@
-//! Any bytes as what `nf_tables` answers, for fuzzers and tests.
+//! Decodes arbitrary bytes as answers of `nf_tables`, for fuzzers and tests.
 
 use super::message::{Batch, Kind};
-use super::model::Part;
+use super::model::MessageSubject;
 use super::{count, handle, read_results, text, told};
 use crate::message::{Payload, answers};
 use uxfrm_netlink_wire::{Flags, RawAttributes};
 
-/// Where the transaction begins that is answered, which has three parts.
+/// First sequence number of the transaction, which has three messages.
 const BEGIN: u32 = 7;
 const TABLE: &str = "uxfrm-uxfrm0";
 
-/// Bytes as one datagram of answers: to a question, and to a transaction.
+/// Decodes bytes as a datagram of answers to a request, and to a transaction.
 ///
 /// # Panics
-/// When reading does, or an error is about something that was not asked.
+/// When reading does, or an error concerns something that was not requested.
 pub(crate) fn decode(bytes: &[u8]) {
     for answer in answers(bytes) {
         if let Payload::Attributes(found) = answer.payload {
@@ -26,7 +26,7 @@ pub(crate) fn decode(bytes: &[u8]) {
     }
     let mut batch = Batch::new(BEGIN);
     (0..3).for_each(|_| {
-        batch.push(Part::Table, Kind::NewTable, Flags::empty(), |table| table.text(1, TABLE))
+        batch.push(MessageSubject::Table, Kind::NewTable, Flags::empty(), |table| table.text(1, TABLE))
     });
     batch.finish();
     let mut first = None;
@@ -38,7 +38,7 @@ pub(crate) fn decode(bytes: &[u8]) {
     let _ = told(bytes, &batch);
 }
 
-/// What the fuzzer began with: a table, a rule, a set, a counter, the results of a transaction.
+/// Seeds of the corpus: a table, a rule, a set, a counter, the results of a transaction.
 #[cfg(test)]
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     use super::message::question;

@@ -1,7 +1,7 @@
-//! A change of a table that is there.
+//! Changes of an existing table.
 
 use super::message::{Batch, Kind};
-use super::model::{Part, Rule};
+use super::model::{MessageSubject, Rule};
 use super::set::{Keys, SetId};
 use uxfrm_netlink_wire::Flags;
 
@@ -12,66 +12,61 @@ pub struct RuleId(pub u64);
 /// A change of one rule or set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A rule is added to a chain: before another one, or as the last.
+    /// Adds a rule to a chain, before another one or at the end.
     AddRule {
         /// The chain's name.
         chain: &'static str,
-        /// The rule behind it.
+        /// The rule to insert before.
         before: Option<RuleId>,
-        /// What it is.
+        /// The rule.
         rule: Rule,
     },
-    /// A rule goes.
+    /// Deletes a rule.
     DeleteRule {
-        /// The name of the chain that it is in.
+        /// The name of its chain.
         chain: &'static str,
-        /// Which one.
+        /// The rule.
         rule: RuleId,
     },
-    /// A set is added, with nothing in it.
+    /// Adds an empty set.
     AddSet {
         /// Its name.
         set: SetId,
         /// Bytes of its keys.
         length: usize,
     },
-    /// A set goes, and what is in it. No rule asks it any more.
+    /// Deletes a set with its keys. No rule may use it.
     DeleteSet {
         /// Its name.
         set: SetId,
     },
-    /// Keys are put into a set.
+    /// Adds keys to a set.
     AddKeys {
         /// Its name.
         set: SetId,
-        /// Those to put in, which are not there.
+        /// Keys that are not in it.
         keys: Keys,
     },
-    /// Keys are taken out of a set.
+    /// Removes keys from a set.
     DeleteKeys {
         /// Its name.
         set: SetId,
-        /// Those to take out, which are there.
+        /// Keys that are in it.
         keys: Keys,
     },
 }
 
 impl Change {
-    /// Tells it to the kernel; `place` is its place among the changes, from 1.
+    /// Encodes the change; `place` is its position among the changes, from 1.
     pub(super) fn describe(&self, table: &str, place: usize, batch: &mut Batch) {
         match self {
             Self::AddRule { chain, before, rule } => add(table, chain, *before, rule, place, batch),
             Self::DeleteRule { chain, rule: RuleId(handle) } => {
-                batch.push(
-                    Part::Rule(chain, place),
-                    Kind::DeleteRule,
-                    Flags::empty(),
-                    |attributes| {
-                        attributes.text(1, table);
-                        attributes.text(2, chain);
-                        attributes.be64(3, *handle);
-                    },
-                );
+                batch.push(MessageSubject::Rule(chain, place), Kind::DeleteRule, Flags::empty(), |attributes| {
+                    attributes.text(1, table);
+                    attributes.text(2, chain);
+                    attributes.be64(3, *handle);
+                });
             }
             Self::AddSet { set, length } => set.add(table, *length, batch),
             Self::DeleteSet { set } => set.delete(table, batch),
@@ -93,7 +88,7 @@ fn add(
 ) {
     let place_flag = if before.is_none() { Flags::APPEND } else { Flags::empty() };
     let flags = Flags::CREATE | Flags::ECHO | place_flag;
-    batch.push(Part::Rule(chain, place), Kind::NewRule, flags, |attributes| {
+    batch.push(MessageSubject::Rule(chain, place), Kind::NewRule, flags, |attributes| {
         attributes.text(1, table);
         attributes.text(2, chain);
         attributes.nest(4, |list| rule.describe(list));
@@ -103,12 +98,12 @@ fn add(
     });
 }
 
-/// How many rules are added.
+/// Number of added rules.
 pub(super) fn new_rules(changes: &[Change]) -> usize {
     changes.iter().filter(|change| matches!(change, Change::AddRule { .. })).count()
 }
 
-/// Changes in two parts, of about the same length, to be made one after the other; `None` when there is nothing to part.
+/// Splits changes in two parts of similar length, to be applied in order; `None` if impossible.
 pub(super) fn halves(changes: &[Change]) -> Option<[Vec<Change>; 2]> {
     match changes {
         [] => None,

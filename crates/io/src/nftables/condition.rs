@@ -1,16 +1,16 @@
-//! One condition of a rule: something of a packet, under a mask, is or is not a value.
+//! Conditions of rules: a field of a packet, under a mask, equals or differs from a value.
 //!
-//! Each becomes two or three expressions of `nf_tables`: load into a register, mask, compare. A packet without what
-//! is to be loaded (no such header, too short, a later fragment) meets no condition, neither "is" nor "is not".
+//! Each becomes two or three `nf_tables` expressions: load into a register, mask, compare. A packet
+//! without the field (no such header, too short, a later fragment) matches neither way.
 
 use std::net::IpAddr;
 
 use uxfrm_packet::Version;
 
-use super::field::{Base, Destination, Extension, Field, Meta, Word};
+use super::field::{Base, Destination, Extension, Field, Meta, RegisterValue};
+use super::key_field::{Question, REGISTER as REGISTER_BYTES, Reply};
 use super::message::expression;
-use super::question::{Question, REGISTER as REGISTER_BYTES, Reply};
-use super::replica::Sample;
+use super::simulated_table::Sample;
 use crate::rtnetlink::Prefix;
 use uxfrm_netlink_wire::AttributeWriter;
 
@@ -18,9 +18,9 @@ use uxfrm_netlink_wire::AttributeWriter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
     field: Field,
-    mask: Option<Word>,
+    mask: Option<RegisterValue>,
     relation: Relation,
-    value: Word,
+    value: RegisterValue,
 }
 
 /// `NFT_CMP_*`
@@ -31,25 +31,25 @@ enum Relation {
 }
 
 impl Condition {
-    /// It came in by the device of this name. Names longer than the kernel's 15 bytes are cut.
+    /// Received by the device of this name. Names longer than the kernel's 15 bytes are cut.
     #[must_use]
     pub fn came_by(name: &str) -> Self {
         Self::is(Field::Meta(Meta::InterfaceName), &padded(name))
     }
 
-    /// It is about to leave by the device of this name, cut likewise.
+    /// About to leave by the device of this name, cut likewise.
     #[must_use]
     pub fn leaves_by(name: &str) -> Self {
         Self::is(Field::Meta(Meta::LeavingName), &padded(name))
     }
 
-    /// It came in by the device of this index.
+    /// Received by the device of this index.
     #[must_use]
     pub fn came_by_index(index: u32) -> Self {
         Self::is(Field::Meta(Meta::Interface), &index.to_ne_bytes())
     }
 
-    /// It is of this version of IP.
+    /// Of this IP version.
     #[must_use]
     pub fn version(version: Version) -> Self {
         let family = match version {
@@ -59,70 +59,71 @@ impl Condition {
         Self::is(Field::Meta(Meta::Family), &[family])
     }
 
-    /// Its upper layer's protocol is this one.
+    /// Of this upper-layer protocol.
     #[must_use]
     pub fn protocol(number: u8) -> Self {
         Self::is(Field::Meta(Meta::Protocol), &[number])
     }
 
-    /// Its upper layer's protocol is another one.
+    /// Of another upper-layer protocol.
     #[must_use]
     pub fn other_protocol(number: u8) -> Self {
         Self { relation: Relation::IsNot, ..Self::protocol(number) }
     }
 
-    /// Its mark under `mask` is `value`.
+    /// The mark under `mask` equals `value`.
     #[must_use]
     pub fn mark(value: u32, mask: u32) -> Self {
         Self::masked(Field::Meta(Meta::Mark), &value.to_ne_bytes(), &mask.to_ne_bytes())
     }
 
-    /// Its source address lies in a prefix; for packets of the prefix's version.
+    /// The source address is in a prefix; for packets of the prefix's version.
     #[must_use]
     pub fn source(prefix: Prefix) -> Self {
         let offset = if prefix.address().is_ipv4() { 12 } else { 8 };
         Self::address(prefix, Field::Header(Base::Network, offset))
     }
 
-    /// Its destination address lies in a prefix; for packets of the prefix's version.
+    /// The destination address is in a prefix; for packets of the prefix's version.
     #[must_use]
     pub fn destination(prefix: Prefix) -> Self {
         let offset = if prefix.address().is_ipv4() { 16 } else { 24 };
         Self::address(prefix, Field::Header(Base::Network, offset))
     }
 
-    /// It is IPv6 with a routing header by which it comes to an address in this prefix at last (RFC 8754 §2, RFC 6275 §6.4).
+    /// IPv6 with a routing header whose last segment is in this prefix (RFC 8754 §2, RFC 6275
+    /// §6.4).
     #[must_use]
     pub fn last_segment(prefix: Prefix) -> Self {
         Self::address(prefix, Field::Extension(Extension::Routing, 8))
     }
 
-    /// It goes where its IP header says; for packets of IPv6.
+    /// IPv6 without a routing header that changes the destination.
     #[must_use]
     pub fn no_routing_header() -> Self {
         Self { relation: Relation::IsNot, ..Self::is(Field::Has(Extension::Routing), &[1]) }
     }
 
-    /// A byte of the IP header.
+    /// A byte of the IP header has this value.
     #[must_use]
     pub fn network_byte(offset: u8, value: u8) -> Self {
         Self::is(Field::Header(Base::Network, offset), &[value])
     }
 
-    /// A byte of the upper layer under a mask.
+    /// A byte of the upper layer under a mask has this value.
     #[must_use]
     pub fn upper_byte(offset: u8, value: u8, mask: u8) -> Self {
         Self::masked(Field::Header(Base::Transport, offset), &[value], &[mask])
     }
 
-    /// Two bytes of the upper layer, big-endian, under a mask.
+    /// Two bytes of the upper layer, big-endian, under a mask, have this value.
     #[must_use]
     pub fn upper_pair(offset: u8, value: u16, mask: u16) -> Self {
         let field = Field::Header(Base::Transport, offset);
         Self::masked(field, &value.to_be_bytes(), &mask.to_be_bytes())
     }
 
-    /// Two bytes of the upper layer, big-endian, are others than these.
+    /// Two bytes of the upper layer, big-endian, differ from this value.
     #[must_use]
     pub fn other_upper_pair(offset: u8, value: u16) -> Self {
         Self { relation: Relation::IsNot, ..Self::upper_pair(offset, value, u16::MAX) }
@@ -135,13 +136,13 @@ impl Condition {
         Self { relation: Relation::IsNot, ..is_zero }
     }
 
-    /// It is IPv4 in one piece.
+    /// Unfragmented IPv4.
     #[must_use]
     pub fn whole_ipv4() -> Self {
         Self::masked(Field::Header(Base::Network, 6), &[0; 2], &0x3fff_u16.to_be_bytes())
     }
 
-    /// It is a fragment of IPv6 and not the first.
+    /// An IPv6 fragment other than the first.
     #[must_use]
     pub fn later_fragment() -> Self {
         let field = Field::Extension(Extension::Fragment, 2);
@@ -149,7 +150,7 @@ impl Condition {
         Self { relation: Relation::IsNot, ..offset }
     }
 
-    /// It is a fragment, the first one or a later one; for packets of this version.
+    /// A fragment, first or later; for packets of this version.
     #[must_use]
     pub fn fragment(version: Version) -> Self {
         match version {
@@ -158,7 +159,7 @@ impl Condition {
         }
     }
 
-    /// It is no fragment; for packets of this version.
+    /// Not a fragment; for packets of this version.
     #[must_use]
     pub fn whole(version: Version) -> Self {
         match version {
@@ -167,19 +168,19 @@ impl Condition {
         }
     }
 
-    /// It goes to an address of the host's own.
+    /// To an address of the host.
     #[must_use]
     pub fn to_own_address() -> Self {
         Self::goes_to(Destination::Local)
     }
 
-    /// Its destination is this to the host. Needs `nft_fib_inet`.
+    /// The destination is of this kind for the host. Needs `nft_fib_inet`.
     #[must_use]
     pub fn goes_to(destination: Destination) -> Self {
         Self::is(Field::DestinationKind, &(destination as u32).to_ne_bytes())
     }
 
-    /// It is a fragment and not the first; for packets of IPv4.
+    /// An IPv4 fragment other than the first.
     #[must_use]
     pub fn later_of_ipv4() -> Self {
         let field = Field::Header(Base::Network, 6);
@@ -187,7 +188,7 @@ impl Condition {
         Self { relation: Relation::IsNot, ..offset }
     }
 
-    /// It is a fragment of IPv6 with parts of this protocol's header, or of what is behind it.
+    /// An IPv6 fragment with parts of this protocol's header or payload.
     #[must_use]
     pub fn fragment_of(protocol: u8) -> Self {
         Self::is(Field::Extension(Extension::Fragment, 0), &[protocol])
@@ -208,10 +209,10 @@ impl Condition {
     }
 
     fn is(field: Field, value: &[u8]) -> Self {
-        Self { field, mask: None, relation: Relation::Is, value: Word::of(value) }
+        Self { field, mask: None, relation: Relation::Is, value: RegisterValue::of(value) }
     }
 
-    /// Words of zeros at a mask's end are not loaded, as in IPv6 those behind a prefix.
+    /// Zero words at the end of a mask are not loaded, as in IPv6 behind a prefix.
     fn masked<const N: usize>(field: Field, value: &[u8; N], mask: &[u8; N]) -> Self {
         let last = mask.iter().rposition(|byte| *byte != 0).unwrap_or(0);
         let kept = (last + 1).next_multiple_of(REGISTER_BYTES).min(N);
@@ -220,14 +221,18 @@ impl Condition {
             return Self::is(field, value);
         }
         let counted: Vec<_> = value.iter().zip(mask).map(|(value, mask)| value & mask).collect();
-        Self { mask: Some(Word::of(mask)), ..Self::is(field, &counted) }
+        Self { mask: Some(RegisterValue::of(mask)), ..Self::is(field, &counted) }
     }
 
-    pub(super) const fn answered(field: Field, mask: Option<Word>, value: Word) -> Self {
+    pub(super) const fn answered(
+        field: Field,
+        mask: Option<RegisterValue>,
+        value: RegisterValue,
+    ) -> Self {
         Self { field, mask, relation: Relation::Is, value }
     }
 
-    /// What it asks, and the answer that it wants; `None` if it wants any answer but one.
+    /// Its field and the value that it requires; `None` for a condition that excludes a value.
     #[must_use]
     pub fn question(&self) -> Option<(Question, Reply)> {
         match self.relation {
@@ -236,13 +241,13 @@ impl Condition {
         }
     }
 
-    /// Whether it is about the version of IP, on which depends what all else means.
+    /// Whether it tests the IP version, on which the meaning of other fields depends.
     #[must_use]
     pub fn is_of_version(&self) -> bool {
         self.field == Field::Meta(Meta::Family)
     }
 
-    /// Whether a packet meets it.
+    /// Whether a packet matches.
     pub(super) fn is_met(&self, packet: &Sample<'_>) -> bool {
         let Some(mut found) = packet.load(self.field, self.value.as_slice().len()) else {
             return false;
@@ -256,7 +261,7 @@ impl Condition {
         }
     }
 
-    /// Writes its expressions into a rule's list.
+    /// Appends its expressions to a rule's list.
     pub(super) fn describe(&self, list: &mut AttributeWriter<'_>) {
         self.field.load(REGISTER, self.value.as_slice().len(), list);
         if let Some(mask) = &self.mask {
@@ -270,7 +275,7 @@ impl Condition {
     }
 }
 
-/// A device's name as the kernel has it in a register.
+/// A device's name as in a register.
 fn padded(name: &str) -> [u8; 16] {
     let mut padded = [0; 16];
     padded.iter_mut().zip(name.bytes().take(15)).for_each(|(to, from)| *to = from);

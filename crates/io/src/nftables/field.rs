@@ -1,11 +1,11 @@
-//! What can be looked at in a packet, and how it is brought into a register.
+//! Fields of packets, and their encoding as register loads.
 
 use super::message::expression;
 use uxfrm_netlink_wire::AttributeWriter;
 
-/// Up to 16 bytes: what fits into a register.
+/// Up to 16 bytes, the size of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Word {
+pub(super) struct RegisterValue {
     bytes: [u8; 16],
     length: u8,
 }
@@ -14,24 +14,24 @@ pub(super) struct Word {
 pub(super) enum Field {
     Meta(Meta),
     Header(Base, u8),
-    /// An offset in one of IPv6's extension headers.
+    /// An offset in an IPv6 extension header.
     Extension(Extension, u8),
-    /// Whether there is such a one: a byte, 1 or 0.
+    /// Whether the extension header exists: a byte, 1 or 0.
     Has(Extension),
-    /// What the host's routes say the destination is (`RTN_*`): an address of its own, a broadcast, another's.
+    /// Type of the destination in the host's routes (`RTN_*`).
     DestinationKind,
 }
 
-/// What a destination is to the host (`RTN_*`).
+/// Types of destinations (`RTN_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
-    /// An own address.
+    /// An address of the host.
     Local = 2,
     /// An IPv4 broadcast address of a link.
     Broadcast = 3,
-    /// An IPv6 anycast address that is the host's as well.
+    /// An IPv6 anycast address of the host.
     Anycast = 4,
-    /// A group, whether the host has joined it or not.
+    /// A multicast group, joined or not.
     Multicast = 5,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Meta {
     InterfaceName = 6,
     LeavingName = 7,
     Family = 15,
-    /// The upper layer's protocol, behind IPv6's extension headers.
+    /// The upper-layer protocol, behind IPv6 extension headers.
     Protocol = 16,
 }
 
@@ -64,7 +64,7 @@ pub(super) enum Base {
     Transport = 2,
 }
 
-/// Sets bits of a packet's mark; the others stay.
+/// Sets bits of a packet's mark and keeps the others.
 pub(super) fn set_mark_bits(bits: u32, list: &mut AttributeWriter<'_>) {
     const REGISTER: u32 = 1;
     Field::Meta(Meta::Mark).load(REGISTER, size_of::<u32>(), list);
@@ -82,7 +82,7 @@ pub(super) fn set_mark_bits(bits: u32, list: &mut AttributeWriter<'_>) {
 }
 
 impl Field {
-    /// Loads as many bytes of it.
+    /// Loads the first `length` bytes.
     pub(super) fn load(self, register: u32, length: usize, list: &mut AttributeWriter<'_>) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         match self {
@@ -118,8 +118,8 @@ impl Field {
     }
 }
 
-impl Word {
-    /// At most 16 bytes: this module's users give no more.
+impl RegisterValue {
+    /// At most 16 bytes, which callers ensure.
     pub(super) fn of(value: &[u8]) -> Self {
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(value).for_each(|(to, from)| *to = *from);
@@ -134,12 +134,12 @@ impl Word {
         self.length
     }
 
-    /// With the zeros behind it that fill the last 32 bits, as a register has them.
+    /// Padded with zeros to 32 bits, as in a register.
     pub(super) fn padded(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length).next_multiple_of(4)]
     }
 
-    /// Masks what is in a register by it.
+    /// Masks a register by it.
     pub(super) fn mask(&self, register: u32, list: &mut AttributeWriter<'_>) {
         expression(list, "bitwise", |bitwise| {
             bitwise.be32(1, register);

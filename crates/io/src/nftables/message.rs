@@ -1,9 +1,9 @@
-//! Messages of `nf_tables`: kinds, questions, and batches of them.
+//! Encodes messages of `nf_tables`: types, requests, and transactions.
 //!
-//! Numbers in attributes are big-endian (`include/uapi/linux/netfilter/nfnetlink.h`, `nf_tables.h`). Total: everything that can be said to it has an
-//! encoding.
+//! Numbers in attributes are big-endian (`include/uapi/linux/netfilter/nfnetlink.h`,
+//! `nf_tables.h`). Encoding never fails.
 
-use super::model::Part;
+use super::model::MessageSubject;
 use uxfrm_netlink_wire::{AttributeWriter, Flags, append_message, genl::FAMILY_HEADER_LEN};
 
 /// `NFNL_SUBSYS_NFTABLES`
@@ -31,7 +31,7 @@ pub(super) enum Kind {
     GetObject = 19,
 }
 
-/// A request outside any transaction: a question.
+/// A request outside any transaction.
 pub(super) fn question(
     kind: Kind,
     flags: Flags,
@@ -50,24 +50,25 @@ pub(super) fn question(
     bytes
 }
 
-/// A transaction: all of it comes true at once, or nothing (`NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`).
+/// A transaction (`NFNL_MSG_BATCH_BEGIN`, `NFNL_MSG_BATCH_END`).
 #[derive(Debug)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
     begin: u32,
-    /// What each message between begin and end is about; the first has the sequence number behind `begin`.
-    parts: Vec<Part>,
-    /// Where the last message starts.
+    /// Subject of each message between begin and end; the first has the sequence number after
+    /// `begin`.
+    parts: Vec<MessageSubject>,
+    /// Offset of the last message.
     last: usize,
 }
 
 impl Batch {
     const BEGIN: u16 = 16;
     const END: u16 = 17;
-    /// A generic header whose resource is the subsystem.
+    /// A generic header with the subsystem as its resource.
     const FOR_NFTABLES: [u8; FAMILY_HEADER_LEN] = [0, 0, 0, SUBSYSTEM];
 
-    /// Its messages are numbered from `begin`.
+    /// Numbers its messages from `begin`.
     pub(super) fn new(begin: u32) -> Self {
         let mut bytes = Vec::new();
         append_message(&mut bytes, Self::BEGIN, Flags::REQUEST, begin, Self::FOR_NFTABLES, |_| {});
@@ -76,7 +77,7 @@ impl Batch {
 
     pub(super) fn push(
         &mut self,
-        part: Part,
+        part: MessageSubject,
         kind: Kind,
         flags: Flags,
         attributes: impl FnOnce(&mut AttributeWriter<'_>),
@@ -88,29 +89,31 @@ impl Batch {
         append_message(&mut self.bytes, typed(kind), flags, sequence, [INET, 0, 0, 0], attributes);
     }
 
-    /// The number of the last message before the end: the kernel is asked to confirm this one.
+    /// Sequence number of the last message before the end, for which an acknowledgement is
+    /// requested.
     pub(super) fn last_sequence(&self) -> u32 {
         let parts = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         self.begin.wrapping_add(parts)
     }
 
-    /// Whether it changes nothing.
+    /// Whether it has no changes.
     pub(super) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Whether a message's number is that of the batch's begin: errors of the whole have it.
+    /// Whether a sequence number is that of the batch's begin, which errors of the whole batch
+    /// have.
     pub(super) fn begins_with(&self, sequence: u32) -> bool {
         self.begin == sequence
     }
 
-    /// What the message of a number is about.
-    pub(super) fn part(&self, sequence: u32) -> Option<Part> {
+    /// Subject of the message with a sequence number.
+    pub(super) fn part(&self, sequence: u32) -> Option<MessageSubject> {
         let place = sequence.wrapping_sub(self.begin).checked_sub(1)?;
         self.parts.get(usize::try_from(place).ok()?).copied()
     }
 
-    /// The bytes to send, with a confirmation asked for.
+    /// The bytes to send, with an acknowledgement requested.
     pub(super) fn finish(&mut self) -> &[u8] {
         let flags = self.last + 6;
         if self.last > 0 {

@@ -1,22 +1,23 @@
-//! What a table has: counters, chains, rules; and how each is told to the kernel.
+//! The content of a table, counters, chains and rules, and its encoding.
 
 use std::fmt;
 
 use super::change::Change;
 use super::condition::Condition;
 use super::field;
+use super::key_field::{Question, REGISTER};
 use super::message::{Batch, Kind, expression};
-use super::question::{Question, REGISTER};
 use super::set::{Set, SetId};
 use uxfrm_netlink_wire::{AttributeWriter, Flags};
 
 /// `NF_IP_PRI_RAW`: before connection tracking, destination NAT and ordinary filters.
 const RAW: i32 = -300;
 
-/// Behind `NF_IP_PRI_NAT_DST` and what others do to marks (`NF_IP_PRI_MANGLE`): the packet is as it will be routed.
+/// After `NF_IP_PRI_NAT_DST` and changes of marks (`NF_IP_PRI_MANGLE`): the packet is as it will be
+/// routed.
 const BEHIND_NAT: i32 = -90;
 
-/// `NF_IP_PRI_RAW_BEFORE_DEFRAG`: before connection tracking puts fragments together (-400).
+/// `NF_IP_PRI_RAW_BEFORE_DEFRAG`: before connection tracking reassembles (-400).
 const BEFORE_DEFRAGMENTATION: i32 = -450;
 
 /// `NFT_OBJECT_COUNTER`
@@ -29,7 +30,7 @@ pub struct Table {
     pub name: String,
     /// Named counters.
     pub counters: Vec<&'static str>,
-    /// Sets that rules ask.
+    /// Sets that rules use.
     pub sets: Vec<Set>,
     /// Chains, in any order.
     pub chains: Vec<Chain>,
@@ -40,28 +41,29 @@ pub struct Table {
 pub struct Chain {
     /// Its name.
     pub name: &'static str,
-    /// Where packets enter it; `None` for one that other chains lead to. What passes a hook's chain to its end is accepted.
+    /// Hook by which packets enter; `None` for a chain that others jump to. A hook's chain accepts
+    /// at its end.
     pub hook: Option<Hook>,
     /// Its rules, in order.
     pub rules: Vec<Rule>,
 }
 
-/// Where packets enter a chain: at raw priority, unless it says otherwise.
+/// Hooks, at raw priority unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// From any device, before connection tracking puts fragments together.
+    /// From any device, before connection tracking reassembles.
     Fragments,
     /// From any device, before routing.
     Prerouting,
-    /// From any device, before routing and behind destination NAT.
+    /// From any device, before routing and after destination NAT.
     BeforeRouting,
     /// To this host, after routing. IPv4 is reassembled here, IPv6 is not.
     Input,
     /// Through this host, after routing.
     Forward,
-    /// From this host, behind destination NAT: what gets another mark there is routed anew.
+    /// From this host, after destination NAT: a changed mark reroutes the packet.
     Rerouting,
-    /// To a device, from this host or through it: before what is too long is cut.
+    /// To a device, from this host or through it, before fragmentation.
     Postrouting,
 }
 
@@ -99,55 +101,56 @@ impl Hook {
     }
 }
 
-/// A rule: a packet that meets all conditions, and is in the set if one is asked, is counted and gets the verdict.
+/// A rule: a packet that matches all conditions, and is in the set if there is one, is counted and
+/// gets the verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it must meet.
+    /// Conditions, all of which must match.
     pub conditions: Vec<Condition>,
-    /// The set that it must be in as well.
+    /// A set that must contain it as well.
     pub among: Option<Among>,
-    /// The table's counter that counts it.
+    /// Name of the counter.
     pub counter: Option<&'static str>,
-    /// What becomes of it.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// Whether what a packet answers to some questions is in a set.
+/// A lookup of a packet's fields in a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Among {
-    /// The questions; a packet without one of the fields is not in the set.
+    /// The fields; a packet that lacks one is not in the set.
     pub questions: Vec<Question>,
     /// The set.
     pub set: SetId,
 }
 
-/// What becomes of a packet.
+/// Verdicts of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It passes; other tables may still drop it.
+    /// Accepts it; other tables may still drop it.
     Accept,
-    /// It is dropped.
+    /// Drops it.
     Drop,
-    /// It walks through another chain and comes back from its end.
+    /// Continues in another chain and returns at its end.
     Jump(&'static str),
-    /// It walks through another chain and does not come back.
+    /// Continues in another chain without return.
     Goto(&'static str),
-    /// These bits of its mark are set, and it passes.
+    /// Sets these bits of its mark and accepts it.
     Mark(u32),
 }
 
-/// What a message of a transaction is about: for errors.
+/// Subject of a transaction's message, for errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum MessageSubject {
     Table,
     Counter(&'static str),
     Chain(&'static str),
     Set(SetId),
-    /// Its place in its chain, from 1.
+    /// Chain, and position in it from 1.
     Rule(&'static str, usize),
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for MessageSubject {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table => write!(out, "the table itself"),
@@ -159,24 +162,25 @@ impl fmt::Display for Part {
     }
 }
 
-/// Who may change a table.
+/// Owner of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ownership {
     /// Everybody.
     Shared = 0,
-    /// Only the socket that made it; without that it stays (`NFT_TABLE_F_OWNER | NFT_TABLE_F_PERSIST`, Linux 6.9).
+    /// Only the socket that created it; without owner it persists (`NFT_TABLE_F_OWNER |
+    /// NFT_TABLE_F_PERSIST`, Linux 6.9).
     Own = 2 | 4,
 }
 
 impl Table {
-    /// Adds the table, its counters and chains; it must not be there.
+    /// Encodes adding the table, which must not exist, its counters and chains.
     pub(super) fn describe(&self, ownership: Ownership, batch: &mut Batch) {
-        batch.push(Part::Table, Kind::NewTable, Flags::CREATE, |table| {
+        batch.push(MessageSubject::Table, Kind::NewTable, Flags::CREATE, |table| {
             table.text(1, &self.name);
             table.be32(2, ownership as u32);
         });
         for counter in &self.counters {
-            batch.push(Part::Counter(counter), Kind::NewObject, Flags::CREATE, |object| {
+            batch.push(MessageSubject::Counter(counter), Kind::NewObject, Flags::CREATE, |object| {
                 object.text(1, &self.name);
                 object.text(2, counter);
                 object.be32(3, COUNTER);
@@ -188,20 +192,21 @@ impl Table {
         self.describe_rules(batch);
     }
 
-    /// Replaces all rules of the table, which must be there with the same chains; counters go on. Its sets take the place of others.
+    /// Encodes replacing all rules of the table, which must exist with the same chains; counters go
+    /// on. Its sets replace `others`.
     pub(super) fn describe_change(&self, others: &[String], batch: &mut Batch) {
         self.describe_end(others, batch);
         self.describe_sets(batch);
         self.describe_rules(batch);
     }
 
-    /// The same where its sets are there already.
-    pub(super) fn describe_turn(&self, others: &[String], batch: &mut Batch) {
+    /// Encodes the same with its sets already present.
+    pub(super) fn describe_swap(&self, others: &[String], batch: &mut Batch) {
         self.describe_end(others, batch);
         self.describe_rules(batch);
     }
 
-    /// Its sets as changes of a table that has none of them.
+    /// The changes that add its sets to a table without them.
     pub(super) fn filling(&self) -> Vec<Change> {
         let filling = |set: &Set| {
             let add = Change::AddSet { set: set.id, length: set.keys.length() };
@@ -210,12 +215,11 @@ impl Table {
         self.sets.iter().flat_map(filling).collect()
     }
 
-    /// No rules, and none of these sets.
+    /// Encodes removing all rules and these sets.
     fn describe_end(&self, sets: &[String], batch: &mut Batch) {
-        batch
-            .push(Part::Table, Kind::DeleteRule, Flags::empty(), |table| table.text(1, &self.name));
+        batch.push(MessageSubject::Table, Kind::DeleteRule, Flags::empty(), |table| table.text(1, &self.name));
         for name in sets {
-            batch.push(Part::Table, Kind::DeleteSet, Flags::empty(), |set| {
+            batch.push(MessageSubject::Table, Kind::DeleteSet, Flags::empty(), |set| {
                 set.text(1, &self.name);
                 set.text(2, name);
             });
@@ -230,7 +234,7 @@ impl Table {
     }
 
     fn describe_chain(&self, chain: &Chain, batch: &mut Batch) {
-        batch.push(Part::Chain(chain.name), Kind::NewChain, Flags::CREATE, |attributes| {
+        batch.push(MessageSubject::Chain(chain.name), Kind::NewChain, Flags::CREATE, |attributes| {
             attributes.text(1, &self.name);
             attributes.text(3, chain.name);
             if let Some(hook) = chain.hook {
@@ -246,7 +250,7 @@ impl Table {
     fn describe_rules(&self, batch: &mut Batch) {
         for chain in &self.chains {
             for (place, rule) in chain.rules.iter().enumerate() {
-                let part = Part::Rule(chain.name, place + 1);
+                let part = MessageSubject::Rule(chain.name, place + 1);
                 batch.push(part, Kind::NewRule, Flags::CREATE | Flags::APPEND, |attributes| {
                     attributes.text(1, &self.name);
                     attributes.text(2, chain.name);

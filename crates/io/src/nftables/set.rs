@@ -1,9 +1,9 @@
-//! Sets: many keys that one rule looks up, by a hash table of the kernel's.
+//! Sets: many keys that one rule looks up in a kernel hash table.
 
 use std::fmt;
 
 use super::message::{Batch, Kind};
-use super::model::Part;
+use super::model::MessageSubject;
 use uxfrm_netlink_wire::Flags;
 
 /// The name of a set in its table.
@@ -13,13 +13,13 @@ pub struct SetId(pub u32);
 /// A set of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// Its name; no other set of the table has had it.
+    /// Its name, unused before in the table.
     pub id: SetId,
-    /// What is in it.
+    /// Its keys.
     pub keys: Keys,
 }
 
-/// Keys of one length: the answers to some questions, one after the other.
+/// Keys of one length: values of some fields, concatenated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     length: usize,
@@ -27,13 +27,13 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// None yet; each will have `length` bytes, of which a set takes 4 to 64.
+    /// No keys yet; each will have `length` bytes, of which a set takes 4 to 64.
     #[must_use]
     pub fn new(length: usize) -> Self {
         Self { length: length.max(1), bytes: Vec::new() }
     }
 
-    /// Adds one; of another length it is none.
+    /// Adds a key, which must have the set's length.
     pub fn push(&mut self, key: &[u8]) {
         debug_assert_eq!(key.len(), self.length);
         self.bytes.extend(key);
@@ -56,7 +56,7 @@ impl Keys {
         self.length
     }
 
-    /// The first and the second half; `None` when one of them would be empty.
+    /// Splits into two halves; `None` when one would be empty.
     pub(super) fn halves(&self) -> Option<[Self; 2]> {
         let count = self.iter().len();
         let middle = Some(count / 2).filter(|middle| *middle > 0)? * self.length;
@@ -72,9 +72,10 @@ impl fmt::Display for SetId {
 }
 
 impl SetId {
-    /// Adds it, empty, for keys of `length` bytes. The kernel chooses a hash table that grows, as nothing is said of sizes and intervals.
+    /// Adds it, empty, for keys of `length` bytes. Without sizes and intervals the kernel chooses a
+    /// growing hash table.
     pub(super) fn add(self, table: &str, length: usize, batch: &mut Batch) {
-        batch.push(Part::Set(self), Kind::NewSet, Flags::CREATE, |set| {
+        batch.push(MessageSubject::Set(self), Kind::NewSet, Flags::CREATE, |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
             set.be32(4, INTEGER);
@@ -84,18 +85,18 @@ impl SetId {
     }
 
     pub(super) fn delete(self, table: &str, batch: &mut Batch) {
-        batch.push(Part::Set(self), Kind::DeleteSet, Flags::empty(), |set| {
+        batch.push(MessageSubject::Set(self), Kind::DeleteSet, Flags::empty(), |set| {
             set.text(1, table);
             set.text(2, &self.to_string());
         });
     }
 
-    /// Puts keys in (`NewElements`), or takes them out (`DeleteElements`).
+    /// Adds keys (`NewElements`) or removes them (`DeleteElements`).
     pub(super) fn elements(self, kind: Kind, table: &str, keys: &Keys, batch: &mut Batch) {
         let flags = if kind == Kind::NewElements { Flags::CREATE } else { Flags::empty() };
         let each = ELEMENT + keys.length.next_multiple_of(4);
         for some in keys.bytes.chunks(MOST / each * keys.length) {
-            batch.push(Part::Set(self), kind, flags, |elements| {
+            batch.push(MessageSubject::Set(self), kind, flags, |elements| {
                 elements.text(1, table);
                 elements.text(2, &self.to_string());
                 elements.nest(3, |list| {
@@ -110,11 +111,11 @@ impl SetId {
     }
 }
 
-/// What `nft list` calls keys that are only numbers; the kernel does not ask.
+/// `nft list`'s type of purely numeric keys; the kernel ignores it.
 const INTEGER: u32 = 4;
 
-/// Bytes around a key: an element, its key, the key's value.
+/// Overhead per key in bytes: element, key, value.
 const ELEMENT: usize = 12;
 
-/// Bytes of elements in one message: an attribute has less than 64 KiB.
+/// Bytes of elements per message: an attribute has less than 64 KiB.
 const MOST: usize = 60_000;

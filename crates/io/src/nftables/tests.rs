@@ -7,7 +7,7 @@ use super::*;
 use crate::rtnetlink::Prefix;
 use uxfrm_netlink_wire::{AttributeWriter, RawAttributes};
 
-/// An attribute as the kernel wants it: length, kind, payload, padding to four bytes.
+/// An attribute in the kernel's form: length, kind, payload, padding to four bytes.
 fn attr(kind: u16, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len() + 4).unwrap();
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -66,7 +66,7 @@ fn mask(mask: &[u8]) -> Vec<u8> {
     expression("bitwise", &[attr(1, &one), attr(2, &one), attr(3, &length), mask, xor])
 }
 
-/// Of a kind of extension header: an offset, a length, flags.
+/// An extension header expression: kind, offset, length, flags.
 fn extension(kind: u8, offset: u32, length: u32, flags: Option<u32>) -> Vec<u8> {
     let numbers = [(3, Some(offset)), (4, Some(length)), (5, flags)];
     let numbers = numbers.into_iter().filter_map(|(at, number)| Some((at, number?)));
@@ -139,7 +139,8 @@ fn a_condition_is_load_mask_and_compare() {
     }
 }
 
-/// nf_tables' messages are 10 << 8 | kind; flags are REQUEST, CREATE, APPEND; the last message asks for an answer.
+/// Message types are 10 << 8 | kind; flags are REQUEST, CREATE, APPEND; the last message requests
+/// an answer.
 #[test]
 fn a_table_is_one_transaction() {
     let rule = Rule {
@@ -196,9 +197,10 @@ fn a_table_is_one_transaction() {
     assert_eq!(batch.finish(), expected.concat());
 }
 
-/// A set has a name, a length, and keys in as many messages as it takes; a rule loads its answers from register 8 on and looks them up.
+/// A set has a name, a length, and keys in as many messages as needed; a rule loads its fields from
+/// register 8 on and looks them up.
 #[test]
-fn a_set_is_filled_and_asked() {
+fn set_is_filled_and_looked_up() {
     let set = SetId(7);
     let mut keys = Keys::new(8);
     keys.push(&[10, 1, 0, 0, 0, 53, 0, 0]);
@@ -237,7 +239,7 @@ fn question_bytes(describe: impl FnOnce(&mut AttributeWriter<'_>)) -> Vec<u8> {
 }
 
 #[test]
-fn keys_of_many_messages_are_all_told() {
+fn set_keys_span_several_messages() {
     let mut keys = Keys::new(4);
     (0..10_000_u32).for_each(|key| keys.push(&key.to_be_bytes()));
     let mut batch = Batch::new(1);
@@ -250,7 +252,7 @@ fn keys_of_many_messages_are_all_told() {
 }
 
 #[test]
-fn a_change_flushes_rules_and_adds_them_anew() {
+fn table_change_flushes_and_adds_rules() {
     let chain = Chain { name: "in", hook: None, rules: Vec::new() };
     let name = "t".to_owned();
     let table = Table { name, counters: Vec::new(), sets: Vec::new(), chains: vec![chain] };
@@ -296,7 +298,7 @@ fn a_counter_is_read_and_those_of_other_tables_are_not() {
 }
 
 #[test]
-fn a_kernel_without_nf_tables_is_told_from_a_refusal() {
+fn missing_nf_tables_differs_from_refusal() {
     let of = |errno| Error::of("table t", io::Error::from_raw_os_error(errno));
     for errno in [libc::EPROTONOSUPPORT, libc::EOPNOTSUPP, libc::EINVAL, libc::ENOENT] {
         assert!(matches!(of(errno), Error::Unsupported { .. }), "{errno}");
@@ -306,10 +308,10 @@ fn a_kernel_without_nf_tables_is_told_from_a_refusal() {
 }
 
 proptest! {
-    /// Whatever stands in an answer: no panic, and nothing beyond its end.
+    /// No content makes parsing panic or read beyond the end.
     #[test]
-    fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
-        let read: usize = RawAttributes::of(&bytes).map(|found| found.value.len()).sum();
+    fn arbitrary_answers_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..256)) {
+        let read: usize = attributes(&bytes).map(|(_, payload)| payload.len()).sum();
         prop_assert!(read <= bytes.len());
         for answer in answers(&bytes) {
             if let Payload::Attributes(found) = answer.payload {
@@ -319,9 +321,9 @@ proptest! {
         let _ = find_attribute(&bytes, 1);
     }
 
-    /// The same with lengths that are about right, so that more of it is walked.
+    /// The same with nearly correct lengths, so that parsing gets further.
     #[test]
-    fn any_short_lengths_can_be_read(lengths in prop::collection::vec(0_u8..24, 0..64)) {
+    fn arbitrary_attribute_lengths_do_not_panic(lengths in prop::collection::vec(0_u8..24, 0..64)) {
         let bytes: Vec<u8> = lengths.iter().flat_map(|length| [*length, 0, 10, 10]).collect();
         let _ = (RawAttributes::of(&bytes).count(), answers(&bytes).count(), count("t", &bytes));
     }

@@ -1,5 +1,5 @@
-//! Word from the kernel that somebody has taken tables away (`NFNLGRP_NFTABLES`): before Linux 6.9 `nft flush ruleset`, with which the services of
-//! distributions begin when they are reloaded, takes all.
+//! Notices of removed tables (`NFNLGRP_NFTABLES`): before Linux 6.9 `nft flush ruleset`, which
+//! distributions' services run on reload, removes all.
 
 use std::{
     io,
@@ -12,10 +12,10 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 const GROUP: u32 = 1 << 6;
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_DELTABLE`
 const TABLE_GONE: u16 = 10 << 8 | 2;
-/// What the kernel puts into one datagram.
+/// Largest datagram of the kernel.
 const LONGEST: usize = 64 * 1024;
 
-/// Listens; its descriptor is readable when there is something to [take](Watch::take_gone).
+/// A listening socket; readable when there is something to [take](Watch::take_gone).
 #[derive(Debug)]
 pub struct Watch {
     socket: Socket,
@@ -34,7 +34,7 @@ impl Watch {
         Ok(Self { socket, buffer: vec![0; LONGEST].into() })
     }
 
-    /// Whether tables have gone since this was asked last, ours perhaps and by ourselves.
+    /// Whether tables were removed since the last call, perhaps ours, perhaps by us.
     pub fn take_gone(&mut self) -> bool {
         let mut are_gone = false;
         loop {
@@ -42,7 +42,7 @@ impl Watch {
                 Ok(length) => {
                     are_gone |= tells_of_table(self.buffer.get(..length).unwrap_or_default());
                 }
-                // So much that some was lost, and it may have been among it.
+                // Notices were lost, perhaps such ones.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => are_gone = true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_nothing) => return are_gone,
@@ -57,7 +57,7 @@ impl AsFd for Watch {
     }
 }
 
-/// Whether one of a datagram's messages says that a table has gone.
+/// Whether a datagram reports a removed table.
 fn tells_of_table(mut messages: &[u8]) -> bool {
     while let Some((length, rest)) = messages.split_first_chunk::<4>() {
         let kind = rest.first_chunk().map(|kind| u16::from_ne_bytes(*kind));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_goes_is_seen_among_other_changes() {
+    fn watch_finds_removed_table_among_other_changes() {
         let (rule, table) = (message(10 << 8 | 6, 21), message(TABLE_GONE, 8));
         assert!(!tells_of_table(&rule));
         assert!(tells_of_table(&[rule.clone(), table.clone()].concat()));

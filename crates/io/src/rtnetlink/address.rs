@@ -17,7 +17,7 @@ pub struct Address {
     pub link: u32,
     /// The address and its network's prefix length.
     pub prefix: Prefix,
-    /// Whether packets may have it: not while it is asked whether somebody else has it, nor when somebody does.
+    /// Whether packets may use it: not during duplicate address detection, nor if that failed.
     pub is_usable: bool,
 }
 
@@ -32,10 +32,10 @@ impl Rtnetlink {
         Ok(found.into_iter().filter_map(read).collect())
     }
 
-    /// Gives a device an address.
+    /// Adds an address to a device.
     ///
-    /// Whether somebody else has the same IPv6 address is not asked (`IFA_F_NODAD`), but even so the kernel takes a
-    /// moment until it answers to it: on a device that is up this call waits for that, at the most 100 ms.
+    /// Duplicate address detection is off (`IFA_F_NODAD`), yet the kernel takes a moment until it
+    /// answers to an IPv6 address: on a device that is up this call waits for that, at most 100 ms.
     ///
     /// # Errors
     /// [`Error::Exists`] when the device has it.
@@ -52,7 +52,7 @@ impl Rtnetlink {
         Ok(())
     }
 
-    /// Waits until an address is one of the host's own.
+    /// Waits until the host answers to an address.
     fn settle(&mut self, address: IpAddr) {
         for _ in 0..100 {
             if self.route_to(address, 0).is_ok_and(|chosen| chosen.is_local) {
@@ -62,7 +62,7 @@ impl Rtnetlink {
         }
     }
 
-    /// Takes an address from a device.
+    /// Removes an address from a device.
     ///
     /// # Errors
     /// [`Error::NotFound`] when the device does not have it.
@@ -82,7 +82,7 @@ fn describe(link: u32, prefix: Prefix) -> AddressMessage {
     message
 }
 
-/// An answer's own address: of a point-to-point link `IFA_LOCAL`, and `IFA_ADDRESS` where there is no other.
+/// The local address of an answer: `IFA_LOCAL` of a point-to-point link, otherwise `IFA_ADDRESS`.
 pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Address> {
     let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
     let (mut local, mut other): (Option<IpAddr>, Option<IpAddr>) = (None, None);

@@ -1,17 +1,17 @@
-//! Any bytes as what rtnetlink answers and tells, for fuzzers and tests.
+//! Decodes arbitrary bytes as answers and notices of rtnetlink, for fuzzers and tests.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use uxfrm_packet::Version;
 
-use super::{address, failure, link, monitor, neighbour, route, rule, surroundings, take};
+use super::{address, failure, link, monitor, neighbour, route, route_monitor, rule, take};
 
-/// The number of the request that is answered.
+/// Sequence number of the answered request.
 const NUMBER: u32 = 7;
 
-/// Bytes as one datagram: of a dump, as an error's answer, as a notice of the surroundings, as the head of one.
+/// Decodes bytes as a datagram: of a dump, an error, a notice, the head of a notice.
 ///
 /// # Panics
-/// When reading does, or believes what cannot be.
+/// When reading does, or accepts an impossible value.
 pub(crate) fn decode(bytes: &[u8]) {
     let mut answers = Vec::new();
     let _ = take(bytes, NUMBER, "fuzz", &mut answers);
@@ -19,7 +19,7 @@ pub(crate) fn decode(bytes: &[u8]) {
     if let Some((_, errno)) = failure(bytes, NUMBER) {
         assert_ne!(errno, 0);
     }
-    let _ = surroundings::read(bytes);
+    let _ = route_monitor::read(bytes);
     if let Some(head) = bytes.first_chunk() {
         let _ = monitor::read(head, 3);
     }
@@ -49,7 +49,7 @@ fn check(prefix: super::Prefix) {
     assert!(prefix.length() <= most);
 }
 
-/// What the fuzzer began with: one of each kind, as the library writes it, and an error.
+/// Seeds of the corpus: one of each kind, as the library writes it, and an error.
 #[cfg(test)]
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     use netlink_packet_route::link::LinkAttribute;

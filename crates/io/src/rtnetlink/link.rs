@@ -15,13 +15,13 @@ use super::{Error, Rtnetlink};
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number within the namespace.
+    /// Its index.
     pub index: u32,
     /// Its name.
     pub name: String,
     /// The largest IP packet it takes, in bytes.
     pub mtu: u32,
-    /// Whether it is set up by its administrator.
+    /// Whether it is administratively up.
     pub is_up: bool,
     /// Whether it is the loopback device.
     pub is_loopback: bool,
@@ -61,7 +61,7 @@ impl Rtnetlink {
         found.into_iter().find_map(read).ok_or_else(|| missing(request))
     }
 
-    /// How many packets the device of a name was handed and has dropped (`tx_dropped`).
+    /// Packets that the named device was given and dropped (`tx_dropped`).
     ///
     /// # Errors
     /// [`Error::NotFound`] when there is none.
@@ -80,7 +80,8 @@ impl Rtnetlink {
         drops.ok_or_else(|| missing(request))
     }
 
-    /// What the kernel says of the device of an index: `struct ifinfomsg` and attributes, as they stand behind the header of `RTM_NEWLINK`.
+    /// The kernel's description of a device: `struct ifinfomsg` and attributes, as in `RTM_NEWLINK`
+    /// behind its header.
     ///
     /// # Errors
     /// [`Error::NotFound`] when there is none.
@@ -140,7 +141,7 @@ impl Rtnetlink {
         )
     }
 
-    /// Sets how many packets wait for a device at the most: for a TUN, for its reader.
+    /// Sets a device's queue length in packets: for a TUN, those that wait for its reader.
     ///
     /// # Errors
     /// The kernel's.
@@ -154,7 +155,7 @@ impl Rtnetlink {
         )
     }
 
-    /// Sets into how many packets a super-packet that the host hands to a device is cut at the most.
+    /// Limits the segments per super-packet that the host gives a device.
     ///
     /// # Errors
     /// The kernel's.
@@ -179,7 +180,7 @@ impl Rtnetlink {
         self.change(&request, 0, RouteNetlinkMessage::SetLink(message))
     }
 
-    /// Makes two virtual Ethernet devices that are connected, the second one in `namespace`.
+    /// Creates two connected virtual Ethernet devices, the second one in `namespace`.
     ///
     /// # Errors
     /// [`Error::Exists`] when a name is taken.

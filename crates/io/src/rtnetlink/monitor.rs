@@ -1,4 +1,5 @@
-//! Word of changes: links and addresses that come, change and go, devices that begin to forward, rules that go, and routes that others take away.
+//! Notices of changes: links, addresses, device settings, removed rules, and routes that others
+//! remove.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +9,8 @@ use netlink_sys::{Socket, SocketAddr};
 use super::{Error, Rtnetlink, listen};
 use crate::socket;
 
-/// `RTMGRP_LINK`, and of both families addresses, routes, rules and settings of devices (`RTNLGRP_IPV4_NETCONF`).
+/// `RTMGRP_LINK`, and of both families addresses, routes, rules and device settings
+/// (`RTNLGRP_IPV4_NETCONF`).
 const GROUPS: u32 = 1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000 | 0x80_0000 | 0x100_0000;
 
 const NEW_LINK: u16 = 16;
@@ -16,15 +18,15 @@ const NEW_ROUTE: u16 = 24;
 const DELETE_ROUTE: u16 = 25;
 const NEW_RULE: u16 = 32;
 
-/// Listens in the network namespace that the thread was in when it was opened; its descriptor is readable when something has changed.
+/// Listens in the network namespace of the thread that opened it; readable after a change.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
 }
 
 impl Monitor {
-    /// Listens from now on. Of routes only those are of interest that are in one of the tables and
-    /// that somebody else than `own` takes away.
+    /// Listens from now on. Only routes in one of the tables count, and only those that somebody
+    /// other than `own` removes.
     ///
     /// # Errors
     /// [`Error::Refused`] when the kernel gives no socket.
@@ -40,8 +42,8 @@ impl Monitor {
         open()
     }
 
-    /// What has changed since the last time; more is to be asked of [`Rtnetlink`]. `link` is the index of the device whose
-    /// going down is told apart: it may be up again already, but its routes are gone.
+    /// Changes since the last call; ask [`Rtnetlink`] for details. `link` is the index of a device
+    /// whose going down is reported separately: it may be up again, but its routes are gone.
     #[must_use]
     pub fn take_news(&self, link: u32) -> News {
         let mut news = News::Nothing;
@@ -60,18 +62,18 @@ impl Monitor {
     }
 }
 
-/// What a monitor has heard.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum News {
     /// Nothing.
     Nothing,
-    /// A link, an address or a setting of a device has changed, or a rule has gone.
+    /// A link, an address or a device setting changed, or a rule was removed.
     Changed,
-    /// Routes of the table may have gone: the link that was asked about was down meanwhile, or somebody took them away.
+    /// Routes of the table may be gone: `link` was down meanwhile, or somebody removed them.
     RoutesWent,
 }
 
-/// The head of a message: `struct nlmsghdr`, and of a link's `struct ifinfomsg`.
+/// Reads the head of a message: `struct nlmsghdr`, and a link's `struct ifinfomsg`.
 pub(super) fn read(head: &[u8; 32], link: u32) -> News {
     const UP: u32 = 1;
     let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -83,8 +85,8 @@ pub(super) fn read(head: &[u8; 32], link: u32) -> News {
     }
 }
 
-/// Keeps out what is of no interest: a router's other tables may change thousands of times a second. The filter sees messages from their heads on, and
-/// takes their words for big-endian.
+/// Excludes other tables, which on a router may change thousands of times a second. The filter sees
+/// messages from their heads on, and reads words as big-endian.
 fn filter(own: u32, [table, other]: [u32; 2]) -> [libc::sock_filter; 13] {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_HALF: u16 = 0x28;

@@ -1,7 +1,7 @@
-//! Neighbours: who has which Ethernet address, as the kernel knows it.
+//! The kernel's neighbour table.
 //!
-//! Who sends past the kernel has to tell it, or it forgets a neighbour that it sees nobody use, and never asks whether one that moved is
-//! still where it was: [`Rtnetlink::use_neighbour`].
+//! A sender past the kernel must report its traffic ([`Rtnetlink::use_neighbour`]), or the kernel
+//! expires the neighbour as unused and never checks whether it has moved.
 
 use std::net::IpAddr;
 
@@ -14,34 +14,35 @@ use uxfrm_packet::ethernet::MacAddr;
 
 use super::{Error, Rtnetlink};
 
-/// What the kernel knows of a neighbour.
+/// An entry of the neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The index of the device that it is reached by.
+    /// Index of its device.
     pub link: u32,
     /// Its address.
     pub address: IpAddr,
-    /// What is known of it.
+    /// Its state.
     pub standing: Standing,
 }
 
-/// How well the kernel knows a neighbour.
+/// States of neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is there.
+    /// Reachable.
     Known(MacAddr),
-    /// It was there some time ago; whoever sends to it should say so.
+    /// Reachable some time ago; senders should report their use.
     Stale(MacAddr),
-    /// The kernel is asking for it.
+    /// The kernel is resolving it.
     Sought,
-    /// It does not answer.
+    /// Resolution failed.
     Gone,
-    /// The kernel keeps nothing of it, as after `ip neigh flush` or while a device was down: nobody seeks it until somebody sends.
+    /// No entry, as after `ip neigh flush` or while a device was down: nobody resolves it until
+    /// somebody sends.
     Forgotten,
 }
 
 impl Rtnetlink {
-    /// What the kernel knows of one neighbour; `None` where it knows nothing.
+    /// The entry of one neighbour; `None` if there is none.
     ///
     /// # Errors
     /// The kernel's.
@@ -55,8 +56,7 @@ impl Rtnetlink {
         }
     }
 
-    /// Tells the kernel that something is being sent to a neighbour: it asks for one that it does not know, or not for sure
-    /// (`NTF_USE`).
+    /// Reports traffic to a neighbour: the kernel resolves or confirms it if necessary (`NTF_USE`).
     ///
     /// # Errors
     /// The kernel's.
@@ -79,7 +79,7 @@ fn describe(link: u32, address: IpAddr) -> NeighbourMessage {
     message
 }
 
-/// A neighbour that an answer or notice is about.
+/// The neighbour of an answer or notice.
 pub(super) fn read(answer: &RouteNetlinkMessage) -> Option<Neighbour> {
     let (message, deleted) = if let RouteNetlinkMessage::NewNeighbour(message) = answer {
         (message, false)
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_says_how_well_a_neighbour_is_known() {
+    fn nud_state_maps_to_neighbour_state() {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         for (state, with, expected) in [
             (NeighbourState::Reachable, Some(mac), Standing::Known(mac)),
@@ -139,9 +139,9 @@ mod tests {
         }
     }
 
-    /// `ip neigh flush` has the kernel tell of each as failed first.
+    /// On `ip neigh flush` the kernel first reports each as failed.
     #[test]
-    fn one_that_was_deleted_is_forgotten_whatever_it_was() {
+    fn deleted_neighbour_is_forgotten() {
         let mut message = describe(1, IpAddr::from([10, 0, 0, 1]));
         message.header.state = NeighbourState::Failed;
         let standing = |notice| read(&notice).map(|neighbour| neighbour.standing);

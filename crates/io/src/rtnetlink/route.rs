@@ -1,4 +1,4 @@
-//! Routes, and the one that the kernel would take.
+//! Routes, and route lookups.
 
 mod encoded;
 
@@ -15,39 +15,39 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::{Error, Prefix, Rtnetlink};
 use encoded::Request;
 
-/// The table that routes are in when nothing else is said (`RT_TABLE_MAIN`).
+/// The main table (`RT_TABLE_MAIN`).
 const MAIN: u32 = 254;
 
-/// Where a route leads.
+/// Targets of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// Out of the device of this index, to neighbours there.
+    /// A device by index, with on-link neighbours.
     Link(u32),
-    /// To a gateway, on the device of this index where one is named.
+    /// A gateway, by the device of this index if given.
     Gateway(IpAddr, Option<u32>),
-    /// Nowhere: the sender is told (`unreachable`). With a high metric behind a TUN's routes it keeps packets from
-    /// leaving plain when the TUN is gone.
+    /// Drops packets with an ICMP error (`unreachable`). With a high metric behind a TUN's routes
+    /// it keeps packets from leaving plain when the TUN is gone.
     Unreachable,
-    /// Nowhere: silently (`blackhole`).
+    /// Drops packets silently (`blackhole`).
     Blackhole,
-    /// On to the next rule, as if the table had no route (`throw`).
+    /// Continues with the next rule (`throw`).
     Throw,
 }
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// What it leads to; bits behind the length must be 0.
+    /// Its destination; host bits must be 0.
     pub destination: Prefix,
-    /// Where it leads.
+    /// Its target.
     pub via: Via,
     /// The table it is in.
     pub table: u32,
-    /// The source address of packets that have none yet.
+    /// Source address of packets that have none yet.
     pub source: Option<IpAddr>,
-    /// Lower goes first; `None` leaves it to the kernel (0 for IPv4, 1024 for IPv6).
+    /// Lower is preferred; `None` leaves it to the kernel (0 for IPv4, 1024 for IPv6).
     pub metric: Option<u32>,
-    /// The largest packet along it, in bytes; `None` for the device's MTU.
+    /// Its MTU in bytes; `None` for the device's.
     pub mtu: Option<u32>,
 }
 
@@ -75,29 +75,30 @@ impl fmt::Display for Route {
 /// A change of one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteChange {
-    /// It is added, in the place of one to the same destination with the same metric, if there is one.
+    /// Adds it, replacing one to the same destination with the same metric.
     Put(Route),
-    /// It is deleted, if it is there.
+    /// Deletes it, if it exists.
     Delete(Route),
 }
 
-/// Changes that go into one datagram.
+/// Changes per datagram.
 const TOGETHER: usize = 64;
 
-/// What the kernel would do with a packet to some destination.
+/// Result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The device it would leave through.
+    /// The outgoing device.
     pub link: u32,
-    /// The source address it would get.
+    /// The source address.
     pub source: Option<IpAddr>,
-    /// The neighbour it would be sent to; `None` for the destination itself.
+    /// The gateway; `None` for an on-link destination.
     pub gateway: Option<IpAddr>,
-    /// The largest packet, in bytes: the path's MTU as far as it is known, else the device's.
+    /// MTU in bytes: the path MTU if known, else the device's.
     pub mtu: u32,
-    /// Whether the host itself takes it: the destination is an own address, or a broadcast.
+    /// Whether the host receives it: the destination is its own address, or a broadcast.
     pub is_local: bool,
-    /// Whether only the kernel can send that way: it wraps what goes there (`encap`), or the neighbour is of another family (`via inet6`).
+    /// Whether only the kernel can send by it: it encapsulates (`encap`), or the gateway is of
+    /// another family (`via inet6`).
     pub needs_kernel: bool,
 }
 
@@ -105,7 +106,8 @@ impl Rtnetlink {
     /// Adds a route.
     ///
     /// # Errors
-    /// [`Error::Exists`] when there is one to the same destination with the same metric in the table.
+    /// [`Error::Exists`] when there is one to the same destination with the same metric in the
+    /// table.
     pub fn add_route(&mut self, route: &Route) -> Result<(), Error> {
         self.request_route(Request::New, NLM_F_CREATE | NLM_F_EXCL, route)
     }
@@ -113,12 +115,12 @@ impl Rtnetlink {
     /// Deletes a route.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when there is none like it.
+    /// [`Error::NotFound`] when there is no such route.
     pub fn delete_route(&mut self, route: &Route) -> Result<(), Error> {
         self.request_route(Request::Delete, 0, route)
     }
 
-    /// Makes changes, in order: one system call for many. A failure keeps none of the others from being made.
+    /// Applies changes in order, many per system call. A failure does not stop the others.
     ///
     /// # Errors
     /// The kernel's about the first that failed.
@@ -171,7 +173,7 @@ impl Rtnetlink {
         self.routes_of(&[table])
     }
 
-    /// The same of several tables.
+    /// All routes in several tables.
     ///
     /// # Errors
     /// The kernel's.
@@ -181,7 +183,7 @@ impl Rtnetlink {
             let mut message = RouteMessage::default();
             message.header.address_family = family;
             let found = self.dump("routes", RouteNetlinkMessage::GetRoute(message))?;
-            // Of a family that the kernel does without it shows those of the others.
+            // For a family that the kernel lacks it dumps the others.
             let is_meant = |route: &Route| {
                 tables.contains(&route.table) && route.destination.address().is_ipv4() == is_v4
             };
@@ -190,7 +192,7 @@ impl Rtnetlink {
         Ok(routes)
     }
 
-    /// What the kernel would do with a packet to `destination` that carries `mark`.
+    /// Looks up the route of a packet to `destination` with `mark`.
     ///
     /// # Errors
     /// [`Error::Refused`] with `ENETUNREACH` or `EHOSTUNREACH` when no route leads there.
@@ -198,7 +200,7 @@ impl Rtnetlink {
         self.route_between(None, destination, mark)
     }
 
-    /// The same for a packet from an address of the host's own, if it has one.
+    /// Looks up the route of a packet from the host's address `source`, if given.
     ///
     /// # Errors
     /// As [`Rtnetlink::route_to`].
@@ -241,9 +243,9 @@ fn failure(request: Request, route: &Route, error: io::Error) -> Error {
     Error::of(&request, error)
 }
 
-/// What the attributes of an answer say.
+/// Attributes of an answer.
 #[derive(Default)]
-struct Found {
+struct RouteAttributes {
     destination: Option<IpAddr>,
     link: Option<u32>,
     gateway: Option<IpAddr>,
@@ -254,7 +256,7 @@ struct Found {
     needs_kernel: bool,
 }
 
-impl Found {
+impl RouteAttributes {
     fn of(attributes: Vec<RouteAttribute>) -> Self {
         let mut found = Self::default();
         for attribute in attributes {
@@ -299,7 +301,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Route> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
     let header = message.header;
-    let found = Found::of(message.attributes);
+    let found = RouteAttributes::of(message.attributes);
     let everything: IpAddr = if header.address_family == AddressFamily::Inet {
         Ipv4Addr::UNSPECIFIED.into()
     } else {
@@ -329,7 +331,7 @@ pub(super) fn read(answer: RouteNetlinkMessage) -> Option<Route> {
 pub(super) fn choose(answer: RouteNetlinkMessage) -> Option<Chosen> {
     let RouteNetlinkMessage::NewRoute(message) = answer else { return None };
     let is_local = matches!(message.header.kind, RouteType::Local | RouteType::Broadcast);
-    let found = Found::of(message.attributes);
+    let found = RouteAttributes::of(message.attributes);
     Some(Chosen {
         link: found.link?,
         source: found.source,

@@ -1,4 +1,4 @@
-//! Rules: which routing table a packet is looked up in.
+//! Routing policy rules.
 
 use std::fmt;
 
@@ -10,56 +10,56 @@ use uxfrm_packet::Version;
 
 use super::{Error, Prefix, Rtnetlink};
 
-/// What the kernel takes for the device of what the host itself sends.
+/// The kernel's input device for the host's own packets.
 const LOOPBACK: &str = "lo";
 
-/// Which packets a rule is for, by their mark.
+/// Mark selector of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirewallMark {
-    /// All.
+    /// Any mark.
     Any,
-    /// Those whose mark is the first number under the mask of the second.
+    /// Mark equals the first number under the mask of the second.
     Is(u32, u32),
-    /// Those whose mark is not the first number under the mask of the second (`not fwmark`).
+    /// Mark differs from the first number under the mask of the second (`not fwmark`).
     IsNot(u32, u32),
 }
 
-/// Which packets a rule is for, by who sends them.
+/// Origin selector of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// Anybody.
+    /// Any origin.
     Any,
-    /// Programs of the host itself (`iif lo`).
+    /// The host itself (`iif lo`).
     Host,
 }
 
-/// A rule: packets of a version that carry a mark are looked up in a table, or leave out rules.
+/// A rule: packets of a version that match are looked up in a table, or skip rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// IPv4 or IPv6.
     pub version: Version,
-    /// Which packets.
+    /// Selects by mark.
     pub mark: FirewallMark,
-    /// Who sends them. A rule for what comes by a certain device is read as one for all.
+    /// Selects by origin. A rule for another input device is read as one for all.
     pub sender: Sender,
-    /// Where they come from, if that matters; what has no source address yet comes from none but `/0`.
+    /// Selects by source; a packet without source address yet matches only `/0`.
     pub source: Option<Prefix>,
-    /// Where they go, if that matters.
+    /// Selects by destination.
     pub destination: Option<Prefix>,
-    /// What becomes of them.
+    /// Its action.
     pub action: RuleAction,
-    /// Lower goes first.
+    /// Lower comes first.
     pub priority: u32,
-    /// Ignore what the table says with a prefix this short or shorter (`suppress_prefixlength`); `None` for nothing.
+    /// Ignores routes with a prefix this short or shorter (`suppress_prefixlength`).
     pub suppress_prefix_length: Option<u32>,
 }
 
-/// What a rule does with its packets.
+/// Actions of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
     /// Looks them up in a table.
     Lookup(u32),
-    /// Goes on with the rule of this priority, which is a larger one.
+    /// Continues at the rule of this larger priority.
     Goto(u32),
 }
 
@@ -196,7 +196,7 @@ pub(super) fn read(version: Version, answer: RouteNetlinkMessage) -> Option<Rule
             RuleAttribute::Destination(address) => {
                 destination = Prefix::new(address, message.header.dst_len);
             }
-            // The kernel says -1 for "nothing".
+            // The kernel's -1 stands for none.
             RuleAttribute::SuppressPrefixLen(value) => {
                 suppress = (value != u32::MAX).then_some(value)
             }

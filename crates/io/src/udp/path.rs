@@ -1,4 +1,4 @@
-//! A datagram's path as control messages tell it, both ways.
+//! A datagram's addresses and TOS in control messages, both ways.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,10 +6,11 @@ use std::os::fd::BorrowedFd;
 
 use uxfrm_packet::{PacketBuf, Segments, UdpPath};
 
-use crate::control::{Control, integer};
+use crate::cmsg::{ControlMessages, integer};
 use crate::socket;
 
-/// Has the kernel tell of each datagram what the socket's own address does not: to which of several it came, and its TOS.
+/// Requests control messages for what the socket's own address does not tell: the destination
+/// address, and the TOS.
 pub(super) fn ask_for_path(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> {
     let address = i32::from(local.is_unspecified());
     match local {
@@ -26,13 +27,13 @@ pub(super) fn ask_for_path(fd: BorrowedFd<'_>, local: IpAddr) -> io::Result<()> 
 }
 
 /// Control messages for the outer header.
-pub(crate) fn write_path(control: &mut Control, path: &UdpPath) {
+pub(crate) fn write_path(control: &mut ControlMessages, path: &UdpPath) {
     write_source(control, path.local.ip());
     write_tos(control, path);
 }
 
-/// Says where a datagram is to come from.
-pub(super) fn write_source(control: &mut Control, local: IpAddr) {
+/// Sets a datagram's source address.
+pub(super) fn write_source(control: &mut ControlMessages, local: IpAddr) {
     match local {
         local if local.is_unspecified() => {}
         IpAddr::V4(local) => {
@@ -48,7 +49,7 @@ pub(super) fn write_source(control: &mut Control, local: IpAddr) {
     }
 }
 
-pub(super) fn write_tos(control: &mut Control, path: &UdpPath) {
+pub(super) fn write_tos(control: &mut ControlMessages, path: &UdpPath) {
     if path.tos != 0 {
         let (level, kind) = match path.remote {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
@@ -58,10 +59,10 @@ pub(super) fn write_tos(control: &mut Control, path: &UdpPath) {
     }
 }
 
-/// Notes on a received datagram or train what its control messages say.
+/// Sets a received datagram's or burst's metadata from its control messages.
 pub(super) fn read_path(
     packet: &mut PacketBuf,
-    control: &Control,
+    control: &ControlMessages,
     bound: SocketAddr,
     remote: SocketAddr,
 ) {

@@ -1,12 +1,13 @@
-//! The system call `bpf`, as far as an XDP program needs it: a map of sockets, a program, and the program at a device.
+//! The `bpf` system call as far as an XDP program needs it: maps, a program, and its attachment.
 //!
-//! Each is a descriptor. With the last one of the program at the device the program leaves the device again, however its process ends.
+//! Each is a descriptor. Closing the last one of the attachment detaches the program, however its
+//! process ends.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
-use super::code::Instruction;
+use super::assembler::Instruction;
 use super::program::ADDRESS;
 
 /// Commands (`enum bpf_cmd`).
@@ -19,10 +20,10 @@ const PROG_TEST_RUN: u32 = 10;
 const LINK_CREATE: u32 = 28;
 const LINK_UPDATE: u32 = 29;
 
-/// `BPF_MAP_TYPE_HASH`, and with memory only for what is in it: `BPF_F_NO_PREALLOC`.
+/// `BPF_MAP_TYPE_HASH`, and `BPF_F_NO_PREALLOC`: memory only for its entries.
 const HASH_MAP: u32 = 1;
 const AS_NEEDED: u32 = 1;
-/// `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP`, and where the latter is attached: `BPF_XDP`.
+/// `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP`, and its attach type `BPF_XDP`.
 const MAP_OF_XDP_SOCKETS: u32 = 17;
 const XDP_PROGRAM: u32 = 6;
 const AT_XDP: u32 = 37;
@@ -31,19 +32,20 @@ const BY_DRIVER: u32 = 1 << 2;
 
 const LICENSE: &CStr = c"Apache-2.0 OR MIT";
 
-/// The largest arguments here, `struct bpf_attr` of `PROG_LOAD`: the kernel takes what is missing for 0.
+/// The largest arguments here, those of `PROG_LOAD` in `union bpf_attr`: the kernel reads missing
+/// ones as 0.
 #[repr(C, align(8))]
 struct Arguments([u32; 18]);
 
 impl Arguments {
-    /// Numbers from the first one on; all others are 0.
+    /// Sets the first numbers; all others are 0.
     fn new(numbers: &[u32]) -> Self {
         let mut arguments = [0; 18];
         arguments.iter_mut().zip(numbers).for_each(|(argument, number)| *argument = *number);
         Self(arguments)
     }
 
-    /// The address of what must live as long as these are used, at the place of two numbers.
+    /// Stores an address, of something that outlives these arguments, in two numbers.
     #[expect(clippy::cast_possible_truncation, reason = "an address is two halves here")]
     fn with_address<T>(mut self, place: usize, of: *const T) -> Self {
         let address = of.addr() as u64;
@@ -56,7 +58,7 @@ impl Arguments {
         self
     }
 
-    /// Carries a command out.
+    /// Runs a command.
     ///
     /// # Safety
     /// Every address in it is that of live memory that the command may use.
@@ -92,45 +94,49 @@ pub(super) fn addresses(count: u32) -> io::Result<OwnedFd> {
     map([HASH_MAP, address, 1, count, AS_NEEDED])
 }
 
-/// A map of a kind, with so many bytes of key and value, for so many of them, with flags.
+/// Creates a map of this type, key and value size, capacity and flags.
 fn map(numbers: [u32; 5]) -> io::Result<OwnedFd> {
     // SAFETY: no addresses.
     unsafe { Arguments::new(&numbers).open(MAP_CREATE) }
 }
 
-/// Puts a socket into such a map.
+/// Inserts a socket into a map.
 pub(super) fn insert(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
     let socket = socket.as_raw_fd();
     let mut arguments = of_map(map, &raw const number).with_address(4, &raw const socket);
-    // SAFETY: the addresses are those of a key and a value of four bytes, live until the call is over.
+    // SAFETY: the addresses are those of a key and a value of four bytes, live until the call is
+    // over.
     unsafe { arguments.call(MAP_UPDATE_ELEM).map(drop) }
 }
 
-/// Puts an address into such a set; one that is there stays.
-pub(super) fn admit(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
+/// Inserts an address into a set, if it is missing.
+pub(super) fn insert_address(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
     let value = 1_u8;
     let mut arguments = of_map(set, address).with_address(4, &raw const value);
-    // SAFETY: the addresses are those of a key and a value of as many bytes as the set was made for, live until the call is over.
+    // SAFETY: the addresses are those of a key and a value of as many bytes as the set was made
+    // for, live until the call is over.
     unsafe { arguments.call(MAP_UPDATE_ELEM).map(drop) }
 }
 
-/// Takes an address out of it, if it is there.
-pub(super) fn dismiss(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
-    // SAFETY: the address is that of a key of as many bytes as the set was made for, live until the call is over.
+/// Removes an address from a set, if it is there.
+pub(super) fn remove_address(set: BorrowedFd<'_>, address: &[u8; ADDRESS]) -> io::Result<()> {
+    // SAFETY: the address is that of a key of as many bytes as the set was made for, live until the
+    // call is over.
     match unsafe { of_map(set, address).call(MAP_DELETE_ELEM) } {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result.map(drop),
     }
 }
 
-/// All addresses in it.
-pub(super) fn admitted(set: BorrowedFd<'_>) -> io::Result<Vec<[u8; ADDRESS]>> {
+/// All addresses in a set.
+pub(super) fn list_addresses(set: BorrowedFd<'_>) -> io::Result<Vec<[u8; ADDRESS]>> {
     let mut found: Vec<[u8; ADDRESS]> = Vec::new();
     loop {
         let mut next = [0_u8; ADDRESS];
         let before = found.last().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut arguments = of_map(set, before).with_address(4, &raw mut next);
-        // SAFETY: the addresses are those of keys of as many bytes as the set was made for, live until the call is over, or none for the first one.
+        // SAFETY: the addresses are those of keys of as many bytes as the set was made for, live
+        // until the call is over, or none for the first one.
         match unsafe { arguments.call(MAP_GET_NEXT_KEY) } {
             Ok(_) => found.push(next),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
@@ -139,22 +145,23 @@ pub(super) fn admitted(set: BorrowedFd<'_>) -> io::Result<Vec<[u8; ADDRESS]>> {
     }
 }
 
-/// A map, and a key of it.
+/// Arguments with a map and a key.
 fn of_map<T>(map: BorrowedFd<'_>, key: *const T) -> Arguments {
     Arguments::new(&[map.as_raw_fd().cast_unsigned()]).with_address(2, key)
 }
 
-/// Loads a program; when the kernel refuses it, its last words.
-pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
-    let count = u32::try_from(code.len()).unwrap_or(u32::MAX);
+/// Loads a program; on refusal returns the verifier's last lines.
+pub(super) fn load(asm: &[Instruction]) -> Result<OwnedFd, (io::Error, String)> {
+    let count = u32::try_from(asm.len()).unwrap_or(u32::MAX);
     let plain = || {
         let mut arguments = Arguments::new(&[XDP_PROGRAM, count])
-            .with_address(2, code.as_ptr())
+            .with_address(2, asm.as_ptr())
             .with_address(4, LICENSE.as_ptr());
         arguments.0[17] = AT_XDP;
         arguments
     };
-    // SAFETY: the addresses are those of as many instructions as it says and of a string, live until the call is over.
+    // SAFETY: the addresses are those of as many instructions as it says and of a string, live
+    // until the call is over.
     let refused = match unsafe { plain().open(PROG_LOAD) } {
         Ok(program) => return Ok(program),
         Err(refused) => refused,
@@ -165,26 +172,26 @@ pub(super) fn load(code: &[Instruction]) -> Result<OwnedFd, (io::Error, String)>
     // SAFETY: as above, and a log of the length given.
     match unsafe { arguments.open(PROG_LOAD) } {
         Ok(program) => Ok(program),
-        Err(_again) => Err((refused, last_words(&log))),
+        Err(_again) => Err((refused, verifier_error(&log))),
     }
 }
 
-/// Puts a program at a device, by its driver; it is there until the descriptor is closed.
+/// Attaches a program to a device in driver mode, until the descriptor is closed.
 pub(super) fn attach(program: BorrowedFd<'_>, link: u32) -> io::Result<OwnedFd> {
     let program = program.as_raw_fd().cast_unsigned();
     // SAFETY: no addresses.
     unsafe { Arguments::new(&[program, link, AT_XDP, BY_DRIVER]).open(LINK_CREATE) }
 }
 
-/// Puts another program where one is.
+/// Replaces an attached program.
 pub(super) fn replace(at_device: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let numbers = [at_device, program].map(|fd| fd.as_raw_fd().cast_unsigned());
     // SAFETY: no addresses.
     unsafe { Arguments::new(&numbers).call(LINK_UPDATE).map(drop) }
 }
 
-/// What a program answers about a frame, without doing it.
-pub(super) fn try_out(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
+/// Runs a program on a frame without effect; returns its verdict.
+pub(super) fn test_run(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
     let program = program.as_raw_fd().cast_unsigned();
     let mut arguments = Arguments::new(&[program, 0, len]).with_address(4, frame.as_ptr());
@@ -193,8 +200,8 @@ pub(super) fn try_out(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> 
     Ok(arguments.0[1])
 }
 
-/// The last lines of the verifier but its summary.
-fn last_words(log: &[u8]) -> String {
+/// The verifier's last lines without its summary.
+fn verifier_error(log: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(log).unwrap_or_default().to_string_lossy();
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with("processed ")).collect();
     lines[lines.len().saturating_sub(3)..].join("; ")
@@ -205,9 +212,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verifiers_last_words_are_kept() {
+    fn verifier_error_is_kept() {
         let log = b"0: r0 = 1\n1: exit\nR0 is wrong\nprocessed 2 insns (limit 1000000)\n\0\0\0";
-        assert_eq!(last_words(log), "0: r0 = 1; 1: exit; R0 is wrong");
-        assert_eq!(last_words(&[0]), "");
+        assert_eq!(verifier_error(log), "0: r0 = 1; 1: exit; R0 is wrong");
+        assert_eq!(verifier_error(&[0]), "");
     }
 }

@@ -1,10 +1,10 @@
-//! Memory that the kernel reads and writes as well.
+//! Memory mappings shared with the kernel.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 
-/// Pages that are mapped for as long as it lives.
+/// Pages that are mapped while this lives.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
@@ -23,7 +23,7 @@ impl Mapping {
         Self::of(unsafe { libc::mmap(null_mut(), len, ACCESS, flags, -1, 0) }, len)
     }
 
-    /// What a descriptor offers at an offset.
+    /// Maps a descriptor at an offset.
     pub(super) fn shared(
         descriptor: BorrowedFd<'_>,
         offset: libc::off_t,
@@ -47,7 +47,7 @@ impl Mapping {
         self.len
     }
 
-    /// Where `count` values of a type lie, `at` so many bytes from the start; `None` where they don't fit or aren't aligned.
+    /// Pointer to `count` values at offset `at`; `None` if they don't fit or are misaligned.
     pub(super) fn place<T>(&self, at: usize, count: usize) -> Option<NonNull<T>> {
         let end = size_of::<T>().checked_mul(count)?.checked_add(at)?;
         // SAFETY: not beyond the end of the mapping.
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_within_it_and_aligned() {
+    fn mapping_place_checks_bounds_and_alignment() {
         let mapping = Mapping::anonymous(4096).unwrap();
         assert!(mapping.place::<u64>(4088, 1).is_some());
         assert!(mapping.place::<u64>(4088, 2).is_none());

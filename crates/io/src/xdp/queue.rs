@@ -1,76 +1,83 @@
-//! A queue of a device: the socket, its rings and its frames.
+//! A device queue: its sockets, rings and frames.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use uxfrm_packet::ethernet::EthernetHeader;
 use uxfrm_packet::{Batch, PacketBuf, Pool, Segments, SizeClass};
 use zerocopy::IntoBytes as _;
 
-use super::arrivals::Arrivals;
-use super::filling::Filling;
-use super::ledger::{Rest, Shape};
+use super::arrival_times::ArrivalTimes;
+use super::fill_ring::FillRing;
 use super::mapping::Mapping;
 use super::ring::{Consumer, Producer};
+use super::saved_state::{RingState, UmemLayout};
 use super::umem::Umem;
 use super::{Program, XdpError, bpf};
 use crate::clock;
-use crate::patience::{Patience, is_busy};
 use crate::port::Transmitted;
+use crate::send_backoff::{SendBackoff, is_busy};
 use crate::socket;
 
-/// Frames to receive into, and places of their rings: at full speed some milliseconds for which the worker may not run.
+/// Receive frames and ring size: at full speed some milliseconds without the worker.
 const RECEIVED: u32 = 4096;
-/// Frames to send from, and places of their rings.
+/// Transmit frames and ring size.
 const SENT: u32 = 2048;
-/// Frames that may be on their way out where the kernel copies them. The queue of a veth has 256 places, and drops what finds none.
-const ON_THEIR_WAY: u32 = 240;
-/// Bytes of memory that the kernel has to allow for them, of which it allows twice as many as it is told.
+/// Most frames in flight where the kernel copies. A veth's queue has 256 places, and drops others.
+const MAX_IN_FLIGHT: u32 = 240;
+/// Send buffer for them; the kernel doubles the value.
 const MEMORY: i32 = 240 * 2304 / 2;
-/// `XDP_MAX_TX_SKB_BUDGET`: how many frames the kernel copies at a call (Linux 6.17; before 32), and how many are worth a call.
-const SENT_AT_A_CALL: (i32, i32) = (9, 256);
+/// `XDP_MAX_TX_SKB_BUDGET`: frames that the kernel copies per call (Linux 6.17; before 32), and the
+/// value to set.
+const TX_BUDGET: (i32, i32) = (9, 256);
+/// How long a queue may stay busy: the kernel frees it a little after the end of its last process.
+const FREED_WITHIN: Duration = Duration::from_secs(3);
+/// Pause between two attempts to bind a busy queue.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = size_of::<EthernetHeader>();
 
-/// One queue of a program's device, with a socket. Frames go round: from the filling ring to that of what was received; and from the free ones
-/// to the ring of what is to be sent, and to that of what has been.
+/// One queue of a program's device. Frames circulate: from the fill ring to the receive ring and
+/// back; from the free list to the transmit ring, the completion ring and back.
 #[derive(Debug)]
 pub struct Queue {
-    filling: Filling,
+    fill_ring: FillRing,
     received: Consumer<libc::xdp_desc>,
-    pub(super) arrivals: Arrivals,
+    pub(super) arrival_times: ArrivalTimes,
     sending: Producer<libc::xdp_desc>,
     sent: Consumer<u64>,
     free: Vec<u64>,
-    /// Frames to send from, free or not.
-    to_send_from: u32,
-    /// Frames that may be on their way at a time.
-    most: u32,
-    /// It may still wait for room in this batch.
-    patience: Patience,
-    /// Frames that were lost by the last time that the kernel was asked.
+    /// Transmit frames, free or not.
+    tx_frames: u32,
+    /// Most frames in flight.
+    max_in_flight: u32,
+    /// Whether this batch may still wait for room.
+    backoff: SendBackoff,
+    /// Lost frames at the last query.
     lost: u64,
-    /// The last that the kernel said of sending was that there is no use in it: the device is down or gone.
+    /// The last send failed for good: the device is down or gone.
     is_down: bool,
-    // Closed before the memory goes that the kernel writes to.
-    /// That which receives, and is polled.
+    // Closed before the memory that the kernel writes to.
+    /// Receives, and is polled.
     socket: OwnedFd,
-    /// That which sends: whoever frees a frame wakes those who poll its socket, and here is nobody.
+    /// Sends: completions wake those who poll its socket, which nobody does.
     sender: OwnedFd,
     umem: Umem,
-    // There for as long as any of its sockets is.
+    // Lives as long as any of its sockets.
     pub(super) program: Arc<Program>,
 }
 
-/// What a queue is made of, for the process that goes on with it.
+/// Descriptors of a queue, for a successor process.
 #[derive(Debug)]
 pub struct QueueParts<Fd> {
     /// The socket that receives.
     pub socket: Fd,
-    /// That which sends.
+    /// The sending socket.
     pub sender: Fd,
     /// The frames.
     pub memory: Fd,
@@ -80,7 +87,8 @@ impl Queue {
     /// Opens a queue of the program's device.
     ///
     /// # Errors
-    /// [`XdpError::Queue`] where the device has none of this number, [`XdpError::TooLarge`], or the kernel's.
+    /// [`XdpError::Queue`] where the device has none of this number, [`XdpError::TooLarge`], or the
+    /// kernel's.
     pub fn open(program: &Arc<Program>, number: u32) -> Result<Self, XdpError> {
         let options = &program.options;
         let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
@@ -91,19 +99,20 @@ impl Queue {
         let sender = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         make_rings(socket.as_fd(), sender.as_fd())?;
         let mut queue = Self::of(program, socket, sender, umem)?;
-        frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.filling.give(frame));
-        queue.filling.publish();
+        frames.by_ref().take(RECEIVED as usize).for_each(|frame| queue.fill_ring.give(frame));
+        queue.fill_ring.publish();
         queue.free.extend(frames);
-        queue.widen();
-        queue.take_place(number)?;
-        queue.narrow_down()?;
+        queue.enlarge_send_buffer();
+        queue.bind_queue(number)?;
+        queue.limit_if_copied()?;
         Ok(queue)
     }
 
-    /// The queue of another process, which goes on with it until this one takes it up. Needs Linux 6.4.
+    /// A predecessor's queue, which the predecessor uses until this one restores its state. Needs
+    /// Linux 6.4.
     ///
     /// # Errors
-    /// [`XdpError::Passed`] where it can't be had, or the device's MTU has become another.
+    /// [`XdpError::Passed`] if it cannot be used, or the device's MTU has changed.
     pub fn of_parts(program: &Arc<Program>, parts: QueueParts<OwnedFd>) -> Result<Self, XdpError> {
         let QueueParts { socket, sender, memory } = parts;
         let umem = Umem::of(memory).map_err(XdpError::Passed)?;
@@ -111,30 +120,30 @@ impl Queue {
             return Err(XdpError::MtuChanged(program.options.mtu));
         }
         let mut queue = Self::of(program, socket, sender, umem).map_err(XdpError::Passed)?;
-        queue.narrow_down()?;
+        queue.limit_if_copied()?;
         Ok(queue)
     }
 
-    /// One whose rings are there, and are not in use yet.
+    /// A queue with existing rings, not yet in use.
     fn of(
         program: &Arc<Program>,
         socket: OwnedFd,
         sender: OwnedFd,
         umem: Umem,
     ) -> io::Result<Self> {
-        let shape = umem.ledger().shape();
-        let (filling, received, sent) = receiving_rings(socket.as_fd(), shape)?;
-        let sending = sending_ring(sender.as_fd(), shape)?;
+        let layout = umem.saved_state().layout();
+        let (fill_ring, received, sent) = receiving_rings(socket.as_fd(), layout)?;
+        let sending = sending_ring(sender.as_fd(), layout)?;
         Ok(Self {
-            filling: Filling::new(filling),
+            fill_ring: FillRing::new(fill_ring),
             received,
-            arrivals: Arrivals::default(),
+            arrival_times: ArrivalTimes::default(),
             sending,
             sent,
-            free: Vec::with_capacity(shape.sent as usize),
-            to_send_from: shape.sent,
-            most: u32::MAX,
-            patience: Patience::new(),
+            free: Vec::with_capacity(layout.sent as usize),
+            tx_frames: layout.sent,
+            max_in_flight: u32::MAX,
+            backoff: SendBackoff::new(),
             lost: 0,
             is_down: false,
             socket,
@@ -144,40 +153,41 @@ impl Queue {
         })
     }
 
-    /// Where the kernel copies, fewer may be on their way.
-    fn narrow_down(&mut self) -> io::Result<()> {
+    /// Limits frames in flight if the kernel copies.
+    fn limit_if_copied(&mut self) -> io::Result<()> {
         if !self.is_zero_copy()? {
-            self.most = ON_THEIR_WAY;
+            self.max_in_flight = MAX_IN_FLIGHT;
         }
         Ok(())
     }
 
-    /// What another process can go on with.
+    /// Its descriptors, for a successor process.
     #[must_use]
     pub fn parts(&self) -> QueueParts<BorrowedFd<'_>> {
         let (socket, sender) = (self.socket.as_fd(), self.sender.as_fd());
         QueueParts { socket, sender, memory: self.umem.memory() }
     }
 
-    /// Leaves to another process what only this one knows. It may go on itself after that, if the other does not.
-    pub(super) fn lay_down(&mut self) {
+    /// Saves the state that only this process knows. It may continue itself if the successor does
+    /// not.
+    pub(super) fn save_state(&mut self) {
         self.reclaim();
-        self.filling.publish();
+        self.fill_ring.publish();
         let numbers = |frames: &[u64]| frames.iter().map(|at| self.umem.number(*at)).collect();
-        let (free, waiting) = (numbers(&self.free), numbers(self.filling.waiting()));
-        let rest = Rest { unseen: self.sending.unseen(), lost: self.lost, free, waiting };
-        self.umem.ledger().leave(&rest);
+        let (free, waiting) = (numbers(&self.free), numbers(self.fill_ring.waiting()));
+        let rest = RingState { unseen: self.sending.unseen(), lost: self.lost, free, waiting };
+        self.umem.saved_state().save(&rest);
     }
 
-    /// Goes on where another process has laid it down.
+    /// Restores a predecessor's state.
     ///
     /// # Errors
-    /// Where that did not.
-    pub(super) fn take_up(&mut self) -> io::Result<()> {
-        let Rest { unseen, lost, free, waiting } = self.umem.ledger().rest()?;
+    /// When none was saved.
+    pub(super) fn restore_state(&mut self) -> io::Result<()> {
+        let RingState { unseen, lost, free, waiting } = self.umem.saved_state().restore()?;
         let places = |numbers: Vec<u32>| numbers.into_iter().map(|at| self.umem.place(at));
         let (free, waiting) = (places(free).collect(), places(waiting).collect());
-        self.filling.resume(waiting);
+        self.fill_ring.resume(waiting);
         self.received.resume();
         self.sending.resume(unseen);
         self.sent.resume();
@@ -185,26 +195,27 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets the kernel have more on its way, and take more at a call, where it can and may: without, it is slower.
-    fn widen(&self) {
+    /// Allows more frames in flight and per call, where the kernel permits it; otherwise it is
+    /// slower.
+    fn enlarge_send_buffer(&self) {
         let socket = self.sender.as_fd();
         let _limited = socket::set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, MEMORY);
-        let (option, frames) = SENT_AT_A_CALL;
+        let (option, frames) = TX_BUDGET;
         let _older = socket::set(socket, libc::SOL_XDP, option, frames);
     }
 
-    /// Binds the sockets to the device's queue, and lets the program know.
-    fn take_place(&self, number: u32) -> Result<(), XdpError> {
-        let place = Place { link: self.program.options.link, queue: number };
+    /// Binds the sockets to the device's queue, and adds it to the program's map.
+    fn bind_queue(&self, number: u32) -> Result<(), XdpError> {
+        let place = QueueAddress { link: self.program.options.link, queue: number };
         let bind = || {
-            bind(self.socket.as_fd(), place, None)?;
+            bind_once_free(self.socket.as_fd(), place)?;
             bind(self.sender.as_fd(), place, Some(self.socket.as_fd()))
         };
         bind().map_err(|error| XdpError::Queue(number, error))?;
         Ok(bpf::insert(self.program.sockets.as_fd(), number, self.socket.as_fd())?)
     }
 
-    /// Whether the driver and the engine share the frames' memory, so that the kernel copies nothing.
+    /// Whether driver and engine share the frames' memory (zero copy).
     ///
     /// # Errors
     /// The kernel's.
@@ -213,21 +224,21 @@ impl Queue {
         Ok(options.cast_unsigned() & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
 
-    /// Bytes of the largest IP packet that it sends: the device's MTU when the program came to it.
+    /// Largest IP packet that it sends: the device's MTU when the program was attached.
     pub(super) fn mtu(&self) -> usize {
         self.program.options.mtu as usize
     }
 
-    /// Frames that found no room here, or no free frame, since the last time.
+    /// Frames lost in a full ring or without a free frame, since the last call.
     pub(super) fn lost(&mut self) -> u64 {
-        // Where the kernel can't say, nothing is known to be lost.
-        let lost = statistics(self.socket.as_fd()).map_or(self.lost, |counts| counts.in_all());
+        // Without statistics no loss is known.
+        let lost = statistics(self.socket.as_fd()).map_or(self.lost, |counts| counts.total());
         lost.saturating_sub(std::mem::replace(&mut self.lost, lost))
     }
 
     pub(super) fn receive(&mut self, pool: &mut Pool, into: &mut Batch) {
         let (read, written) = self.received.positions();
-        self.arrivals.look(read, written, clock::boot_nanoseconds());
+        self.arrival_times.record(read, written, clock::boot_nanoseconds());
         let mut count = 0;
         while into.room() > 0 {
             let Some(place) = self.received.next() else { break };
@@ -237,28 +248,28 @@ impl Queue {
                 packet.append(bytes.len())?.copy_from_slice(bytes);
                 Some(packet)
             });
-            // A frame without a packet is none that the program takes.
+            // The program takes no frame without a packet.
             if let Some(packet) = packet {
                 into.push(packet);
             }
-            self.filling.give(self.umem.frame_of(place.addr));
+            self.fill_ring.give(self.umem.frame_of(place.addr));
             count += 1;
         }
         self.program.received.fetch_add(count, Ordering::Relaxed);
         self.received.release();
-        self.filling.publish();
-        if self.filling.needs_call() {
-            self.call_for_receiving();
+        self.fill_ring.publish();
+        if self.fill_ring.needs_call() {
+            self.wake_rx();
         }
     }
 
-    /// A batch begins: it may wait for the kernel once.
+    /// Starts a batch, which may wait for the kernel once.
     pub(super) fn begin(&mut self) {
-        self.patience = Patience::new();
+        self.backoff = SendBackoff::new();
         self.reclaim();
     }
 
-    /// Takes back the frames that have been sent.
+    /// Reclaims completed frames.
     fn reclaim(&mut self) {
         while let Some(address) = self.sent.next() {
             self.free.push(self.umem.frame_of(address));
@@ -266,7 +277,7 @@ impl Queue {
         self.sent.release();
     }
 
-    /// Queues a packet, or each of a train.
+    /// Queues a packet, or each of a burst.
     pub(super) fn push(
         &mut self,
         header: &EthernetHeader,
@@ -290,8 +301,8 @@ impl Queue {
             let (front, behind) = room.split_at_mut(ETHERNET);
             front.copy_from_slice(header.as_bytes());
             behind.copy_from_slice(piece);
-            let len = narrow(ETHERNET + piece.len());
-            // There are as many places as frames to be sent; one may not be seen to be free yet.
+            let len = frame_len(ETHERNET + piece.len());
+            // The ring has a place per transmit frame; the kernel may not have published one yet.
             if self.sending.push(libc::xdp_desc { addr: frame, len, options: 0 }).is_err() {
                 self.free.push(frame);
                 done.refused.busy += 1;
@@ -302,12 +313,12 @@ impl Queue {
         }
     }
 
-    /// A frame to send from: where none is free, after the kernel was called, and waited for once.
+    /// A free transmit frame; without one it wakes the kernel and waits once.
     fn free_frame(&mut self) -> Option<u64> {
         if self.free.is_empty() {
             self.send();
             self.reclaim();
-            if self.free.is_empty() && self.patience.wait(self.sender.as_fd()) {
+            if self.free.is_empty() && self.backoff.wait(self.sender.as_fd()) {
                 self.send();
                 self.reclaim();
             }
@@ -315,39 +326,39 @@ impl Queue {
         self.free.pop()
     }
 
-    /// Lets the kernel send what is queued. It takes a few at a call, so it is called for as long as there are fewer each time. What a link does
-    /// not take now stays in the ring, where it is [kept](Self::keeps).
+    /// Makes the kernel send. It takes a few frames per call, so it is called while the number
+    /// shrinks. The rest stays in the ring as [backlog](Self::has_backlog).
     pub(super) fn send(&mut self) {
         let mut before = u32::MAX;
         loop {
             self.reclaim();
             let left = self.sending.waiting();
-            let on_their_way = self.to_send_from - narrow(self.free.len()) - left;
-            self.sending.publish_some(self.most.saturating_sub(on_their_way));
+            let in_flight = self.tx_frames - frame_len(self.free.len()) - left;
+            self.sending.publish_some(self.max_in_flight.saturating_sub(in_flight));
             if left >= before || self.sending.unread() == 0 || !self.sending.needs_call() {
                 return;
             }
             before = left;
-            self.is_down = self.call_for_sending().is_err_and(|error| is_lasting(&error));
+            self.is_down = self.wake_tx().is_err_and(|error| is_lasting(&error));
             if self.is_down {
                 return;
             }
         }
     }
 
-    /// Whether the ring has what leaves only after another [`send`](Self::send), which may well do soon.
-    pub(super) fn keeps(&mut self) -> bool {
+    /// Whether frames in the ring need another [`send`](Self::send), which may soon succeed.
+    pub(super) fn has_backlog(&mut self) -> bool {
         !self.is_down && self.sending.waiting() > 0 && self.sending.needs_call()
     }
 
-    fn call_for_sending(&self) -> io::Result<()> {
+    fn wake_tx(&self) -> io::Result<()> {
         let fd = self.sender.as_raw_fd();
         // SAFETY: no bytes and no name.
         let result = unsafe { libc::sendto(fd, null(), 0, libc::MSG_DONTWAIT, null(), 0) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    fn call_for_receiving(&self) {
+    fn wake_rx(&self) {
         let fd = self.socket.as_raw_fd();
         // SAFETY: no bytes and no name. What it says does not matter: it only wakes the driver.
         unsafe { libc::recvfrom(fd, null_mut(), 0, libc::MSG_DONTWAIT, null_mut(), null_mut()) };
@@ -360,20 +371,21 @@ impl AsFd for Queue {
     }
 }
 
-/// Whether another call would say the same: not where the kernel took as many as it does at once, or has no room for a moment.
+/// Whether another call would fail alike: not at the kernel's budget, or for a lack of room.
 fn is_lasting(error: &io::Error) -> bool {
     !is_busy(error) && error.raw_os_error() != Some(libc::EBUSY)
 }
 
-/// Bytes of a frame.
-fn narrow(bytes: usize) -> u32 {
+/// A frame's length.
+fn frame_len(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Frames for the kernel, received ones, and ones that were sent.
+/// Fill, receive and completion ring.
 type Rings = (Producer<u64>, Consumer<libc::xdp_desc>, Consumer<u64>);
 
-/// Makes the rings of the socket that receives, of which those of the memory are its own too, and of the one that sends.
+/// Creates the rings of the receiving socket, which has those of the memory, and of the sending
+/// one.
 fn make_rings(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> io::Result<()> {
     for (fd, ring, size) in [
         (receiver, libc::XDP_UMEM_FILL_RING, RECEIVED),
@@ -386,30 +398,30 @@ fn make_rings(receiver: BorrowedFd<'_>, sender: BorrowedFd<'_>) -> io::Result<()
     Ok(())
 }
 
-/// Maps the rings of the socket that receives.
-fn receiving_rings(fd: BorrowedFd<'_>, shape: Shape) -> io::Result<Rings> {
-    let Shape { received: places, sent: places_of_sent, .. } = shape;
+/// Maps the rings of the receiving socket.
+fn receiving_rings(fd: BorrowedFd<'_>, layout: UmemLayout) -> io::Result<Rings> {
+    let UmemLayout { received: places, sent: places_of_sent, .. } = layout;
     let offsets = offsets(fd)?;
-    let filling = map::<u64>(fd, &offsets.fr, places, libc::XDP_UMEM_PGOFF_FILL_RING)?;
+    let fill_ring = map::<u64>(fd, &offsets.fr, places, libc::XDP_UMEM_PGOFF_FILL_RING)?;
     let at = libc::XDP_PGOFF_RX_RING.cast_unsigned();
     let received = map::<libc::xdp_desc>(fd, &offsets.rx, places, at)?;
     let at = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
     let sent = map::<u64>(fd, &offsets.cr, places_of_sent, at)?;
     Ok((
-        Producer::new(filling, &offsets.fr, places)?,
+        Producer::new(fill_ring, &offsets.fr, places)?,
         Consumer::new(received, &offsets.rx, places)?,
         Consumer::new(sent, &offsets.cr, places_of_sent)?,
     ))
 }
 
-/// Maps the ring of the socket that sends.
-fn sending_ring(fd: BorrowedFd<'_>, shape: Shape) -> io::Result<Producer<libc::xdp_desc>> {
-    let (offsets, places) = (offsets(fd)?, shape.sent);
+/// Maps the ring of the sending socket.
+fn sending_ring(fd: BorrowedFd<'_>, layout: UmemLayout) -> io::Result<Producer<libc::xdp_desc>> {
+    let (offsets, places) = (offsets(fd)?, layout.sent);
     let at = libc::XDP_PGOFF_TX_RING.cast_unsigned();
     Producer::new(map::<libc::xdp_desc>(fd, &offsets.tx, places, at)?, &offsets.tx, places)
 }
 
-/// A ring with so many places for `T`.
+/// Maps a ring with this many places for `T`.
 fn map<T>(
     fd: BorrowedFd<'_>,
     offsets: &libc::xdp_ring_offset,
@@ -420,7 +432,7 @@ fn map<T>(
     Mapping::shared(fd, at.cast_signed(), len)
 }
 
-/// Where in the mappings of the rings everything is.
+/// Offsets within the ring mappings.
 fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     // SAFETY: integers, for which zero bytes are valid.
     let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
@@ -438,7 +450,7 @@ fn offsets(fd: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(offsets) }
 }
 
-/// `struct xdp_statistics`, the part that every kernel with `AF_XDP` has, and the next one.
+/// `struct xdp_statistics`, the part that all kernels have, and the next one.
 #[derive(Default)]
 #[repr(C)]
 struct Statistics {
@@ -449,8 +461,8 @@ struct Statistics {
 }
 
 impl Statistics {
-    /// What was lost: without a free frame, or too long for one; or without a place in the ring.
-    fn in_all(&self) -> u64 {
+    /// Frames lost without a free frame, too long for one, or without a place in the ring.
+    fn total(&self) -> u64 {
         self.rx_dropped.saturating_add(self.rx_ring_full)
     }
 }
@@ -474,14 +486,29 @@ fn statistics(fd: BorrowedFd<'_>) -> io::Result<Statistics> {
 
 /// A queue of a device.
 #[derive(Clone, Copy)]
-struct Place {
+struct QueueAddress {
     link: u32,
     queue: u32,
 }
 
-/// Binds a socket, as the first of a queue or with the memory of another that is. Without a word for or against copying: the kernel copies where
-/// the driver can't do without.
-fn bind(fd: BorrowedFd<'_>, place: Place, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
+/// Binds a queue's first socket, and retries for a while if the queue is busy.
+fn bind_once_free(fd: BorrowedFd<'_>, place: QueueAddress) -> io::Result<()> {
+    let deadline = Instant::now() + FREED_WITHIN;
+    loop {
+        match bind(fd, place, None) {
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
+            {
+                thread::sleep(RETRY_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Binds a queue's first socket, or one that shares the memory of `other`. Without copy flags the
+/// kernel copies only if the driver must.
+fn bind(fd: BorrowedFd<'_>, place: QueueAddress, other: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let flags = match other {
         None => libc::XDP_USE_NEED_WAKEUP,
         Some(_) => libc::XDP_SHARED_UMEM,

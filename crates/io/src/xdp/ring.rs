@@ -1,7 +1,7 @@
-//! The rings between an `AF_XDP` socket and the kernel: one writes, the other reads, neither waits.
+//! The rings between an `AF_XDP` socket and the kernel: one producer, one consumer, no waiting.
 //!
-//! Positions count on for ever and wrap; the lower bits are a place. Each side publishes its own position, and looks at the other's only
-//! when what it knew is used up (`net/xdp/xsk_queue.h`).
+//! Positions increase and wrap; their lower bits are an index. Each side publishes its own
+//! position, and reads the other's only when it runs out of what it knows (`net/xdp/xsk_queue.h`).
 
 use std::io;
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 
-/// What both kinds have.
+/// Common part of both kinds.
 #[derive(Debug)]
 struct Ring<T> {
     _mapping: Mapping,
@@ -20,23 +20,23 @@ struct Ring<T> {
     size: u32,
 }
 
-/// A ring that we write to.
+/// A ring that we produce.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: Ring<T>,
-    /// Up to where we have written, and up to where that is published.
+    /// Our position, and the published one.
     written: u32,
     published: u32,
-    /// How far the kernel had read when it was looked at last.
+    /// The kernel's position when last read.
     read: u32,
 }
 
-/// A ring that we read from.
+/// A ring that we consume.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
     read: u32,
-    /// How far the kernel had written when it was looked at last.
+    /// The kernel's position when last read.
     written: u32,
 }
 
@@ -83,19 +83,19 @@ impl<T: Copy> Producer<T> {
         Ok(Self { ring, written, published: written, read })
     }
 
-    /// Goes on where another process has stopped, behind so many entries that the kernel does not see yet.
+    /// Continues with a predecessor's ring that has `unseen` unpublished entries.
     pub(super) fn resume(&mut self, unseen: u32) {
         self.published = self.ring.producer().load(Ordering::Relaxed);
         self.written = self.published.wrapping_add(unseen);
         self.read = self.ring.consumer().load(Ordering::Acquire);
     }
 
-    /// How many entries the kernel does not see yet.
+    /// Number of unpublished entries.
     pub(super) fn unseen(&self) -> u32 {
         self.written.wrapping_sub(self.published)
     }
 
-    /// Adds an entry, which the kernel does not see yet; gives it back where there is no room.
+    /// Adds an entry, unpublished; gives it back if there is no room.
     #[inline]
     pub(super) fn push(&mut self, entry: T) -> Result<(), T> {
         if self.is_full() {
@@ -115,13 +115,13 @@ impl<T: Copy> Producer<T> {
         self.written.wrapping_sub(self.read) == self.ring.size
     }
 
-    /// Lets the kernel see all that was added.
+    /// Publishes all entries.
     #[inline]
     pub(super) fn publish(&mut self) {
         self.publish_up_to(self.written);
     }
 
-    /// Lets the kernel see up to `most` entries that it has not read yet, beside those that it sees already.
+    /// Publishes entries until the kernel has `most` unread ones.
     pub(super) fn publish_some(&mut self, most: u32) {
         let unseen = self.waiting().saturating_sub(most);
         let position = self.written.wrapping_sub(unseen);
@@ -130,13 +130,13 @@ impl<T: Copy> Producer<T> {
         }
     }
 
-    /// How many of the published entries the kernel has not read yet.
+    /// Published entries that the kernel has not read.
     pub(super) fn unread(&mut self) -> u32 {
         self.read = self.ring.consumer().load(Ordering::Acquire);
         self.published.wrapping_sub(self.read)
     }
 
-    /// How many of all entries the kernel has not read yet.
+    /// All entries that the kernel has not read.
     pub(super) fn waiting(&mut self) -> u32 {
         self.read = self.ring.consumer().load(Ordering::Acquire);
         self.written.wrapping_sub(self.read)
@@ -150,7 +150,7 @@ impl<T: Copy> Producer<T> {
         }
     }
 
-    /// Whether the kernel looks only when it is called (`XDP_RING_NEED_WAKEUP`).
+    /// Whether the kernel must be woken (`XDP_RING_NEED_WAKEUP`).
     #[inline]
     pub(super) fn needs_call(&self) -> bool {
         // SAFETY: as for the positions.
@@ -170,19 +170,19 @@ impl<T: Copy> Consumer<T> {
         Ok(Self { ring, read, written: read })
     }
 
-    /// Goes on where another process has stopped.
+    /// Continues with a predecessor's ring.
     pub(super) fn resume(&mut self) {
         self.read = self.ring.consumer().load(Ordering::Relaxed);
         self.written = self.read;
     }
 
-    /// Where the next entry is read, and up to where the kernel has written by now.
+    /// Positions of our next read and of the kernel's last write.
     pub(super) fn positions(&mut self) -> (u32, u32) {
         self.written = self.ring.producer().load(Ordering::Acquire);
         (self.read, self.written)
     }
 
-    /// The next entry; its place is the kernel's again after [`release`](Self::release).
+    /// The next entry; its place is the kernel's after [`release`](Self::release).
     #[inline]
     pub(super) fn next(&mut self) -> Option<T> {
         if self.read == self.written {
@@ -197,14 +197,14 @@ impl<T: Copy> Consumer<T> {
         Some(entry)
     }
 
-    /// Gives back the places of all that was read.
+    /// Releases the places of all entries read.
     #[inline]
     pub(super) fn release(&self) {
         self.ring.consumer().store(self.read, Ordering::Release);
     }
 }
 
-/// An offset within a mapping; what is none lies outside.
+/// An offset within a mapping; an invalid one lies outside.
 fn narrow(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
@@ -221,7 +221,7 @@ pub(super) mod tests {
     const OFFSETS: libc::xdp_ring_offset =
         libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 128, flags: 192 };
 
-    /// Both ends of a ring, which stand shortly before where positions wrap.
+    /// Both ends of a ring, just before positions wrap.
     pub(in crate::xdp) fn ends() -> (Producer<u64>, Consumer<u64>) {
         let ours = Mapping::anonymous(4096).unwrap();
         let start = u32::MAX - 2;
@@ -231,7 +231,7 @@ pub(super) mod tests {
         }
         let producer = Producer::new(ours, &OFFSETS, SIZE).unwrap();
         let ring = &producer.ring;
-        // Without pages of its own: those are the other's, which outlives it.
+        // It borrows the other's pages, which outlive it.
         let theirs = Ring {
             _mapping: Mapping::anonymous(4096).unwrap(),
             producer: ring.producer,
@@ -245,7 +245,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out_in_order(steps in prop::collection::vec(0..5_u8, 0..400)) {
+        fn ring_entries_keep_order(steps in prop::collection::vec(0..5_u8, 0..400)) {
             let (mut producer, mut consumer) = ends();
             let (mut model, mut unseen) = (VecDeque::new(), VecDeque::<u64>::new());
             let mut unreleased = 0;
@@ -264,7 +264,7 @@ pub(super) mod tests {
                         prop_assert_eq!(producer.unread() as usize, model.len() + unreleased);
                     }
                     4 => {
-                        // Three that are unread, those among them that are to be read again.
+                        // Three unread ones, including those to be read again.
                         producer.publish_some(3);
                         let more = 3_usize.saturating_sub(model.len() + unreleased);
                         model.extend(unseen.drain(..more.min(unseen.len())));

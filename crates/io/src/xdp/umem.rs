@@ -1,75 +1,77 @@
-//! The memory that an `AF_XDP` socket receives into and sends from: frames of one size, each the kernel's or ours.
+//! UMEM: the memory that an `AF_XDP` socket receives into and sends from, in frames of one size,
+//! each the kernel's or ours.
 //!
-//! It is a file without a name, so that the process that takes this one's place can map the same frames: those that the kernel has then stay
-//! the kernel's. What else that process has to know stands [before them](Ledger).
+//! It is a memfd, so that a successor process can map the same frames: those that the kernel has
+//! stay the kernel's. The rest of the state is [in front of them](SavedState).
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
-use super::ledger::{self, Ledger, Shape};
 use super::mapping::Mapping;
+use super::saved_state::{self, SavedState, UmemLayout};
 use crate::memfd;
 
-/// All frames of a socket. A frame is known by where it begins.
+/// All frames of a socket, identified by their offsets.
 #[derive(Debug)]
 pub(super) struct Umem {
     mapping: Mapping,
     frame: u32,
-    ledger: Ledger,
+    saved_state: SavedState,
     memory: OwnedFd,
 }
 
-/// Bytes that the kernel keeps free before what it receives (`XDP_PACKET_HEADROOM`).
+/// Headroom before received frames (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u32 = 256;
-/// Sizes of frames that kernels take without huge pages: powers of two from 2 KiB to a page.
+/// Frame sizes that kernels take without huge pages: powers of two from 2 KiB to a page.
 pub(super) const SIZES: [u32; 2] = [2048, 4096];
 
 impl Umem {
-    /// So many frames to receive into and to send from, each for a whole link-layer frame of `longest` bytes; `None` where the kernel has
-    /// none so large.
+    /// Creates receive and transmit frames for link-layer frames of up to `longest` bytes; `None`
+    /// if that exceeds the largest size.
     pub(super) fn new(received: u32, sent: u32, longest: u32) -> Option<io::Result<Self>> {
         let frame = Self::most(longest)? + HEADROOM;
-        let shape = Shape { received, sent, frame };
+        let layout = UmemLayout { received, sent, frame };
         let made = || {
-            let memory = memfd::sealed(c"uxfrm-frames", ledger::LENGTH + shape.bytes())?;
-            let ledger = Ledger::begin(&memory, shape)?;
-            Self::map(memory, ledger)
+            let memory = memfd::sealed(c"uxfrm-frames", saved_state::LENGTH + layout.bytes())?;
+            let saved_state = SavedState::begin(&memory, layout)?;
+            Self::map(memory, saved_state)
         };
         Some(made())
     }
 
-    /// Those of another process.
+    /// Opens a predecessor's memory.
     ///
     /// # Errors
-    /// As [`Ledger::of`].
+    /// As [`SavedState::of`].
     pub(super) fn of(memory: OwnedFd) -> io::Result<Self> {
-        let ledger = Ledger::of(&memory)?;
-        Self::map(memory, ledger)
+        let saved_state = SavedState::of(&memory)?;
+        Self::map(memory, saved_state)
     }
 
-    fn map(memory: OwnedFd, ledger: Ledger) -> io::Result<Self> {
-        let Shape { frame, .. } = ledger.shape();
-        let start = libc::off_t::try_from(ledger::LENGTH).map_err(io::Error::other)?;
-        let mapping = Mapping::shared(memory.as_fd(), start, ledger.shape().bytes())?;
-        Ok(Self { mapping, frame, ledger, memory })
+    fn map(memory: OwnedFd, saved_state: SavedState) -> io::Result<Self> {
+        let UmemLayout { frame, .. } = saved_state.layout();
+        let start = libc::off_t::try_from(saved_state::LENGTH).map_err(io::Error::other)?;
+        let mapping = Mapping::shared(memory.as_fd(), start, saved_state.layout().bytes())?;
+        Ok(Self { mapping, frame, saved_state, memory })
     }
 
-    /// What stands before the frames.
-    pub(super) const fn ledger(&self) -> &Ledger {
-        &self.ledger
+    /// The state in front of the frames.
+    pub(super) const fn saved_state(&self) -> &SavedState {
+        &self.saved_state
     }
 
-    /// The file.
+    /// The memfd.
     pub(super) fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
-    /// Whether a frame has room for a link-layer frame of `longest` bytes, and no smaller one would have.
+    /// Whether frames are of the right size for `longest` bytes.
     pub(super) fn suits(&self, longest: u32) -> bool {
         Self::most(longest) == Some(self.frame - HEADROOM)
     }
 
-    /// Bytes of the longest link-layer frame that is received into a frame for those of `longest` bytes; `None` where there is none so large.
+    /// Longest link-layer frame that fits into the frame size for `longest` bytes; `None` if that
+    /// exceeds the largest size.
     pub(super) fn most(longest: u32) -> Option<u32> {
         let frame = SIZES.into_iter().find(|size| longest <= size - HEADROOM)?;
         Some(frame - HEADROOM)
@@ -80,7 +82,7 @@ impl Umem {
         self.mapping.len()
     }
 
-    /// Lets a socket use them.
+    /// Registers them with a socket.
     pub(super) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let start = self.mapping.place::<u8>(0, self.mapping.len()).ok_or(io::ErrorKind::Other)?;
         let frames = libc::xdp_umem_reg {
@@ -91,7 +93,8 @@ impl Umem {
             flags: 0,
             tx_metadata_len: 0,
         };
-        // SAFETY: the pointer is to a live xdp_umem_reg of the length given, which names pages that live as long as the socket: it owns both.
+        // SAFETY: the pointer is to a live xdp_umem_reg of the length given, which names pages that
+        // live as long as the socket: it owns both.
         let result = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -104,38 +107,39 @@ impl Umem {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Where each frame begins.
+    /// Offsets of all frames.
     pub(super) fn frames(&self) -> impl Iterator<Item = u64> + use<> {
         (0..self.mapping.len() as u64).step_by(self.frame as usize)
     }
 
-    /// The number of the frame that begins there.
+    /// Number of the frame at this offset.
     pub(super) fn number(&self, frame: u64) -> u32 {
         u32::try_from(frame / u64::from(self.frame)).unwrap_or(u32::MAX)
     }
 
-    /// Where the frame of a number begins.
+    /// Offset of the frame of this number.
     pub(super) fn place(&self, number: u32) -> u64 {
         u64::from(number) * u64::from(self.frame)
     }
 
-    /// The frame that an address is in.
+    /// The frame that contains an address.
     #[inline]
     pub(super) fn frame_of(&self, address: u64) -> u64 {
         address & !u64::from(self.frame - 1)
     }
 
-    /// What was received. The frame must be ours.
+    /// A received packet. The frame must be ours.
     #[inline]
     pub(super) fn bytes(&self, address: u64, len: u32) -> Option<&[u8]> {
         let len = len as usize;
         let start = self.mapping.place::<u8>(usize::try_from(address).ok()?, len)?;
-        // SAFETY: within the mapping, whose bytes are initialised; the kernel leaves frames alone that are ours, and so does the process that
-        // had them before or has them next, as one of the two rests; nobody else writes there while we are borrowed.
+        // SAFETY: within the mapping, whose bytes are initialised; the kernel leaves frames alone
+        // that are ours, and so does the process that had them before or has them next, as one of
+        // the two rests; nobody else writes there while we are borrowed.
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len) })
     }
 
-    /// The first bytes of a frame that is ours; `None` where it has not so many.
+    /// The first bytes of a frame of ours; `None` if it is shorter.
     #[inline]
     #[expect(clippy::needless_pass_by_ref_mut, reason = "what it gives is borrowed alone")]
     pub(super) fn bytes_mut(&mut self, frame: u64, len: usize) -> Option<&mut [u8]> {
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_as_large_as_they_need_to_be() {
+    fn umem_frame_size_fits_mtu() {
         for (longest, expected) in
             [(1514, Some(2048)), (1792, Some(2048)), (1793, Some(4096)), (3840, Some(4096))]
         {
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_outside_are_none() {
+    fn bytes_outside_umem_are_none() {
         let mut umem = Umem::new(1, 1, 1514).unwrap().unwrap();
         assert_eq!(umem.frames().collect::<Vec<_>>(), [0, 2048]);
         umem.bytes_mut(2048, 3).unwrap().copy_from_slice(b"abc");
@@ -175,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_has_the_same_frames() {
+    fn umem_reopens_with_same_frames() {
         let mut ours = Umem::new(2, 2, 1514).unwrap().unwrap();
         let theirs = Umem::of(ours.memory().try_clone_to_owned().unwrap()).unwrap();
         let last = ours.frames().last().unwrap();

@@ -8,7 +8,7 @@ use uxfrm_io::{Namespace, Rtnetlink};
 use crate::{in_namespace, prefix};
 
 #[test]
-fn a_capture_shows_what_passes_an_interface() {
+fn capture_shows_packets_of_interface() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let mut here = Rtnetlink::open().unwrap();

@@ -18,7 +18,8 @@ fn settle(address: &str, super_packets: Switch, gro: Switch) -> Udp {
     Udp::open(&UdpOptions::new(format!("{address}:4500").parse().unwrap())).unwrap()
 }
 
-/// In how many buffers a train of 40 datagrams arrives at the other end of a wire with these features.
+/// In how many buffers a train of 40 datagrams arrives at the other end of a wire with these
+/// features.
 fn buffers(super_packets: Switch, gro: Switch) -> usize {
     let far = Namespace::new().unwrap();
     Rtnetlink::open().unwrap().add_veth("wire", "wire", far.as_fd()).unwrap();
@@ -36,7 +37,7 @@ fn buffers(super_packets: Switch, gro: Switch) -> usize {
 }
 
 #[test]
-fn a_wire_takes_super_packets_or_has_them_cut_and_joined_again_behind_it() {
+fn super_packets_cross_veth_whole_or_by_gro() {
     in_namespace(|| {
         assert_eq!(buffers(Switch::On, Switch::Off), 1, "as it was sent");
         assert_eq!(buffers(Switch::Off, Switch::Off), 40, "cut");

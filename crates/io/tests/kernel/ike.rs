@@ -130,7 +130,7 @@ fn ike_of_ipv6_finds_its_daemon_and_its_way_out() {
 }
 
 #[test]
-fn strangers_are_not_heard_and_a_closed_exchange_ends() {
+fn ike_exchange_ignores_strangers_and_ends_when_closed() {
     in_namespace(|| {
         let exchange = Exchange::open(4500, 0, None).unwrap();
         assert_eq!(

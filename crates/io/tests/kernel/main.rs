@@ -1,7 +1,7 @@
 //! Ports and set-up against the running kernel, each test in network namespaces of its own.
 //!
-//! Needs `CAP_SYS_ADMIN`, `CAP_NET_ADMIN`, `CAP_NET_RAW` and `/dev/net/tun`: root, or `unshare -Urn cargo test`.
-//! Without them a test prints `not run: REASON`, and fails where `CI=true`.
+//! Needs `CAP_SYS_ADMIN`, `CAP_NET_ADMIN`, `CAP_NET_RAW` and `/dev/net/tun`: root, or `unshare -Urn
+//! cargo test`. Without them a test prints `not run: REASON`, and fails where `CI=true`.
 
 #![expect(clippy::unwrap_used, reason = "a test's own set-up")]
 
@@ -52,7 +52,8 @@ fn with_tun(test: impl FnOnce() + Send) {
     }
 }
 
-/// Waits until the kernel has taken note that a device's other end is up: until then it drops what is to leave by it, and says nothing.
+/// Waits until the kernel has taken note that a device's other end is up: until then it drops what
+/// is to leave by it, and says nothing.
 fn await_carrier(device: &str) {
     let is_running = |found: InterfaceAddress| {
         found.interface_name == device && found.flags.contains(InterfaceFlags::IFF_RUNNING)

@@ -9,7 +9,7 @@ use crate::{in_namespace, not_run};
 const SPAN: Duration = Duration::from_micros(100);
 
 #[test]
-fn queues_gather_until_nobody_wants_it() {
+fn napi_deferral_ends_with_last_owner() {
     in_namespace(|| {
         let mut kernel = Rtnetlink::open().unwrap();
         let here = Namespace::current().unwrap();
@@ -38,7 +38,7 @@ fn queues_gather_until_nobody_wants_it() {
 
 /// As it is when the device has come up anew.
 #[test]
-fn queues_that_are_new_gather_once_they_are_seen() {
+fn new_napi_queue_defers_after_renew() {
     in_namespace(|| {
         let mut kernel = Rtnetlink::open().unwrap();
         let here = Namespace::current().unwrap();

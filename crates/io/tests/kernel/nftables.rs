@@ -108,7 +108,7 @@ fn wait_for(nftables: &mut Nftables, counter: &str, at_least: u64) -> u64 {
 }
 
 #[test]
-fn a_table_comes_is_replaced_and_goes() {
+fn table_is_added_replaced_and_removed() {
     with_nftables(|| {
         let mut nftables = Nftables::open().unwrap();
         assert!(!nftables.has(NAME).unwrap());
@@ -160,7 +160,7 @@ fn a_refused_table_leaves_the_old_one_and_names_the_part() {
 
 /// Each condition against a datagram that meets it and, where there is one, another that does not.
 #[test]
-fn conditions_mean_what_they_say() {
+fn conditions_match_as_in_kernel() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
@@ -218,7 +218,7 @@ fn conditions_mean_what_they_say() {
 }
 
 #[test]
-fn what_is_dropped_reaches_no_socket() {
+fn nftables_drop_reaches_no_socket() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
@@ -240,7 +240,8 @@ fn what_is_dropped_reaches_no_socket() {
     });
 }
 
-/// The end of a chain that was jumped to leads back; the end of one that was gone to leads out, accepted.
+/// The end of a chain that was jumped to leads back; the end of one that was gone to leads out,
+/// accepted.
 #[test]
 fn jump_comes_back_and_goto_does_not() {
     with_nftables(|| {
@@ -264,7 +265,7 @@ fn jump_comes_back_and_goto_does_not() {
 }
 
 #[test]
-fn a_thousand_rules_are_one_transaction() {
+fn thousand_rules_fit_one_transaction() {
     with_nftables(|| {
         let some = rule(
             vec![
@@ -283,7 +284,7 @@ fn a_thousand_rules_are_one_transaction() {
 
 /// More errors than the socket has room for: the call comes back all the same, with the first.
 #[test]
-fn a_thousand_errors_are_one() {
+fn thousand_errors_return_the_first() {
     with_nftables(|| {
         let nowhere = rule(Vec::new(), "hit", Verdict::Jump("nowhere"));
         let mut nftables = Nftables::open().unwrap();
@@ -296,7 +297,7 @@ fn a_thousand_errors_are_one() {
 
 /// Rules come and go one by one, each in its place, while the others go on counting.
 #[test]
-fn single_rules_are_added_in_their_place_and_deleted() {
+fn single_rules_are_inserted_and_deleted() {
     with_nftables(|| {
         let mut nftables = Nftables::open().unwrap();
         let to_port = |port, counter| {
@@ -359,9 +360,10 @@ fn asking(conditions: &[Condition]) -> (Rule, Set) {
     (Rule { among: Some(Among { questions, set }), ..fixed }, Set { id: set, keys })
 }
 
-/// What a rule asks a set is what conditions would: all kinds of fields, in all widths, up to the longest key.
+/// What a rule asks a set is what conditions would: all kinds of fields, in all widths, up to the
+/// longest key.
 #[test]
-fn a_set_means_what_conditions_do() {
+fn set_lookup_equals_conditions() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
@@ -426,7 +428,7 @@ fn a_set_means_what_conditions_do() {
 
 /// Sets and keys come and go one by one; what was asked of a set that goes is asked no more.
 #[test]
-fn keys_are_put_into_sets_and_taken_out() {
+fn set_keys_are_added_and_removed() {
     with_nftables(|| {
         let far = Neighbour::new();
         let mut nftables = Nftables::open().unwrap();
@@ -434,7 +436,8 @@ fn keys_are_put_into_sets_and_taken_out() {
         let (hit, Set { id: set, keys }) = asking(&[Condition::source(prefix("10.9.0.2/32"))]);
         let add = Change::AddRule { chain: "in", before: None, rule: hit };
         let made = nftables.change(NAME, &[Change::AddSet { set, length: 4 }, add]).unwrap();
-        // What is to be dropped has been counted by then; what is to come may be late on a busy machine.
+        // What is to be dropped has been counted by then; what is to come may be late on a busy
+        // machine.
         let (soon, late) = (Duration::from_millis(200), Duration::from_secs(10));
         let sent = |nftables: &mut Nftables, expected, patience| {
             let socket = UdpSocket::bind((here(Version::V4), PORT)).unwrap();

@@ -9,7 +9,8 @@ use uxfrm_testkit::packets;
 
 use crate::{await_carrier, in_namespace, prefix};
 
-/// A device of this namespace that is connected to one of another, both up: index and address of each.
+/// A device of this namespace that is connected to one of another, both up: index and address of
+/// each.
 fn connected(far: &Namespace) -> [(u32, MacAddr); 2] {
     let settle = |name: &str, address: &str| {
         let mut kernel = Rtnetlink::open().unwrap();
@@ -38,7 +39,7 @@ fn receive(port: &mut PacketSocket, count: usize) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn packets_pass_whole_and_only_those_to_the_devices_address() {
+fn packet_socket_takes_only_frames_to_device_address() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [(near_index, near_mac), (far_index, far_mac)] = connected(&far);
@@ -84,7 +85,7 @@ fn packets_pass_whole_and_only_those_to_the_devices_address() {
 
 /// Who does not look for too long loses what comes, and hears how much that was.
 #[test]
-fn what_finds_no_room_is_counted() {
+fn full_queue_losses_are_counted() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [(near_index, near_mac), (far_index, far_mac)] = connected(&far);
@@ -115,7 +116,7 @@ fn what_finds_no_room_is_counted() {
 }
 
 #[test]
-fn neighbours_are_found_when_they_are_used() {
+fn used_neighbour_is_resolved() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [(link, _), (_, mac)] = connected(&far);

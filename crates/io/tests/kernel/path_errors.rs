@@ -27,7 +27,7 @@ fn message(kind: u8, code: u8, about: IpAddr, quoted: usize) -> PacketBuf {
 }
 
 #[test]
-fn whom_packets_were_too_big_for_is_heard_and_nothing_else() {
+fn only_packet_too_big_errors_are_reported() {
     in_namespace(|| {
         let errors = PathErrors::open().unwrap();
         assert_eq!(errors.descriptors().count(), 2);

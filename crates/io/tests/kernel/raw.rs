@@ -58,7 +58,7 @@ fn esp_over_ipv6_goes_out_whole_and_gets_its_header_back() {
 }
 
 #[test]
-fn what_is_too_big_or_of_the_other_version_is_refused() {
+fn oversized_or_other_version_is_refused() {
     in_namespace(|| {
         let mut kernel = uxfrm_io::Rtnetlink::open().unwrap();
         let lo = kernel.link("lo").unwrap().index;
@@ -123,13 +123,13 @@ fn spread(version: Version, packet: fn(&[u8]) -> Vec<u8>) {
 }
 
 #[test]
-fn several_ports_share_esp_by_its_spi() {
+fn esp_fanout_shares_by_spi() {
     in_namespace(|| spread(Version::V4, ipv4));
     in_namespace(|| spread(Version::V6, ipv6));
 }
 
 #[test]
-fn a_port_that_is_timed_tells_how_long_a_packet_waited() {
+fn timed_raw_port_reports_waiting_time() {
     const WAIT: Duration = Duration::from_millis(20);
     in_namespace(|| {
         for (version, packet) in [(Version::V4, ipv4 as fn(&[u8]) -> Vec<u8>), (Version::V6, ipv6)]
@@ -150,7 +150,8 @@ fn a_port_that_is_timed_tells_how_long_a_packet_waited() {
     });
 }
 
-/// Sends so many packets and looks at none until all are sent: those that came, and those that are said to be lost.
+/// Sends so many packets and looks at none until all are sent: those that came, and those that are
+/// said to be lost.
 fn overflow(version: Version, packet: fn(&[u8]) -> Vec<u8>, sent: u64) -> (u64, u64) {
     let small = RawOptions { buffer: 4096, ..RawOptions::new(version) };
     let (mut port, mut pool) = (Raw::open(&small).unwrap(), Pool::new());
@@ -160,7 +161,8 @@ fn overflow(version: Version, packet: fn(&[u8]) -> Vec<u8>, sent: u64) -> (u64, 
         let mut batch: Batch = [PacketBuf::from_slice(&packet(&payload))].into_iter().collect();
         assert_eq!(port.transmit(&mut batch, &mut pool).packets, 1);
     }
-    // The last one is lost, so that no later packet would bring the count, as it does with `SO_RXQ_OVFL`.
+    // The last one is lost, so that no later packet would bring the count, as it does with
+    // `SO_RXQ_OVFL`.
     let (mut lost, mut came) = (0, 0);
     let deadline = Instant::now() + Duration::from_secs(10);
     while came + lost < sent && Instant::now() < deadline {
@@ -176,7 +178,7 @@ fn overflow(version: Version, packet: fn(&[u8]) -> Vec<u8>, sent: u64) -> (u64, 
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn full_queue_losses_are_counted() {
     in_namespace(|| {
         for (version, packet) in [(Version::V4, ipv4 as fn(&[u8]) -> _), (Version::V6, ipv6)] {
             let (came, lost) = overflow(version, packet, 500);

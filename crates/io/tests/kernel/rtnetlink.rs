@@ -173,7 +173,7 @@ fn a_gateway_is_chosen_with_the_devices_mtu() {
 }
 
 #[test]
-fn what_was_installed_is_taken_back() {
+fn scoped_routes_are_removed() {
     in_namespace(|| {
         let mut kernel = Rtnetlink::open().unwrap();
         let lo = kernel.link("lo").unwrap().index;
@@ -205,7 +205,7 @@ fn what_was_installed_is_taken_back() {
 }
 
 #[test]
-fn many_routes_change_at_once_and_one_that_fails_keeps_no_other_back() {
+fn failed_route_change_does_not_stop_others() {
     in_namespace(|| {
         let mut kernel = Rtnetlink::open().unwrap();
         let lo = kernel.link("lo").unwrap().index;
@@ -241,7 +241,7 @@ fn many_routes_change_at_once_and_one_that_fails_keeps_no_other_back() {
 }
 
 #[test]
-fn a_monitor_hears_of_links_and_addresses_and_of_what_others_take_away() {
+fn monitor_reports_links_addresses_and_foreign_removals() {
     in_namespace(|| {
         let mut kernel = Rtnetlink::open().unwrap();
         let monitor = Monitor::open(&kernel, [30_000, 30_001]).unwrap();

@@ -21,7 +21,8 @@ fn tun(options: &TunOptions, host: u8) -> Tun {
     tun
 }
 
-/// Hands packets from one TUN to the other until told to stop; the largest number of bytes in one buffer.
+/// Hands packets from one TUN to the other until told to stop; the largest number of bytes in one
+/// buffer.
 fn shuttle(mut ends: [Fitted<Tun>; 2], stop: &AtomicBool) -> usize {
     let (mut pool, mut batch, mut largest) = (Pool::new(), Batch::new(), 0);
     while !stop.load(Ordering::Relaxed) {
@@ -93,7 +94,7 @@ fn super_packets_are_segmented_for_a_plain_tun() {
 }
 
 #[test]
-fn a_udp_train_crosses_in_one_super_packet_and_arrives_as_a_train() {
+fn udp_burst_crosses_tun_as_super_packet() {
     with_tun(|| {
         for (here, there) in
             [("192.0.2.1:0", "192.0.2.2:0"), ("[2001:db8::1]:0", "[2001:db8::2]:0")]
@@ -133,7 +134,7 @@ fn a_udp_train_crosses_in_one_super_packet_and_arrives_as_a_train() {
 }
 
 #[test]
-fn a_broken_super_packet_ends_its_kind_only_before_a_good_one() {
+fn refused_super_packet_disables_kind_only_before_success() {
     with_tun(|| {
         let broken = || {
             let mut packet = PacketBuf::from_slice(&[0; 3000]);
@@ -151,7 +152,7 @@ fn a_broken_super_packet_ends_its_kind_only_before_a_good_one() {
 }
 
 #[test]
-fn a_udp_packet_comes_out_with_its_checksum_left_to_do() {
+fn udp_packet_from_tun_has_partial_checksum() {
     with_tun(|| {
         let mut tun = tun(&TunOptions::new("uxio%d"), 1);
         let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
@@ -166,7 +167,7 @@ fn a_udp_packet_comes_out_with_its_checksum_left_to_do() {
 }
 
 #[test]
-fn what_was_left_in_a_tun_has_waited_since() {
+fn tun_leftover_has_waited_since_last_read() {
     const WAIT: Duration = Duration::from_millis(20);
     with_tun(|| {
         let mut tun = tun(&TunOptions::new("uxio%d"), 1);
@@ -227,7 +228,7 @@ fn routes_to_a_tun_go_with_it() {
 }
 
 #[test]
-fn a_deleted_device_is_an_error_and_not_silence() {
+fn deleted_device_is_an_error() {
     with_tun(|| {
         let mut device = tun(&TunOptions::new("uxio"), 1);
         let mut kernel = Rtnetlink::open().unwrap();
@@ -241,7 +242,7 @@ fn a_deleted_device_is_an_error_and_not_silence() {
 }
 
 #[test]
-fn what_a_device_has_no_room_for_is_counted_by_one_of_its_queues() {
+fn tun_drops_are_counted_by_first_queue() {
     with_tun(|| {
         let options = TunOptions { queues: Queues::Several, ..TunOptions::new("full0") };
         let mut first = tun(&options, 1);

@@ -74,7 +74,7 @@ fn trains_of_ipv6_arrive_with_traffic_class_and_addresses() {
 }
 
 #[test]
-fn the_local_address_is_told_and_chosen() {
+fn local_address_is_received_and_chosen() {
     in_namespace(|| {
         let (mut any, mut peer) = (socket("0.0.0.0:0"), socket("127.0.0.1:0"));
         let to = SocketAddr::new("127.0.0.9".parse().unwrap(), any.local().port());
@@ -95,7 +95,7 @@ fn the_local_address_is_told_and_chosen() {
 }
 
 #[test]
-fn a_socket_of_one_address_takes_what_comes_there_and_the_other_the_rest() {
+fn per_address_socket_takes_its_datagrams_and_wildcard_the_rest() {
     in_namespace(|| {
         for (wildcard, [here, there]) in
             [("0.0.0.0:0", ["127.0.0.1", "127.0.0.9"]), ("[::]:0", ["::1", "::1"])]
@@ -127,7 +127,7 @@ fn a_socket_of_one_address_takes_what_comes_there_and_the_other_the_rest() {
 }
 
 #[test]
-fn no_stranger_gets_between_sockets_of_one_port() {
+fn other_program_cannot_bind_between_per_address_sockets() {
     in_namespace(|| {
         let any = socket("0.0.0.0:0");
         let site = any.site().unwrap();
@@ -154,7 +154,7 @@ fn sharing(address: &str) -> std::io::Result<()> {
 }
 
 #[test]
-fn what_is_too_big_for_the_path_is_named_with_its_mtu() {
+fn emsgsize_reports_path_mtu() {
     in_namespace(|| {
         let mut kernel = uxfrm_io::Rtnetlink::open().unwrap();
         let lo = kernel.link("lo").unwrap().index;
@@ -182,7 +182,7 @@ fn what_is_too_big_for_the_path_is_named_with_its_mtu() {
 }
 
 #[test]
-fn what_a_udp_socket_cannot_send_is_counted() {
+fn unsendable_udp_buffer_is_counted() {
     in_namespace(|| {
         let mut near = socket("127.0.0.1:0");
         let path = UdpPath {
@@ -251,7 +251,7 @@ fn single_datagrams_of_one_size_travel_as_trains() {
 }
 
 #[test]
-fn a_socket_that_is_timed_tells_how_long_a_datagram_waited() {
+fn timed_udp_socket_reports_waiting_time() {
     in_namespace(|| {
         for address in ["127.0.0.2:0", "[::1]:0"] {
             for timed in [true, false] {
@@ -275,7 +275,7 @@ fn a_socket_that_is_timed_tells_how_long_a_datagram_waited() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn full_queue_losses_are_counted() {
     in_namespace(|| {
         let local = "127.0.0.1:0".parse().unwrap();
         let mut port = Udp::open(&UdpOptions { buffer: 4096, ..UdpOptions::new(local) }).unwrap();

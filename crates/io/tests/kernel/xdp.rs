@@ -69,7 +69,8 @@ pub(crate) fn number(packet: &PacketBuf) -> u32 {
     u32::from_be_bytes(packet.bytes()[24..28].try_into().unwrap())
 }
 
-/// Many more than a ring has places, in order, by a ring at both ends. The kernel's stack sees none.
+/// Many more than a ring has places, in order, by a ring at both ends. The kernel's stack sees
+/// none.
 #[test]
 fn sealed_packets_pass_by_the_rings_in_order() {
     in_namespace(|| {
@@ -110,7 +111,7 @@ fn sealed_packets_pass_by_the_rings_in_order() {
 
 /// What the program leaves to the kernel, and what a ring can't send, goes by the packet socket.
 #[test]
-fn all_else_passes_by_the_packet_socket() {
+fn non_esp_passes_by_packet_socket() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -146,7 +147,27 @@ fn all_else_passes_by_the_packet_socket() {
 }
 
 #[test]
-fn a_program_leaves_its_device_with_its_owner() {
+fn queue_open_waits_until_other_owner_releases_it() {
+    in_namespace(|| {
+        let far = Namespace::new().unwrap();
+        let [near, _there] = connected(&far);
+        let program = Program::attach(options(near)).unwrap();
+        let held = Queue::open(&program, 0).unwrap();
+        let refused = Queue::open(&program, 0).unwrap_err();
+        let XdpError::Queue(0, error) = &refused else { panic!("{refused}") };
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY), "it gives up after a while");
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                drop(held);
+            });
+            Queue::open(&program, 0).unwrap();
+        });
+    });
+}
+
+#[test]
+fn xdp_program_detaches_with_last_owner() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);
@@ -173,7 +194,7 @@ fn a_program_leaves_its_device_with_its_owner() {
 }
 
 #[test]
-fn the_program_takes_esp_to_the_device_and_nothing_else() {
+fn xdp_esp_program_takes_only_esp_to_device() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);
@@ -232,7 +253,8 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
             let bytes = framed(near.1, ether_type, &packet);
             assert_eq!(verdict(&bytes), expected, "{ether_type:?} {packet:?} {:?}", packet.bytes());
         }
-        // A tag that says a priority and no VLAN; one of VLAN 1; another behind it; to another device; cut short.
+        // A tag that says a priority and no VLAN; one of VLAN 1; another behind it; to another
+        // device; cut short.
         let tagged = |destination, tag: [u8; 4]| {
             let packet = PacketBuf::from_slice(&[&tag[..], esp(1).bytes()].concat());
             framed(destination, EtherType::VLAN, &packet)
@@ -257,9 +279,10 @@ fn the_program_takes_esp_to_the_device_and_nothing_else() {
     });
 }
 
-/// Host mode's: what is not to the host itself is not the gateway's, ESP or not, as the host's addresses change.
+/// Host mode's: what is not to the host itself is not the gateway's, ESP or not, as the host's
+/// addresses change.
 #[test]
-fn the_program_of_a_host_takes_its_own_esp_alone() {
+fn xdp_own_esp_program_takes_only_host_esp() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);
@@ -309,9 +332,10 @@ fn the_program_of_a_host_takes_its_own_esp_alone() {
     });
 }
 
-/// Frames have room for the MTU that the device had: what is longer since is the kernel's, both ways.
+/// Frames have room for the MTU that the device had: what is longer since is the kernel's, both
+/// ways.
 #[test]
-fn what_a_raised_mtu_lets_through_is_the_kernels() {
+fn frames_above_initial_mtu_go_to_kernel() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -352,7 +376,7 @@ fn what_a_raised_mtu_lets_through_is_the_kernels() {
 
 /// Who does not look for too long loses what comes, and hears how much that was.
 #[test]
-fn what_finds_no_room_is_counted() {
+fn full_queue_losses_are_counted() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -386,9 +410,10 @@ fn what_finds_no_room_is_counted() {
     });
 }
 
-/// A device that gathers holds more frames than its link may have on their way: the rest leaves later, in order, and none is lost.
+/// A device that gathers holds more frames than its link may have on their way: the rest leaves
+/// later, in order, and none is lost.
 #[test]
-fn what_finds_no_room_leaves_later() {
+fn ring_backlog_leaves_later_in_order() {
     [64, 1300].into_iter().for_each(frames_find_room);
 }
 
@@ -419,7 +444,7 @@ fn frames_find_room(size: usize) {
             }
             let sent = sender.transmit(&mut frames, &mut pool);
             assert_eq!((sent.packets, sent.refused.packets()), (400, 0));
-            while sender.keeps() {
+            while sender.has_backlog() {
                 kept += 1;
                 assert_eq!(sender.transmit(&mut frames, &mut pool).packets, 0);
             }
@@ -435,14 +460,15 @@ fn frames_find_room(size: usize) {
         Rtnetlink::open().unwrap().set_down(near.0).unwrap();
         frames.push(header, esp(0));
         let _sent = sender.transmit(&mut frames, &mut pool);
-        assert!(!sender.keeps());
+        assert!(!sender.has_backlog());
         assert!(came.into_iter().eq(0..numbers.start), "out of order");
     });
 }
 
-/// Plain packets, checksums that senders left open too; those to the host's addresses by the kernel, as these change.
+/// Plain packets, checksums that senders left open too; those to the host's addresses by the
+/// kernel, as these change.
 #[test]
-fn what_passes_comes_by_the_ring() {
+fn forwarded_packets_come_by_ring() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);

@@ -39,15 +39,16 @@ fn queue_of(before: &Queue, program: &Arc<Program>) -> Result<Queue, XdpError> {
 fn pass_on(queue: &mut Queue, program: &mut Arc<Program>, options: &ProgramOptions) {
     let next = program_of(program, options.clone());
     let mut taken = queue_of(queue, &next).unwrap();
-    FramePort::lay_down(queue);
-    FramePort::take_up(&mut taken).unwrap();
+    FramePort::save_state(queue);
+    FramePort::restore_state(&mut taken).unwrap();
     next.put_in_place().unwrap();
     (*queue, *program) = (taken, next);
 }
 
-/// Many more frames pass than there are, while some wait in every ring: one that a hand-over lost would be missed.
+/// Many more frames pass than there are, while some wait in every ring: one that a hand-over lost
+/// would be missed.
 #[test]
-fn no_frame_is_lost_or_used_twice_where_rings_pass_on() {
+fn handed_over_rings_lose_and_duplicate_no_frame() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -74,7 +75,7 @@ fn no_frame_is_lost_or_used_twice_where_rings_pass_on() {
             }
             let sent = sender.transmit(&mut frames, &mut pool);
             assert_eq!((sent.packets, sent.refused.packets()), (AT_ONCE.into(), 0), "{round}");
-            kept += u32::from(sender.keeps());
+            kept += u32::from(sender.has_backlog());
             pass_on(&mut sender, &mut program, &ours);
             let deadline = Instant::now() + Duration::from_secs(10);
             while came.len() < ((round + 1) * AT_ONCE) as usize && Instant::now() < deadline {
@@ -96,7 +97,7 @@ fn no_frame_is_lost_or_used_twice_where_rings_pass_on() {
 
 /// One that was built beside it and came to nothing leaves the first as it was.
 #[test]
-fn who_is_not_followed_goes_on() {
+fn unused_successor_leaves_queue_working() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -111,8 +112,8 @@ fn who_is_not_followed_goes_on() {
         for round in 0..200 {
             let next = program_of(&program, options(near));
             let mut unused = queue_of(&sender, &next).unwrap();
-            FramePort::lay_down(&mut sender);
-            FramePort::take_up(&mut unused).unwrap();
+            FramePort::save_state(&mut sender);
+            FramePort::restore_state(&mut unused).unwrap();
             drop((unused, next));
             (0..20).for_each(|number| frames.push(header, esp(number)));
             let sent = sender.transmit(&mut frames, &mut pool);
@@ -128,7 +129,7 @@ fn who_is_not_followed_goes_on() {
 }
 
 #[test]
-fn a_program_takes_the_place_of_another_and_knows_the_host_alone() {
+fn replaced_xdp_program_has_only_its_own_host_addresses() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, there] = connected(&far);
@@ -155,7 +156,7 @@ fn a_program_takes_the_place_of_another_and_knows_the_host_alone() {
 }
 
 #[test]
-fn frames_of_another_size_are_not_taken() {
+fn umem_of_other_frame_size_is_refused() {
     in_namespace(|| {
         let far = Namespace::new().unwrap();
         let [near, _there] = connected(&far);

@@ -1,4 +1,4 @@
-//! The words behind `uxfrm dev`, into commands.
+//! Parses the words behind `uxfrm dev` into commands.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use uxfrm_cli_grammar::{Cursor, Error, is_abbreviation};
 use super::{Addition, Command, LinkWord, Part, ProfileChoice, Setting, TableName};
 use crate::{Fault, FaultError, RuleError, steering::grammar::RuleCommand};
 
-/// What is wrong with a line.
+/// Errors of a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
     /// A word.
@@ -16,7 +16,7 @@ pub enum WordError {
     /// A fault that there is not.
     #[error(transparent)]
     Fault(#[from] FaultError),
-    /// A rule that is none.
+    /// An unknown fault.
     #[error(transparent)]
     Rule(#[from] RuleError),
 }
@@ -30,13 +30,14 @@ const ON_OFF: &str = "on or off";
 const VFS: &str = "a number of virtual functions, 0 to 64";
 /// As many as ixgbe has.
 const MOST_VFS: u16 = 64;
-/// `IFNAMSIZ`, without the zero at the end; and room for `v63`.
+/// An invalid rule.
 const NAME_LENGTH: usize = 15;
 
-/// Reads the words behind `uxfrm dev`. No words are `show`. The path of a profile stays one ([`ProfileChoice::Named`]).
+/// Parses the words behind `uxfrm dev`. No words are `show`. A profile's path stays one
+/// ([`ProfileChoice::Named`]).
 ///
 /// # Errors
-/// What is wrong with them.
+/// The first invalid word.
 pub fn command(words: &[&str]) -> Result<Command, WordError> {
     let mut words = Cursor::new(words);
     let Some(word) = words.take() else {
@@ -161,7 +162,7 @@ fn device(words: &mut Cursor<'_, '_>) -> Result<String, Error> {
     words.next("a device").map(str::to_owned)
 }
 
-/// Past `dev`, unless that is the device's name.
+/// Skips `dev`, unless that is the device's name.
 fn skip_dev(words: &mut Cursor<'_, '_>) {
     if words.rest().len() > 1 {
         words.skip("dev");
@@ -279,7 +280,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_words_make_it_panic(line in "((add|del|show|set|flow|events|nic0|over|vfs|vf|trust|on|fault|-U|flow-type|tcp4|[0-9a-z]{0,6}) ){0,8}") {
+        fn arbitrary_words_do_not_panic(line in "((add|del|show|set|flow|events|nic0|over|vfs|vf|trust|on|fault|-U|flow-type|tcp4|[0-9a-z]{0,6}) ){0,8}") {
             let _ = read(&line);
         }
     }

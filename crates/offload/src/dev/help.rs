@@ -1,4 +1,4 @@
-//! The grammar's own page, completion and manual, made from one table of its words.
+//! Help, completion and manual page, generated from one table of words.
 
 use std::fmt::Write as _;
 
@@ -67,8 +67,7 @@ pub fn text() -> String {
     text
 }
 
-/// The words that may stand where the last of `words` is being typed, behind `uxfrm dev`; those that begin with it. Interfaces' names are given by
-/// the caller.
+/// Completions of the last of `words`, behind `uxfrm dev`. The caller adds interface names.
 #[must_use]
 pub fn complete(words: &[&str], interfaces: &[String]) -> Vec<String> {
     let (typed, before) = completion::typed(words);
@@ -182,7 +181,7 @@ mod tests {
     use crate::{Fault, Profile, dev::command};
 
     #[test]
-    fn the_table_is_what_the_grammar_takes() {
+    fn help_table_matches_grammar() {
         for (word, _) in FAULTS {
             assert!(format!("{word} 1").parse::<Fault>().is_ok(), "{word}");
         }
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_come_next() {
+    fn completion_lists_next_words() {
         let interfaces = ["nic0".to_owned(), "lo".to_owned()];
         for (line, found) in [
             ("", &["add", "delete", "events", "flow", "set", "show"][..]),

@@ -1,17 +1,17 @@
-//! What a device shows of itself.
+//! Builds reports of a device.
 
 use std::collections::BTreeMap;
 
 use uxfrm_engine::{Direction, OffloadKind, SaId, Traffic};
 
 use super::{
-    DeviceReport, EventReport, Fill, FunctionReport, LinkWord, RuleReport, StateReport, TableName,
-    WayReport,
+    DeviceReport, DirectionReport, EventReport, Fill, FunctionReport, LinkWord, RuleReport,
+    StateReport, TableName,
 };
 use crate::{FunctionId, HeldState, Link, ModelNic, NicEvent, Trust, profile::TableSizes};
 
 impl DeviceReport {
-    /// All of a device but its states, and the names of its interfaces: `name`, and those of `functions` in order.
+    /// The report of a device without its SAs; `name` and `functions` are its interfaces, in order.
     #[must_use]
     pub fn of(nic: &ModelNic, name: &str, port: Option<&str>, functions: &[String]) -> Self {
         let profile = nic.profile();
@@ -35,8 +35,8 @@ impl DeviceReport {
                 .rules()
                 .map(|(place, rule)| RuleReport { loc: place.0, rule: rule.to_string() })
                 .collect(),
-            tx: WayReport::from(nic.outward()),
-            rx: WayReport::from(nic.inward()),
+            tx: DirectionReport::from(nic.outward()),
+            rx: DirectionReport::from(nic.inward()),
             drops: nic.drops().iter().map(|(why, n)| (why.as_str().to_owned(), n)).collect(),
             states: Vec::new(),
         }
@@ -115,14 +115,14 @@ impl From<HeldState> for StateReport {
 }
 
 impl EventReport {
-    /// Something without a state: `added`, `deleted`.
+    /// An event without an SA: `added`, `deleted`.
     #[must_use]
     pub fn bare(device: &str, event: &str) -> Self {
         let (device, event) = (device.to_owned(), event.to_owned());
         Self { device, event, handle: None, spi: None, dst: None }
     }
 
-    /// What the interface `device` said.
+    /// An event of interface `device`.
     #[must_use]
     pub fn of(device: &str, event: NicEvent) -> Self {
         let (word, about) = match event {
@@ -161,7 +161,7 @@ impl From<LinkWord> for Link {
     }
 }
 
-impl From<Traffic> for WayReport {
+impl From<Traffic> for DirectionReport {
     fn from(traffic: Traffic) -> Self {
         let Traffic { received, sent, sent_bytes, dropped, held, .. } = traffic;
         Self { received, passed: sent, bytes: sent_bytes, dropped, held }

@@ -1,4 +1,4 @@
-//! Answers as text: a paragraph for each device, in the manner of `ip -d link show` and `ethtool -u`.
+//! Answers as text: a paragraph per device, in the style of `ip -d link show` and `ethtool -u`.
 
 use std::fmt::{self, Write as _};
 
@@ -111,7 +111,7 @@ mod tests {
     use crate::{ModelNic, NicSetup, Profile, Trust, VirtualFunction, profile::TableSizes};
 
     #[test]
-    fn a_device_has_its_paragraph() {
+    fn report_text_has_paragraph_per_device() {
         let mut setup = NicSetup::new(Profile::by_name("niantic").unwrap(), DeviceId(7));
         setup.functions.push(VirtualFunction {
             device: DeviceId(8),

@@ -1,4 +1,4 @@
-//! A state as a device has it: keys, numbers, window and counts of its own.
+//! An SA on a device, with its own keys, sequence numbers, window and counts.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use uxfrm_engine::{
     Sa, SaConfig, SaId, SaWords,
 };
 
-use super::{FunctionId, edge::Edge};
+use super::{FunctionId, receive_limit::ReceiveLimit};
 use crate::{Errno, Refusal, StateCounts};
 
 /// One state on a device.
@@ -19,34 +19,35 @@ pub(super) struct Association {
     pub(super) kind: OffloadKind,
     pub(super) direction: Direction,
     pub(super) function: FunctionId,
-    /// Its place in the device's table, the lowest that was free.
+    /// Index in the device's table, the lowest free one.
     pub(super) slot: usize,
-    pub(super) standing: Standing,
-    /// Kind *packet*, sending: what goes around packets.
+    pub(super) phase: SaPhase,
+    /// Kind *packet*, sending: encapsulation.
     pub(super) encapsulation: Option<Encapsulation>,
-    /// Kind *crypto*, extended numbers: the latest number that the stack told of.
+    /// Kind *crypto*, ESN: the last number that the stack reported.
     pub(super) head: u64,
-    /// Kind *packet*, receiving: up to where.
-    pub(super) edge: Edge,
-    /// Whether it was told that numbers have ended.
+    /// Kind *packet*, receiving: the reservation.
+    pub(super) receive_limit: ReceiveLimit,
+    /// Whether the end of its numbers was reported.
     pub(super) ended: bool,
 }
 
-/// Whether packets go through a state.
+/// Life cycle of an SA on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Not yet: it has its place, and nobody has said how far it is.
+pub(super) enum SaPhase {
+    /// It has its table entry but no position yet.
     Waiting,
-    /// They do.
+    /// It carries packets.
     Live,
-    /// Deleted, not yet freed: what was on its way still leaves, nothing comes in, and its counts can be read.
+    /// Deleted, not yet freed: packets in flight still leave, nothing is received, and its counts
+    /// are readable.
     Deleted,
-    /// Deleted, and goes on elsewhere: nothing leaves either.
+    /// Deleted, and moved elsewhere: nothing leaves either.
     Closed,
 }
 
-impl Standing {
-    /// Whether it has a place in the table.
+impl SaPhase {
+    /// Whether it has a table entry.
     pub(super) const fn is_held(self) -> bool {
         match self {
             Self::Waiting | Self::Live => true,
@@ -56,10 +57,10 @@ impl Standing {
 }
 
 impl Association {
-    /// The device's own copy of a state that its driver took.
+    /// The device's copy of an SA that its driver accepted.
     ///
     /// # Errors
-    /// `EINVAL` for keys that are not the algorithm's, or a tunnel without a source.
+    /// `EINVAL` for keys that do not fit the algorithm, or a tunnel without a source.
     pub(super) fn new(
         config: &SaConfig,
         offload: &Offload,
@@ -76,7 +77,7 @@ impl Association {
         let sa = Sa::new(config, Arc::new(words), now);
         let sends = offload.direction == Direction::Out;
         let encapsulation = sends.then(|| Encapsulation::new(&sa, HOP_LIMIT));
-        // Kind *crypto* can do without: then nothing is cut for it.
+        // Kind *crypto* does not need it: then it segments nothing.
         let encapsulation = match (offload.kind, encapsulation) {
             (OffloadKind::Packet, encapsulation) => encapsulation.transpose(),
             (OffloadKind::Crypto, encapsulation) => Ok(encapsulation.and_then(Result::ok)),
@@ -90,13 +91,13 @@ impl Association {
             direction: offload.direction,
             function: FunctionId::PHYSICAL,
             slot: 0,
-            standing: Standing::Waiting,
-            edge: Edge::default(),
+            phase: SaPhase::Waiting,
+            receive_limit: ReceiveLimit::default(),
             ended: false,
         })
     }
 
-    /// Goes on from there.
+    /// Continues at a position.
     pub(super) fn go_on_from(&mut self, position: &Position) {
         self.sa.go_on_from(position);
         let head = match self.direction {
@@ -106,13 +107,13 @@ impl Association {
         self.head = self.head.max(head);
     }
 
-    /// Other limits, another encapsulation: in kind *crypto* both are the engine's.
+    /// New limits or encapsulation; in kind *crypto* both are the engine's.
     pub(super) fn update(&mut self, state: &SaConfig) {
         if self.kind == OffloadKind::Crypto {
             return;
         }
         let sa = self.sa.updated(state);
-        // What could be put around packets can be with other ports.
+        // An encapsulation that was possible stays so with other ports.
         if self.encapsulation.is_some()
             && let Ok(around) = Encapsulation::new(&sa, HOP_LIMIT)
         {
@@ -125,23 +126,23 @@ impl Association {
         self.sa.id()
     }
 
-    /// Whether packets go through it in a direction and kind. What was on its way when a sending state was deleted still leaves by it, so that a
-    /// rekey loses nothing.
+    /// Whether it carries packets of a direction and kind. Packets in flight when a sending SA was
+    /// deleted still leave, so that a rekey loses nothing.
     pub(super) fn serves(&self, direction: Direction, kind: OffloadKind) -> bool {
-        let open = match self.standing {
-            Standing::Live => true,
-            Standing::Deleted => direction == Direction::Out,
-            Standing::Waiting | Standing::Closed => false,
+        let open = match self.phase {
+            SaPhase::Live => true,
+            SaPhase::Deleted => direction == Direction::Out,
+            SaPhase::Waiting | SaPhase::Closed => false,
         };
         open && self.direction == direction && self.kind == kind
     }
 
-    /// The upper half of a number, where it counts.
+    /// The upper half of a number, with ESN.
     pub(super) fn high(&self, number: u64) -> SeqHigh {
         if self.sa.extended() { SeqHigh::Esn(upper_half(number)) } else { SeqHigh::None }
     }
 
-    /// The number that a received packet of kind *crypto* must have: the nearest to what the stack told of.
+    /// Kind *crypto*: the number nearest to the last that the stack reported.
     pub(super) fn nearest(&self, low: u32) -> u64 {
         if !self.sa.extended() {
             return low.into();
@@ -161,7 +162,7 @@ impl Association {
         OpenJob::in_place(self.sa.key(), self.high(number), esp)
     }
 
-    /// The next number, and whether with it the lower half began again.
+    /// The next number, and whether its lower half wrapped.
     pub(super) fn next_number(&self) -> Result<(u64, bool), DropReason> {
         let number = self.sa.sequence().take(1)?.first;
         Ok((number, number & u64::from(u32::MAX) == 0))
@@ -174,7 +175,7 @@ impl Association {
             bytes: usage.bytes(),
             sent: self.sa.sequence().last(),
             received: self.sa.highest_received(),
-            wanted: self.edge.wanted(),
+            wanted: self.receive_limit.wanted(),
             failures: usage.failures(),
             first_used: usage.first_used(),
             last_used: usage.last_used(),
@@ -182,7 +183,7 @@ impl Association {
     }
 }
 
-/// Of outer headers.
+/// TTL of outer headers.
 const HOP_LIMIT: u8 = 64;
 
 pub(super) const fn upper_half(number: u64) -> u32 {

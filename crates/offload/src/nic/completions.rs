@@ -1,22 +1,22 @@
-//! What a device is done with, on its way out: at once, or later and in another order when a fault says so.
+//! Completion ring: output at once, or delayed and reordered by a fault.
 
 use std::{collections::VecDeque, time::Duration};
 
 use uxfrm_engine::Moment;
 
-/// A ring of completions; first in, first out, but for [`Completions::reorder`].
+/// A FIFO, except for [`Completions::reorder`].
 #[derive(Debug)]
 pub(super) struct Completions<T> {
     waiting: VecDeque<(Moment, T)>,
     delay: Duration,
-    /// How many more change places with the one behind.
+    /// Remaining swaps with the next packet.
     swaps: u32,
-    /// One that waits for the one behind it, and until when.
+    /// A packet that waits for its successor, and the deadline.
     overtaken: Option<(Moment, T)>,
 }
 
-/// How long one waits that nothing is behind.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Longest wait for a successor.
+const OVERTAKE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl<T> Default for Completions<T> {
     fn default() -> Self {
@@ -25,21 +25,21 @@ impl<T> Default for Completions<T> {
 }
 
 impl<T> Completions<T> {
-    /// Those that come from now on come out so much later.
+    /// Delays later packets.
     pub(super) const fn set_delay(&mut self, delay: Duration) {
         self.delay = delay;
     }
 
-    /// So many more change places with the one behind.
+    /// Swaps this many packets with their successors.
     pub(super) const fn reorder(&mut self, packets: u32) {
         self.swaps = packets;
     }
 
-    /// One is done.
+    /// Adds a completion.
     pub(super) fn push(&mut self, item: T, now: Moment) {
         if self.overtaken.is_none() && self.swaps > 0 {
             self.swaps -= 1;
-            self.overtaken = Some((now.plus(PATIENCE), item));
+            self.overtaken = Some((now.plus(OVERTAKE_TIMEOUT), item));
             return;
         }
         self.enqueue(item, now);
@@ -48,7 +48,7 @@ impl<T> Completions<T> {
         }
     }
 
-    /// The next one that is due.
+    /// Removes the next due completion.
     pub(super) fn pop(&mut self, now: Moment) -> Option<T> {
         let next = match self.waiting.front() {
             Some((due, _)) if *due <= now => self.waiting.pop_front(),
@@ -57,7 +57,7 @@ impl<T> Completions<T> {
         next.map(|(_, item)| item)
     }
 
-    /// Takes out some, due or not.
+    /// Removes selected completions, due or not.
     pub(super) fn take_if(&mut self, mut which: impl FnMut(&T) -> bool) -> Vec<T> {
         let (mut taken, mut left) = (Vec::new(), VecDeque::new());
         for (due, item) in self.waiting.drain(..) {
@@ -72,7 +72,7 @@ impl<T> Completions<T> {
         taken
     }
 
-    /// When the first one is due.
+    /// When the first completion is due.
     pub(super) fn next_due(&self) -> Option<Moment> {
         let ahead = [self.waiting.front(), self.overtaken.as_ref()];
         ahead.into_iter().flatten().map(|(due, _)| *due).min()
@@ -82,7 +82,7 @@ impl<T> Completions<T> {
         self.waiting.iter().chain(&self.overtaken).map(|(_, item)| item)
     }
 
-    /// Never before one that was done earlier.
+    /// Never before an earlier completion.
     fn enqueue(&mut self, item: T, now: Moment) {
         let last = self.waiting.back().map_or(now, |(due, _)| *due);
         self.waiting.push_back((now.plus(self.delay).max(last), item));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_change_places_and_none_is_lost() {
+    fn reordered_packets_swap_without_loss() {
         let mut ring = Completions::default();
         ring.reorder(2);
         for item in 1..=5 {
@@ -122,6 +122,6 @@ mod tests {
         ring.push(6, Moment(0));
         assert_eq!(due(&mut ring, Moment(0)), []);
         let over = ring.next_due().unwrap();
-        assert_eq!((over, due(&mut ring, over)), (Moment(0).plus(PATIENCE), vec![6]));
+        assert_eq!((over, due(&mut ring, over)), (Moment(0).plus(OVERTAKE_TIMEOUT), vec![6]));
     }
 }

@@ -1,14 +1,14 @@
-//! The control half, as one function of the device sees it.
+//! The control half of one function.
 
 use std::ops::RangeInclusive;
 
 use uxfrm_engine::{Handle, History, IvPrefix, Moment, Policy, Position, SaConfig, Wanted};
 use uxfrm_packet::IpPacket;
 
-use super::association::{Association, Standing};
+use super::association::{Association, SaPhase};
 use super::{FunctionId, ModelNic, Trust};
 use crate::profile::TableSizes;
-use crate::registry::Asker;
+use crate::registry::Requester;
 use crate::{Attached, Device, Errno, NicEvent, Refusal, Registry, StateCounts};
 
 /// One function of a device: [`ModelNic::function`].
@@ -23,8 +23,8 @@ impl<'a> FunctionPort<'a> {
         Self { nic, function }
     }
 
-    /// Who asks; an untrusted virtual function may not.
-    fn asker(&self) -> Result<Asker, Refusal> {
+    /// The requester; an untrusted virtual function is refused.
+    fn requester(&self) -> Result<Requester, Refusal> {
         let place = usize::from(self.function.0).checked_sub(1);
         let share = match place.and_then(|place| self.nic.functions.get(place)) {
             None => TableSizes::default(),
@@ -33,24 +33,24 @@ impl<'a> FunctionPort<'a> {
             }
             Some(found) => found.share,
         };
-        Ok(Asker { function: self.function, share })
+        Ok(Requester { function: self.function, share })
     }
 
-    /// A state of this function.
+    /// An SA of this function.
     fn own(&self, handle: Handle) -> Option<&Association> {
         self.nic.states.of(handle).filter(|found| found.function == self.function)
     }
 
-    /// One that has a place in the table.
+    /// An SA with a table entry.
     fn held(&mut self, handle: Handle) -> Option<&mut Association> {
-        self.own(handle).filter(|found| found.standing.is_held())?;
+        self.own(handle).filter(|found| found.phase.is_held())?;
         self.nic.states.of_mut(handle)
     }
 
-    fn take_out(&mut self, handle: Handle, standing: Standing) {
+    fn take_out(&mut self, handle: Handle, phase: SaPhase) {
         if self.own(handle).is_some() {
             self.nic.registry.detach_state(handle);
-            self.nic.states.delete(handle, standing);
+            self.nic.states.delete(handle, phase);
         }
     }
 }
@@ -59,10 +59,11 @@ impl Device for FunctionPort<'_> {
     fn add_state(&mut self, state: &SaConfig, now: Moment) -> Result<Attached, Refusal> {
         let Some(offload) = &state.offload else { return Ok(Attached::Software) };
         let weak = |refusal: Refusal| refusal.or_text("Device failed to offload this state");
-        let asker = self.asker().map_err(weak)?;
-        // Last, so that its refusals come behind the driver's; made first, so that nothing has to be undone.
+        let requester = self.requester().map_err(weak)?;
+        // Refusals come after the driver's; created before registration, so that nothing must be
+        // undone.
         let association = Association::new(state, offload, self.nic.backend, now);
-        let attached = self.nic.registry.attach_state_of(asker, state, offload)?;
+        let attached = self.nic.registry.attach_state_of(requester, state, offload)?;
         let Attached::Device(handle) = attached else { return Ok(attached) };
         match association {
             Ok(association) => {
@@ -79,7 +80,7 @@ impl Device for FunctionPort<'_> {
 
     fn add_larval(&mut self, _wanted: &Wanted) -> Result<Handle, Refusal> {
         let weak = |refusal: Refusal| refusal.or_text("Device failed to offload this state");
-        self.asker().map_err(weak)?;
+        self.requester().map_err(weak)?;
         if !self.nic.profile().policies {
             return Err(weak(Refusal::new(Errno::Invalid)));
         }
@@ -106,11 +107,11 @@ impl Device for FunctionPort<'_> {
     }
 
     fn delete_state(&mut self, handle: Handle) {
-        self.take_out(handle, Standing::Deleted);
+        self.take_out(handle, SaPhase::Deleted);
     }
 
     fn close_state(&mut self, handle: Handle) {
-        self.take_out(handle, Standing::Closed);
+        self.take_out(handle, SaPhase::Closed);
     }
 
     fn free_state(&mut self, handle: Handle) {
@@ -152,7 +153,7 @@ impl Device for FunctionPort<'_> {
         if self.own(handle).is_some()
             && let Some(association) = self.nic.states.of_mut(handle)
         {
-            association.edge.reserve(&numbers, association.sa.highest_received());
+            association.receive_limit.reserve(&numbers, association.sa.highest_received());
         }
     }
 
@@ -161,7 +162,8 @@ impl Device for FunctionPort<'_> {
     }
 
     fn add_policy(&mut self, policy: &Policy) -> Result<Handle, Refusal> {
-        self.asker().map_err(|refusal| refusal.or_text("Device failed to offload this policy"))?;
+        self.requester()
+            .map_err(|refusal| refusal.or_text("Device failed to offload this policy"))?;
         let handle = Registry::attach_policy(Some(&mut self.nic.registry), policy)?;
         self.nic.policies.insert(handle, policy.clone());
         Ok(handle)

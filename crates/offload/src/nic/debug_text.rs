@@ -1,4 +1,5 @@
-//! What `netdevsim` shows of its states in debugfs (`/sys/kernel/debug/netdevsim/netdevsimN/ports/0/ipsec`), which tests compare whole.
+//! netdevsim's debugfs text of its SAs (`/sys/kernel/debug/netdevsim/netdevsimN/ports/0/ipsec`),
+//! which tests compare as a whole.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use super::ModelNic;
 use super::association::Association;
 
 impl ModelNic {
-    /// The text that `netdevsim` has of its states: keys with it, so it is for those who may see them in `ip xfrm state` too.
+    /// netdevsim's text of its SAs, with keys: for readers who may see them in `ip xfrm state` too.
     #[must_use]
     pub fn debug_text(&self) -> String {
         let states = self.states.in_order();
@@ -50,7 +51,7 @@ fn write_state(text: &mut String, association: &Association) -> std::fmt::Result
     writeln!(text, "sa[{slot}]    key=0x{a:08x} {b:08x} {c:08x} {d:08x}")
 }
 
-/// An address as the kernel keeps it, read in words of a little-endian machine; IPv4 in the last.
+/// An address as the kernel stores it, in little-endian words; IPv4 in the last.
 fn words(address: IpAddr) -> [u32; 4] {
     match address {
         IpAddr::V4(v4) => [0, 0, 0, u32::from_le_bytes(v4.octets())],
@@ -58,7 +59,7 @@ fn words(address: IpAddr) -> [u32; 4] {
     }
 }
 
-/// The first 16 bytes in words of a little-endian machine; what is missing is 0.
+/// The first 16 bytes in little-endian words, padded with 0.
 fn chunks(bytes: &[u8]) -> [u32; 4] {
     let mut all = [0; 16];
     let len = bytes.len().min(16);

@@ -1,4 +1,4 @@
-//! Why a device dropped a packet: one closed list for counters and tests.
+//! Drop reasons of a device: one closed list for counters and tests.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use uxfrm_engine::DropReason;
 
 macro_rules! nic_drops {
     ($($(#[doc = $doc:literal])+ $name:ident => $text:literal;)+) => {
-        /// Why a device dropped a packet. Each packet that it drops is counted under exactly one.
+        /// Why a device dropped a packet. Each dropped packet is counted under exactly one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum NicDrop {
             $($(#[doc = $doc])+ $name,)+
         }
 
         impl NicDrop {
-            /// All of them, in order of declaration; `reason as usize` is the place in it.
+            /// All reasons, in order of declaration; `reason as usize` is the index.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
             /// The name in metrics, logs and `ethtool -S`.
@@ -28,13 +28,16 @@ macro_rules! nic_drops {
 nic_drops! {
     /// Transmit: the link is down, or went down before the packet was on the wire.
     TxLinkDown => "tx_link_down";
-    /// Transmit: handed over with a handle that the device does not have (any more; what was on its way when the state was deleted still leaves), a larval one, or one of another kind or direction.
+    /// Transmit: the handle is unknown (or was deleted; packets in flight then still leave),
+    /// larval, or of another kind or direction.
     TxNoState => "tx_no_state";
     /// Transmit: handed over for another device, or for another function's state.
     TxWrongDevice => "tx_wrong_device";
-    /// Transmit: the bytes are no IP packet, no ESP packet of the state, or a header lies about its length.
+    /// Transmit: the bytes are no IP packet, no ESP packet of the state, or a header lies about its
+    /// length.
     TxMalformed => "tx_malformed";
-    /// Transmit: what the device said it can't do: a super-packet, an open checksum, a fragment, IPv4 options, IPv6 extension headers.
+    /// Transmit: what the device said it can't do: a super-packet, an open checksum, a fragment,
+    /// IPv4 options, IPv6 extension headers.
     TxUnsupported => "tx_unsupported";
     /// Transmit: a policy on the device says block.
     TxPolicyBlock => "tx_policy_block";
@@ -50,7 +53,8 @@ nic_drops! {
     TxCrypto => "tx_crypto";
     /// Receive: the link is down.
     RxLinkDown => "rx_link_down";
-    /// Receive: a frame that is cut short, or has no IP packet in it; only where the device takes Ethernet headers off.
+    /// Receive: a frame that is cut short, or has no IP packet in it; only where the device takes
+    /// Ethernet headers off.
     RxNotIp => "rx_not_ip";
     /// Receive: ESP shorter than header, IV, trailer and ICV need, or not a multiple of the block.
     RxRunt => "rx_runt";
@@ -87,7 +91,7 @@ nic_drops! {
 }
 
 impl NicDrop {
-    /// What the engine's ESP says of a packet that it did not take off or put around.
+    /// The reason for an error of the engine's ESP code.
     #[expect(clippy::wildcard_enum_match_arm, reason = "ESP around single packets has no others")]
     pub(super) const fn of(reason: DropReason) -> Self {
         match reason {
@@ -110,7 +114,7 @@ impl NicDrop {
         }
     }
 
-    /// Under what a gateway counts it: as if its own engine had dropped the packet for the same cause.
+    /// The gateway's drop reason: the one of its own engine for the same cause.
     #[must_use]
     pub const fn reason(self) -> DropReason {
         match self {
@@ -146,18 +150,18 @@ impl NicDrop {
     }
 }
 
-/// How often a device dropped for each reason.
+/// Drop counts by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicDrops([u64; NicDrop::ALL.len()]);
 
 impl NicDrops {
-    /// How often for one.
+    /// Count of one reason.
     #[must_use]
     pub const fn of(&self, reason: NicDrop) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Those that ever happened.
+    /// Counts above zero.
     pub fn iter(&self) -> impl Iterator<Item = (NicDrop, u64)> {
         let all = NicDrop::ALL.iter().map(|reason| (*reason, self.of(*reason)));
         all.filter(|(_, count)| *count > 0)
@@ -169,14 +173,14 @@ impl NicDrops {
         self.0.iter().sum()
     }
 
-    /// Another device's with its own.
+    /// Adds another device's counts.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(&other.0).for_each(|(count, more)| *count += more);
         self
     }
 
-    /// Those that another process counted, by their names. What is not known here counts no longer.
+    /// Adds another process' counts by name, ignoring unknown names.
     pub fn add_named(&mut self, counts: &BTreeMap<String, u64>) {
         for reason in NicDrop::ALL {
             self.add(*reason, counts.get(reason.as_str()).copied().unwrap_or(0));

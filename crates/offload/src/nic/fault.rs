@@ -1,26 +1,28 @@
-//! What can go wrong with a device, on demand.
+//! Injected faults of a device.
 
 use std::{str::FromStr, time::Duration};
 
-/// A fault, for [`ModelNic::inject`](crate::ModelNic::inject). Link down is [`Link::Down`](crate::Link::Down), for
-/// [`ModelNic::set_link`](crate::ModelNic::set_link).
+/// A fault, for [`ModelNic::inject`](crate::ModelNic::inject). Link down is
+/// [`Link::Down`](crate::Link::Down), for [`ModelNic::set_link`](crate::ModelNic::set_link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// `lost-event N`: the next events happen, and nobody is told.
+    /// `lost-event N`: the next events are not reported.
     LostEvents(u32),
-    /// `full-table N`: the next additions find the tables full (`ENOSPC`).
+    /// `full-table N`: the next additions fail with full tables (`ENOSPC`).
     FullTables(u32),
-    /// `busy N`: the next additions of kind *packet* find that something else holds the device (`EBUSY`), as where an e-switch does.
+    /// `busy N`: the next additions of kind *packet* fail with `EBUSY`, as where an e-switch holds
+    /// the device.
     Busy(u32),
-    /// `delay MICROSECONDS`: what is sent or received from now on comes out so much later; 0 ends it.
+    /// `delay MICROSECONDS`: delays packets in both directions from now on; 0 ends it.
     Delay(Duration),
-    /// `wrong-decryption N`: the next protected packets received are decrypted wrongly: their ICV does not fit.
+    /// `wrong-decryption N`: the next protected packets are decrypted wrongly: their ICV does not
+    /// match.
     WrongDecryptions(u32),
-    /// `reorder N`: the next packets, sent or received, change places with the one behind each.
+    /// `reorder N`: the next packets, in both directions, are swapped with their successors.
     Reorder(u32),
 }
 
-/// What is wrong with the words for a fault.
+/// An invalid fault description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "\"{0}\" is no fault: lost-event N, full-table N, busy N, delay MICROSECONDS, wrong-decryption N or reorder N"

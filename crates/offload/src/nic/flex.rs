@@ -1,11 +1,11 @@
-//! The link layer's part of a received frame, and the two bytes that rules of the flow director may match.
+//! The link-layer header of a received frame, and the two bytes that flow director rules may match.
 
 use uxfrm_packet::PacketBuf;
 use uxfrm_packet::ethernet::{EtherType, Frame};
 
 use super::Framing;
 
-/// What stood before the IP packet.
+/// The header before the IP packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkHeader {
     bytes: [u8; Self::MOST],
@@ -20,7 +20,7 @@ impl LinkHeader {
     /// Addresses, two VLAN tags, EtherType.
     const MOST: usize = 22;
 
-    /// Takes it off; without one, Ethernet's length is assumed. `None` for what is no IP packet.
+    /// Removes the header; without one, assumes Ethernet's length. `None` if no IP packet follows.
     pub(super) fn take(packet: &mut PacketBuf, framing: Framing) -> Option<Self> {
         let mut header = Self { bytes: [0; Self::MOST], len: UNTAGGED, vlan: None };
         if framing == Framing::Ip {
@@ -37,7 +37,8 @@ impl LinkHeader {
         Some(header)
     }
 
-    /// The two bytes of the frame at `offset`, which is even: of the link layer's header, or of `packet` as it goes to the host.
+    /// The two bytes of the frame at `offset`, which is even: of the link-layer header, or of
+    /// `packet` as it goes to the host.
     pub(super) fn flex(&self, packet: &[u8], offset: u16) -> Option<u16> {
         let offset = usize::from(offset);
         let bytes = match offset.checked_sub(self.len) {

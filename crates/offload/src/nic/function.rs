@@ -1,4 +1,4 @@
-//! Who uses a device: the physical function, and virtual functions that guests are given.
+//! Functions of a device: the physical one, and virtual ones for guests.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::profile::TableSizes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FunctionId(pub u16);
 
-/// Whether a virtual function may ask for offload (`ip link set DEV vf N trust on`).
+/// Whether a virtual function may use offload (`ip link set DEV vf N trust on`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// It may.
@@ -23,13 +23,13 @@ pub enum Trust {
 /// One virtual function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualFunction {
-    /// The interface that it is.
+    /// Its interface.
     pub device: DeviceId,
-    /// Whether it may ask for anything.
+    /// Its trust.
     pub trust: Trust,
-    /// Its share of the device's tables: as much as it may hold at the most. What it holds counts for the device too.
+    /// Its share of the device's tables, an upper limit. Its SAs count for the device too.
     pub share: TableSizes,
-    /// Its addresses: what comes to them without a state of the device is its, too.
+    /// Its addresses, for packets without an SA on the device.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -43,7 +43,7 @@ impl FunctionId {
     /// The device itself.
     pub const PHYSICAL: Self = Self(0);
 
-    /// The virtual function `place`, counted from 0.
+    /// The virtual function at index `place`.
     #[must_use]
     pub const fn of_virtual(place: u16) -> Self {
         Self(place.saturating_add(1))

@@ -1,6 +1,6 @@
-//! The policies on a device, in the order in which packets meet them: lower priority first, then the older one.
+//! Policies of a device in match order: lower priority first, then older.
 //!
-//! As in hardware there are few. They are compared one by one, but for the packets of a flow behind its first.
+//! As in hardware there are few: they are compared one by one, except for later packets of a flow.
 
 use uxfrm_engine::{Action, Direction, FlowKey, Handle, Policy, Priority, Reqid};
 
@@ -8,18 +8,18 @@ use uxfrm_engine::{Action, Direction, FlowKey, Handle, Policy, Priority, Reqid};
 #[derive(Debug, Default)]
 pub(super) struct PolicyTable {
     rows: Vec<Row>,
-    /// The flow that asked last of each direction, and what it was told.
-    latest: [Option<(FlowKey, Ruling)>; 2],
+    /// The last flow of each direction, and its verdict.
+    latest: [Option<(FlowKey, PolicyVerdict)>; 2],
 }
 
-/// What a policy on the device says of a packet.
+/// Verdict of the device's policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ruling {
-    /// None matches.
+pub(super) enum PolicyVerdict {
+    /// No match.
     None,
     /// Block.
     Block,
-    /// Allow, through states of this reqid; 0 is any.
+    /// Allow, through SAs of this reqid; 0 is any.
     Allow(Reqid),
 }
 
@@ -43,20 +43,21 @@ impl PolicyTable {
         self.latest = [None; 2];
     }
 
-    /// What the first that matches says. Forwarding policies are for the stack, which alone knows what is forwarded.
-    pub(super) fn ruling(&mut self, direction: Direction, flow: &FlowKey) -> Ruling {
+    /// Verdict of the first match. Forward policies are left to the stack, which alone knows what
+    /// is forwarded.
+    pub(super) fn verdict(&mut self, direction: Direction, flow: &FlowKey) -> PolicyVerdict {
         if self.rows.is_empty() {
-            return Ruling::None;
+            return PolicyVerdict::None;
         }
         let latest = usize::from(direction == Direction::Out);
         match &self.latest[latest] {
-            Some((known, ruling)) if known == flow => return *ruling,
+            Some((known, verdict)) if known == flow => return *verdict,
             Some(_) | None => {}
         }
         let found = self.rows.iter().find(|row| row.matches(direction, flow));
-        let ruling = found.map_or(Ruling::None, Row::ruling);
-        self.latest[latest] = Some((*flow, ruling));
-        ruling
+        let verdict = found.map_or(PolicyVerdict::None, Row::verdict);
+        self.latest[latest] = Some((*flow, verdict));
+        verdict
     }
 }
 
@@ -70,12 +71,12 @@ impl Row {
             && selector.matches(flow)
     }
 
-    fn ruling(&self) -> Ruling {
+    fn verdict(&self) -> PolicyVerdict {
         match self.policy.action {
-            Action::Block => Ruling::Block,
+            Action::Block => PolicyVerdict::Block,
             Action::Allow => {
                 let template = self.policy.templates.first();
-                Ruling::Allow(template.map_or(Reqid(0), |template| template.reqid))
+                PolicyVerdict::Allow(template.map_or(Reqid(0), |template| template.reqid))
             }
         }
     }
@@ -109,19 +110,23 @@ mod tests {
     #[test]
     fn lower_priority_goes_first_then_the_older() {
         let mut table = PolicyTable::default();
-        assert_eq!(table.ruling(Direction::In, &flow()), Ruling::None);
+        assert_eq!(table.verdict(Direction::In, &flow()), PolicyVerdict::None);
         table.insert(Handle(1), policy(20, Action::Allow));
-        assert_eq!(table.ruling(Direction::In, &flow()), Ruling::Allow(Reqid(1)));
+        assert_eq!(table.verdict(Direction::In, &flow()), PolicyVerdict::Allow(Reqid(1)));
         table.insert(Handle(2), policy(20, Action::Block));
-        assert_eq!(table.ruling(Direction::In, &flow()), Ruling::Allow(Reqid(1)), "the older");
+        assert_eq!(
+            table.verdict(Direction::In, &flow()),
+            PolicyVerdict::Allow(Reqid(1)),
+            "the older"
+        );
         table.insert(Handle(3), policy(10, Action::Block));
-        assert_eq!(table.ruling(Direction::In, &flow()), Ruling::Block);
-        assert_eq!(table.ruling(Direction::Out, &flow()), Ruling::None);
+        assert_eq!(table.verdict(Direction::In, &flow()), PolicyVerdict::Block);
+        assert_eq!(table.verdict(Direction::Out, &flow()), PolicyVerdict::None);
         table.delete(Handle(3));
-        assert_eq!(table.ruling(Direction::In, &flow()), Ruling::Allow(Reqid(1)));
+        assert_eq!(table.verdict(Direction::In, &flow()), PolicyVerdict::Allow(Reqid(1)));
         table.delete(Handle(1));
-        assert_eq!(table.ruling(Direction::In, &flow()), Ruling::Block);
+        assert_eq!(table.verdict(Direction::In, &flow()), PolicyVerdict::Block);
         let elsewhere = FlowKey { destination: [10, 3, 0, 1].into(), ..flow() };
-        assert_eq!(table.ruling(Direction::In, &elsewhere), Ruling::None);
+        assert_eq!(table.verdict(Direction::In, &elsewhere), PolicyVerdict::None);
     }
 }

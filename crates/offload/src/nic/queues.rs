@@ -1,17 +1,17 @@
-//! Where a device puts what it received.
+//! Receive queues of a device.
 
 use uxfrm_engine::Received;
 
 use super::FunctionId;
 use crate::Queue;
 
-/// The receive queues of a device and its virtual functions, which have one each. Whoever serves a queue drains it; whoever serves several and wants all
-/// in order takes [`Queues::in_order`].
+/// Receive queues of a device and its virtual functions, which have one each. Drain queues
+/// separately, or all in order by [`Queues::in_order`].
 #[derive(Debug)]
 pub struct Queues {
     physical: Vec<Vec<Received>>,
     virtuals: Vec<Vec<Received>>,
-    /// Into which queue each packet went, the one first that came first.
+    /// Queue of each packet in order of arrival.
     order: Vec<(FunctionId, Queue)>,
 }
 
@@ -25,7 +25,7 @@ impl Queues {
         }
     }
 
-    /// What is in one queue; of virtual functions there is only queue 0. `None` for one that there is not.
+    /// Content of one queue; virtual functions only have queue 0. `None` for others.
     #[must_use]
     pub fn of(&mut self, function: FunctionId, queue: Queue) -> Option<&mut Vec<Received>> {
         self.order.clear();
@@ -38,13 +38,13 @@ impl Queues {
         self.physical.iter_mut()
     }
 
-    /// Takes everything out, queue by queue.
+    /// Removes everything, queue by queue.
     pub fn drain(&mut self) -> impl Iterator<Item = Received> {
         self.order.clear();
         self.physical.iter_mut().chain(&mut self.virtuals).flat_map(|queue| queue.drain(..))
     }
 
-    /// Takes everything out as it came, and says from which queue each is.
+    /// Removes everything in order of arrival, with the queue of each.
     pub fn in_order(&mut self) -> impl Iterator<Item = (FunctionId, Queue, Received)> {
         let Self { physical, virtuals, order } = self;
         let mut physical: Vec<_> = physical.iter_mut().map(|queue| queue.drain(..)).collect();
@@ -58,9 +58,10 @@ impl Queues {
         })
     }
 
-    /// Rules and hash name only queues that the device has; these must be its own ([`ModelNic::queues`](crate::ModelNic::queues)).
+    /// Rules and hash name only existing queues; these must be the device's own
+    /// ([`ModelNic::queues`](crate::ModelNic::queues)).
     pub(super) fn push(&mut self, function: FunctionId, queue: Queue, received: Received) {
-        // A virtual function's packets are spread as the device's own are, and it has one queue.
+        // Steering applies to the device's queues; a virtual function has only one.
         let queue = if function == FunctionId::PHYSICAL { queue } else { Queue(0) };
         let ring = self.ring(function, queue);
         debug_assert!(ring.is_some(), "queues of another device");

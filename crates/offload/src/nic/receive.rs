@@ -1,13 +1,14 @@
-//! From the wire to the host.
+//! Receive path, from the wire to the host.
 //!
 //! 1. Receive packets, while the link is up.
-//! 2. Find the state of what is ESP; what has none goes to the host as it came.
+//! 2. Find the SA of ESP; packets without one go to the host unchanged.
 //! 3. Check the replay window (kind *packet*).
-//! 4. Open all.
-//! 5. Advance the window, strip, charge (kind *packet*).
-//! 6. Ask the device's own policies (kind *packet*).
-//! 7. Check the transport checksum.
-//! 8. Steer by what is inside; kind *crypto* by the state if no rule fits, so that the packets of a state keep their order.
+//! 4. Decrypt all.
+//! 5. Advance the window, decapsulate, count (kind *packet*).
+//! 6. Check the device's policies (kind *packet*).
+//! 7. Verify the transport checksum.
+//! 8. Steer by the inner packet; kind *crypto* by the SA if no rule matches, so that an SA's
+//!    packets keep their order.
 //! 9. Deliver with a mark, in order.
 
 use std::ops::Range;
@@ -22,44 +23,44 @@ use uxfrm_packet::checksum::{self, Verification};
 use uxfrm_packet::{Batch, Checksum, IpPacket, PacketBuf, Pool, Protocol};
 
 use super::association::{Association, upper_half};
-use super::edge::Approach;
-use super::envelope::{Envelope, inside_of, plain_tuple};
+use super::esp_location::{EspLocation, inside_of, plain_tuple};
 use super::flex::LinkHeader;
-use super::policies::Ruling;
-use super::transmit::Spent;
+use super::policies::PolicyVerdict;
+use super::receive_limit::LimitProximity;
+use super::transmit::HardLimitPassed;
 use super::{FunctionId, Link, ModelNic, NicDrop, Queues, segment};
 use crate::NicEvent;
 use crate::steering::{Queue, Steering, target::Target, tuple::Tuple};
 
 /// A packet on its way through the device.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct RxPacket {
     packet: PacketBuf,
     link: LinkHeader,
-    sealed: Option<Sealed>,
+    sealed: Option<RxEsp>,
 }
 
-/// ESP that a state of the device is to open.
+/// ESP to be decrypted by an SA of the device.
 #[derive(Clone, Debug)]
-struct Sealed {
+struct RxEsp {
     handle: Handle,
     kind: OffloadKind,
     esp: Range<usize>,
     spi: Spi,
-    number: Number,
+    number: RxNumber,
     verdict: Authenticity,
 }
 
-/// The number of a packet, all 64 bits.
+/// Sequence number of a packet, 64 bits.
 #[derive(Clone, Copy, Debug)]
-enum Number {
-    /// Kind *packet*: the window has not seen it.
+enum RxNumber {
+    /// Kind *packet*: not seen by the window.
     Unseen(Candidate),
-    /// Kind *crypto*: what the stack told of suggests it.
+    /// Kind *crypto*: inferred from the stack's last report.
     Nearest(u64),
 }
 
-/// What goes to the host, and where.
+/// A packet for the host, and its queue.
 #[derive(Debug)]
 pub(super) struct Delivery {
     function: FunctionId,
@@ -70,8 +71,8 @@ pub(super) struct Delivery {
 const CHUNK: usize = 64;
 
 impl ModelNic {
-    /// Takes packets from the wire and puts them into receive queues, which are [`ModelNic::queues`] of this device: those that came by a state
-    /// on the device with its mark, the others as they came. `packets` is empty afterwards.
+    /// Receives packets from the wire into receive queues, which are [`ModelNic::queues`] of this
+    /// device: decrypted ones with a mark, others unchanged. `packets` is empty afterwards.
     pub fn receive(
         &mut self,
         packets: &mut Batch,
@@ -83,7 +84,7 @@ impl ModelNic {
         for packet in packets.drain() {
             self.received.received += segment::count(&packet);
             self.received.received_bytes += packet.len() as u64;
-            for packet in segment::apart(packet, pool) {
+            for packet in segment::split_burst(packet, pool) {
                 match self.arrive(packet) {
                     Ok(arrival) => arrivals.push(arrival),
                     Err((packet, reason)) => self.refuse_received(packet, reason, pool),
@@ -121,25 +122,25 @@ impl ModelNic {
         pool.give(packet);
     }
 
-    /// 1 Receive, 2 State, 3 Replay check.
-    fn arrive(&mut self, mut packet: PacketBuf) -> Result<Arrival, (PacketBuf, NicDrop)> {
+    /// Steps 1 to 3.
+    fn arrive(&mut self, mut packet: PacketBuf) -> Result<RxPacket, (PacketBuf, NicDrop)> {
         if self.link == Link::Down {
             return Err((packet, NicDrop::RxLinkDown));
         }
         let Some(link) = LinkHeader::take(&mut packet, self.framing) else {
             return Err((packet, NicDrop::RxNotIp));
         };
-        match self.claim(&mut packet) {
-            Ok(sealed) => Ok(Arrival { packet, link, sealed }),
+        match self.match_esp(&mut packet) {
+            Ok(sealed) => Ok(RxPacket { packet, link, sealed }),
             Err(reason) => Err((packet, reason)),
         }
     }
 
-    /// What a state of the device is to open; nothing else is touched.
-    fn claim(&mut self, packet: &mut PacketBuf) -> Result<Option<Sealed>, NicDrop> {
-        let Some(envelope) = Envelope::of(packet.bytes()) else { return Ok(None) };
-        let found = self.states.receiving(envelope.destination, envelope.spi);
-        let Some(association) = found.filter(|found| envelope.is_of(found)) else {
+    /// Matches a packet with an SA of the device; leaves others untouched.
+    fn match_esp(&mut self, packet: &mut PacketBuf) -> Result<Option<RxEsp>, NicDrop> {
+        let Some(location) = EspLocation::of(packet.bytes()) else { return Ok(None) };
+        let found = self.states.receiving(location.destination, location.spi);
+        let Some(association) = found.filter(|found| location.is_of(found)) else {
             return Ok(None);
         };
         if self.link_of(association.function) == Link::Down {
@@ -147,17 +148,17 @@ impl ModelNic {
         }
         let (handle, kind) = (association.handle, association.kind);
         let number = match kind {
-            OffloadKind::Crypto => Number::Nearest(association.nearest(envelope.sequence)),
+            OffloadKind::Crypto => RxNumber::Nearest(association.nearest(location.sequence)),
             OffloadKind::Packet => {
-                let checked = association.sa.replay().check(envelope.sequence);
-                checked.map(Number::Unseen).map_err(|reason| {
+                let checked = association.sa.replay().check(location.sequence);
+                checked.map(RxNumber::Unseen).map_err(|reason| {
                     association.sa.count_failure(reason);
-                    NicDrop::of(association.edge.explain(envelope.sequence, reason))
+                    NicDrop::of(association.receive_limit.explain(location.sequence, reason))
                 })?
             }
         };
-        // Behind its own length there is only padding of the link.
-        packet.trim(envelope.esp.end);
+        // Link padding follows the packet.
+        packet.trim(location.esp.end);
         if self.wrong_decryptions > 0 {
             self.wrong_decryptions -= 1;
             if let Some(last) = packet.bytes_mut().last_mut() {
@@ -165,15 +166,15 @@ impl ModelNic {
             }
         }
         let verdict = Authenticity::Pending;
-        let (esp, spi) = (envelope.esp, envelope.spi);
-        Ok(Some(Sealed { handle, kind, esp, spi, number, verdict }))
+        let (esp, spi) = (location.esp, location.spi);
+        Ok(Some(RxEsp { handle, kind, esp, spi, number, verdict }))
     }
 
     /// 4 Open.
-    fn open(&mut self, arrivals: &mut [Arrival]) {
+    fn open(&mut self, arrivals: &mut [RxPacket]) {
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
         let mut verdicts = Vec::with_capacity(arrivals.len());
-        for Arrival { packet, sealed, .. } in arrivals.iter_mut() {
+        for RxPacket { packet, sealed, .. } in arrivals.iter_mut() {
             let Some(sealed) = sealed else { continue };
             let Some(association) = self.states.of(sealed.handle) else { continue };
             if jobs.is_full() {
@@ -192,12 +193,12 @@ impl ModelNic {
         }
     }
 
-    /// 5 Strip, 6 Policies, 7 Checksum, 8 Steer.
-    fn strip(&mut self, arrival: Arrival, now: Moment) -> Result<Delivery, (PacketBuf, NicDrop)> {
-        let Arrival { mut packet, link, sealed } = arrival;
+    /// Steps 5 to 8.
+    fn strip(&mut self, arrival: RxPacket, now: Moment) -> Result<Delivery, (PacketBuf, NicDrop)> {
+        let RxPacket { mut packet, link, sealed } = arrival;
         let outcome = match &sealed {
             None => Ok(None),
-            Some(sealed) if sealed.kind == OffloadKind::Crypto => Ok(self.judge(sealed, now)),
+            Some(sealed) if sealed.kind == OffloadKind::Crypto => Ok(self.crypto_mark(sealed, now)),
             Some(sealed) => self.unwrap(&mut packet, sealed, now),
         };
         let mark = match outcome {
@@ -231,12 +232,12 @@ impl ModelNic {
         }
     }
 
-    /// Kind *crypto*: the stack hears how it went.
-    fn judge(&self, sealed: &Sealed, now: Moment) -> Option<DeviceMark> {
+    /// Kind *crypto*: the result for the stack.
+    fn crypto_mark(&self, sealed: &RxEsp, now: Moment) -> Option<DeviceMark> {
         let association = self.states.of(sealed.handle)?;
         let status = match sealed.verdict {
             Authenticity::Authentic => {
-                // Without limits on the device: this only counts.
+                // Without limits on the device this only counts.
                 let _ = association.sa.charge(1, sealed.esp.len() as u64, now);
                 DeviceStatus::Success
             }
@@ -253,15 +254,15 @@ impl ModelNic {
         Some(DeviceMark { high, ..mark })
     }
 
-    /// Kind *packet*: back to the plain packet.
+    /// Kind *packet*: decapsulates to the plain packet.
     fn unwrap(
         &mut self,
         packet: &mut PacketBuf,
-        sealed: &Sealed,
+        sealed: &RxEsp,
         now: Moment,
     ) -> Result<Option<DeviceMark>, NicDrop> {
         let handle = sealed.handle;
-        self.hold_to_edge(sealed)?;
+        self.enforce_receive_limit(sealed)?;
         let Some(association) = self.states.of(handle) else { return Ok(None) };
         let sa = &association.sa;
         let reqid = sa.reqid();
@@ -273,7 +274,8 @@ impl ModelNic {
         if upper_half(before) != upper_half(sa.highest_received()) {
             self.tell_of(handle, |state| NicEvent::SequenceWrap { handle, state });
         }
-        self.charge(handle, stripped.charged, now).map_err(|Spent| NicDrop::RxHardLimit)?;
+        self.charge(handle, stripped.charged, now)
+            .map_err(|HardLimitPassed| NicDrop::RxHardLimit)?;
         packet.trim(stripped.plain.end);
         packet.pull(stripped.plain.start);
         let ip = IpPacket::parse(packet.bytes()).map_err(|_| NicDrop::RxInner)?;
@@ -285,19 +287,20 @@ impl ModelNic {
         Ok(self.mark(handle, OffloadKind::Packet, DeviceStatus::Success))
     }
 
-    /// 5 Advance the window, no further than numbers are reserved.
-    fn hold_to_edge(&mut self, sealed: &Sealed) -> Result<(), NicDrop> {
-        let (Authenticity::Authentic, Number::Unseen(candidate)) = (sealed.verdict, sealed.number)
+    /// 5 advances the window within the reservation.
+    fn enforce_receive_limit(&mut self, sealed: &RxEsp) -> Result<(), NicDrop> {
+        let (Authenticity::Authentic, RxNumber::Unseen(candidate)) =
+            (sealed.verdict, sealed.number)
         else {
             return Ok(());
         };
         let Some(association) = self.states.of_mut(sealed.handle) else { return Ok(()) };
-        let approach = association.edge.approach(candidate.number());
-        self.runs_short |= approach != Approach::Far;
-        if approach == Approach::Beyond { Err(NicDrop::RxReplayReserve) } else { Ok(()) }
+        let approach = association.receive_limit.check_proximity(candidate.number());
+        self.runs_short |= approach != LimitProximity::Far;
+        if approach == LimitProximity::Beyond { Err(NicDrop::RxReplayReserve) } else { Ok(()) }
     }
 
-    /// 6 Policies: one that allows must want the state that the packet came by.
+    /// 6 checks that an allowing policy wants the packet's SA.
     fn admit_by_policy(
         &mut self,
         packet: &PacketBuf,
@@ -305,12 +308,12 @@ impl ModelNic {
         reqid: Reqid,
     ) -> Result<(), NicDrop> {
         let flow = FlowKey::of(packet, ip, packet.bytes());
-        match self.policies.ruling(Direction::In, &flow) {
-            Ruling::Block => Err(NicDrop::RxPolicyBlock),
-            Ruling::Allow(wanted) if wanted != Reqid(0) && wanted != reqid => {
+        match self.policies.verdict(Direction::In, &flow) {
+            PolicyVerdict::Block => Err(NicDrop::RxPolicyBlock),
+            PolicyVerdict::Allow(wanted) if wanted != Reqid(0) && wanted != reqid => {
                 Err(NicDrop::RxPolicyMismatch)
             }
-            Ruling::Allow(_) | Ruling::None => Ok(()),
+            PolicyVerdict::Allow(_) | PolicyVerdict::None => Ok(()),
         }
     }
 
@@ -320,7 +323,7 @@ impl ModelNic {
         Some(DeviceMark { device, handle, kind, status, high: 0 })
     }
 
-    /// 7 Checksum: what is right need not be looked at again; what is wrong is the host's to find.
+    /// 7 marks correct checksums as verified; wrong ones are left to the host.
     fn check_sum(&self, packet: &mut PacketBuf) {
         if !self.profile().checksums || packet.checksum == Checksum::Verified {
             return;
@@ -331,7 +334,7 @@ impl ModelNic {
         }
     }
 
-    /// The virtual function to which a packet without a state is addressed, else the device itself.
+    /// The virtual function that a packet without SA is addressed to, else the device itself.
     fn function_at(&self, packet: &PacketBuf) -> FunctionId {
         let to_virtual = || {
             let ip = IpPacket::parse(packet.bytes()).ok()?;
@@ -344,8 +347,9 @@ impl ModelNic {
         to_virtual().unwrap_or(FunctionId::PHYSICAL)
     }
 
-    /// Kind *crypto*: the engine has the window, so all packets of a state go one way, in the order in which they came. They are told by their SPI.
-    fn group(&self, packet: &PacketBuf, sealed: &Sealed) -> Option<Tuple> {
+    /// Kind *crypto*: the engine has the window, so all packets of an SA use one queue, in order of
+    /// arrival, by their SPI.
+    fn group(&self, packet: &PacketBuf, sealed: &RxEsp) -> Option<Tuple> {
         let has_window = |found: &&Association| found.sa.config().window > 0;
         self.states.of(sealed.handle).filter(has_window)?;
         if sealed.kind == OffloadKind::Packet {
@@ -354,17 +358,17 @@ impl ModelNic {
         let [a, b, c, d] = sealed.spi.0.to_be_bytes();
         let (source_port, destination_port) =
             (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-        // The hash takes in ports of protocols that have some.
+        // The hash includes ports of protocols that have them.
         let protocol = Protocol::UDP.0;
         Some(Tuple { protocol, source_port, destination_port, ..plain_tuple(packet.bytes())? })
     }
 
-    /// What rules and hash see: the packet inside, also where ESP is still around it.
+    /// Tuple for rules and hash: of the inner packet, even with ESP around it.
     fn tuple(
         &self,
         packet: &PacketBuf,
         link: &LinkHeader,
-        sealed: Option<&Sealed>,
+        sealed: Option<&RxEsp>,
     ) -> Option<Tuple> {
         let bytes = packet.bytes();
         let inside = match sealed {
@@ -380,7 +384,7 @@ impl ModelNic {
         Some(Tuple {
             spi: match sealed {
                 Some(sealed) => Some(sealed.spi.0),
-                None => Envelope::of(bytes).map(|envelope| envelope.spi.0),
+                None => EspLocation::of(bytes).map(|location| location.spi.0),
             },
             vlan: link.vlan,
             flex: flex_offset.and_then(|offset| link.flex(bytes, offset)),
@@ -389,7 +393,7 @@ impl ModelNic {
     }
 }
 
-impl Number {
+impl RxNumber {
     const fn value(self) -> u64 {
         match self {
             Self::Unseen(candidate) => candidate.number(),
@@ -398,12 +402,12 @@ impl Number {
     }
 }
 
-/// 5 Advance the window, if the packet is authentic.
-fn accept(association: &Association, sealed: &Sealed) -> Result<(), NicDrop> {
+/// 5 advances the window for an authentic packet.
+fn accept(association: &Association, sealed: &RxEsp) -> Result<(), NicDrop> {
     let sa = &association.sa;
     let outcome = match (sealed.verdict, sealed.number) {
-        (Authenticity::Authentic, Number::Unseen(candidate)) => sa.replay().accept(candidate),
-        (Authenticity::Authentic, Number::Nearest(_)) => Ok(()),
+        (Authenticity::Authentic, RxNumber::Unseen(candidate)) => sa.replay().accept(candidate),
+        (Authenticity::Authentic, RxNumber::Nearest(_)) => Ok(()),
         (Authenticity::Forged, _) => {
             sa.count_failure(uxfrm_engine::DropReason::InForged);
             return Err(NicDrop::RxAuthFailed);

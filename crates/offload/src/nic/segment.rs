@@ -1,8 +1,8 @@
-//! Buffers of several packets, and a packet with room around it.
+//! Splits buffers of several packets, and makes room around a packet.
 
 use uxfrm_packet::{PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
-/// How many packets a buffer holds, or is to be cut into.
+/// Number of packets in a buffer, or to be segmented into.
 pub(super) fn count(packet: &PacketBuf) -> u64 {
     let packets = match packet.segments {
         Segments::One => 1,
@@ -14,7 +14,7 @@ pub(super) fn count(packet: &PacketBuf) -> u64 {
     packets as u64
 }
 
-/// Bytes from one frame of a buffer to the next.
+/// Bytes between frames in a buffer.
 pub(super) fn stride(packet: &PacketBuf) -> usize {
     match packet.segments {
         Segments::Train { stride } if stride > 0 => stride.into(),
@@ -24,7 +24,7 @@ pub(super) fn stride(packet: &PacketBuf) -> usize {
     }
 }
 
-/// Segment `k` of a super-packet in a buffer of its own; `None` when it can't be written.
+/// Segment `k` of a super-packet in its own buffer; `None` if it cannot be written.
 pub(super) fn cut(
     plan: &SegmentPlan,
     k: usize,
@@ -44,9 +44,9 @@ pub(super) fn cut(
     }
 }
 
-/// The same packet with `before` bytes before it and `behind` behind it: in place where there is room, else in a larger buffer; back if that has none
-/// either.
-pub(super) fn widened(
+/// The packet with `before` bytes in front and `behind` bytes after it: in place if there is room,
+/// else in a larger buffer; gives it back if that fails too.
+pub(super) fn with_room(
     mut packet: PacketBuf,
     before: usize,
     behind: usize,
@@ -68,8 +68,11 @@ pub(super) fn widened(
     Ok(larger)
 }
 
-/// The packets of a train, each in a buffer of its own; anything else as it is.
-pub(super) fn apart(packet: PacketBuf, pool: &mut Pool) -> impl Iterator<Item = PacketBuf> + use<> {
+/// The packets of a burst, each in its own buffer; other packets unchanged.
+pub(super) fn split_burst(
+    packet: PacketBuf,
+    pool: &mut Pool,
+) -> impl Iterator<Item = PacketBuf> + use<> {
     let (whole, parts) = match packet.segments {
         Segments::Train { .. } => (None, take_apart(packet, pool)),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => (Some(packet), Vec::new()),
@@ -83,7 +86,7 @@ fn take_apart(train: PacketBuf, pool: &mut Pool) -> Vec<PacketBuf> {
         let mut own = pool.take(SizeClass::holding(bytes.len()));
         own.inherit(&train);
         own.segments = Segments::One;
-        // Both classes hold what a part of a buffer of theirs has.
+        // Both buffer classes hold parts of their own buffers.
         if let Some(room) = own.append(bytes.len()) {
             room.copy_from_slice(bytes);
         }

@@ -1,4 +1,4 @@
-//! The states of a device: by handle, and received ones by SPI and destination.
+//! SA table of a device: by handle, and receiving ones by SPI and destination.
 
 use std::{
     cmp::Reverse,
@@ -9,9 +9,9 @@ use std::{
 use foldhash::fast::RandomState;
 use uxfrm_engine::{Direction, Handle, Spi};
 
-use super::association::{Association, Standing};
+use super::association::{Association, SaPhase};
 
-/// All states that a device has, deleted ones that are not yet freed with them.
+/// All SAs of a device, including deleted ones that are not yet freed.
 #[derive(Debug, Default)]
 pub(super) struct StateTable {
     by_handle: HashMap<Handle, Association, RandomState>,
@@ -32,26 +32,26 @@ impl StateTable {
         self.by_handle.insert(association.handle, association);
     }
 
-    /// Packets go through it from now on; of two with the same names the one that was opened last receives.
+    /// Activates an SA; of two with the same SPI and destination the later one receives.
     pub(super) fn open(&mut self, handle: Handle) {
         let Some(association) = self.by_handle.get_mut(&handle) else { return };
-        if association.standing != Standing::Waiting {
+        if association.phase != SaPhase::Waiting {
             return;
         }
-        association.standing = Standing::Live;
+        association.phase = SaPhase::Live;
         if association.direction == Direction::In {
             let id = association.id();
             self.received.insert((id.destination, id.spi), handle);
         }
     }
 
-    /// Nothing goes through it any more, and what was handed over before only while it is `Deleted`.
-    pub(super) fn delete(&mut self, handle: Handle, standing: Standing) {
+    /// Deactivates an SA; packets in flight still leave while it is `Deleted`.
+    pub(super) fn delete(&mut self, handle: Handle, phase: SaPhase) {
         let Some(association) = self.by_handle.get_mut(&handle) else { return };
-        if !association.standing.is_held() {
+        if !association.phase.is_held() {
             return;
         }
-        association.standing = standing;
+        association.phase = phase;
         self.free.push(Reverse(association.slot));
         let id = association.id();
         let name = (id.destination, id.spi);
@@ -61,7 +61,7 @@ impl StateTable {
     }
 
     pub(super) fn free(&mut self, handle: Handle) {
-        self.delete(handle, Standing::Closed);
+        self.delete(handle, SaPhase::Closed);
         self.by_handle.remove(&handle);
     }
 
@@ -73,14 +73,14 @@ impl StateTable {
         self.by_handle.get_mut(&handle)
     }
 
-    /// The state that receives ESP with these names.
+    /// The SA that receives ESP of this destination and SPI.
     pub(super) fn receiving(&self, destination: IpAddr, spi: Spi) -> Option<&Association> {
         self.received.get(&(destination, spi)).and_then(|handle| self.by_handle.get(handle))
     }
 
-    /// Those that have a place in the table, by that.
+    /// SAs in table order.
     pub(super) fn in_order(&self) -> Vec<&Association> {
-        let held = |association: &&Association| association.standing.is_held();
+        let held = |association: &&Association| association.phase.is_held();
         let mut all: Vec<_> = self.by_handle.values().filter(held).collect();
         all.sort_unstable_by_key(|association| association.slot);
         all

@@ -1,4 +1,5 @@
-//! The model NIC against the software engine: what one puts on the wire the other takes off, byte by byte the same.
+//! The model NIC against the software engine: each decrypts the other's packets, byte by byte the
+//! same.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -28,15 +29,15 @@ mod steering;
 const NIC: DeviceId = DeviceId(7);
 const NOW: Moment = Moment::from_secs(1);
 
-/// A device, and what is around it.
-struct Stand {
+/// A device and its surroundings.
+struct TestBed {
     nic: ModelNic,
     pool: Pool,
     now: Moment,
     queues: Queues,
 }
 
-impl Stand {
+impl TestBed {
     fn new(profile: &str) -> Self {
         Self::of(NicSetup::new(Profile::by_name(profile).unwrap(), NIC))
     }
@@ -61,18 +62,18 @@ impl Stand {
         }
     }
 
-    /// Lets packets go through a state, from its first number on.
+    /// Activates an SA from its first number on.
     fn opened(&mut self, handle: Handle) -> Handle {
         self.port().open_state(handle, &Position::default());
         handle
     }
 
-    /// The state that sends from left to right.
+    /// Adds the SA that sends from left to right.
     fn add_sending(&mut self, wrapping: &Wrapping, kind: OffloadKind) -> Handle {
         self.add(wrapping.sa(Way::Right, FIRST_SPI), kind, Direction::Out)
     }
 
-    /// The state that receives what the left one sends.
+    /// Adds the SA that receives the left one's packets.
     fn add_receiving(&mut self, wrapping: &Wrapping, kind: OffloadKind) -> Handle {
         self.add(wrapping.sa(Way::Right, FIRST_SPI), kind, Direction::In)
     }
@@ -124,7 +125,7 @@ fn offloaded(mut sa: SaConfig, kind: OffloadKind, direction: Direction) -> SaCon
     sa
 }
 
-/// All ways to wrap that a device may be asked for.
+/// All encapsulations that a device supports.
 fn wrappings() -> Vec<Wrapping> {
     use Family::{V4, V6};
     let mut all = Vec::new();
@@ -147,7 +148,8 @@ fn wrappings() -> Vec<Wrapping> {
     all
 }
 
-/// Datagrams of these payload lengths between the hosts of a wrapping, IPv4 ones with DF (so that outer ids are 0).
+/// Datagrams of these payload lengths between a wrapping's hosts, IPv4 ones with DF (so that outer
+/// ids are 0).
 fn datagrams(wrapping: &Wrapping, lengths: &[usize]) -> Vec<PacketBuf> {
     let (source, destination) = wrapping.hosts(Way::Right);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
@@ -172,12 +174,12 @@ fn copies(packets: &[PacketBuf]) -> Vec<PacketBuf> {
     packets.iter().map(copy).collect()
 }
 
-/// Of the IVs of all states.
+/// IV prefix of all SAs.
 fn prefix() -> IvPrefix {
     IvPrefix::new(0, NonZeroU32::MIN)
 }
 
-/// Two gateways whose states have that prefix.
+/// Two gateways whose SAs have that prefix.
 fn pair_of(wrapping: &Wrapping) -> Pair {
     let pair = Pair::new(wrapping);
     for gateway in [&pair.left, &pair.right] {
@@ -186,7 +188,7 @@ fn pair_of(wrapping: &Wrapping) -> Pair {
     pair
 }
 
-/// Makes ESP with any number, or what the engine hands over of kind *crypto*.
+/// Creates ESP with any number, or kind *crypto* packets of the engine.
 struct Sender {
     encapsulation: Encapsulation,
     crypter: Crypter,
@@ -203,13 +205,13 @@ impl Sender {
         }
     }
 
-    /// Wrapped, not sealed; and where ESP is.
+    /// An encapsulated, unencrypted packet; and the range of ESP.
     fn frame(&self, plain: &PacketBuf, sequence: u64) -> (PacketBuf, std::ops::Range<usize>) {
         let measured = self.encapsulation.measure(plain.bytes()).unwrap();
         let behind = measured.total() - measured.before() - plain.len();
         let plain = copies(std::slice::from_ref(plain)).remove(0);
         let mut frame =
-            segment::widened(plain, measured.before(), behind, &mut Pool::new()).unwrap();
+            segment::with_room(plain, measured.before(), behind, &mut Pool::new()).unwrap();
         let esp = self.encapsulation.wrap(&measured, frame.bytes_mut(), sequence, 0);
         (frame, esp)
     }

@@ -1,12 +1,14 @@
-//! From the host to the wire.
+//! Transmit path, from the host to the wire.
 //!
-//! 1. Receive what was handed over, while the link is up.
-//! 2. Find the state; another device's, a deleted or a larval one drops the packet.
-//! 3. Cut a super-packet into segments, complete checksums (kind *packet*; kind *crypto* where the engine left that to the device).
-//! 4. Ask the device's own policies (kind *packet*).
-//! 5. Charge the state and take a number (kind *packet*).
-//! 6. Wrap (kind *packet*, and what was cut), or find ESP in what the engine wrapped (kind *crypto*).
-//! 7. Seal all.
+//! 1. Take packets handed over, while the link is up.
+//! 2. Find the SA; another device's, a deleted or a larval one drops the packet.
+//! 3. Segment super-packets, complete checksums (kind *packet*; kind *crypto* where the engine left
+//!    that to the device).
+//! 4. Check the device's policies (kind *packet*).
+//! 5. Count and assign a sequence number (kind *packet*).
+//! 6. Encapsulate (kind *packet*, and segments), or locate ESP in the engine's packet (kind
+//!    *crypto*).
+//! 7. Encrypt all.
 //! 8. Transmit, in order.
 
 use std::ops::Range;
@@ -24,29 +26,29 @@ use uxfrm_packet::{
 };
 
 use super::association::Association;
-use super::policies::Ruling;
+use super::policies::PolicyVerdict;
 use super::{FunctionId, Link, ModelNic, NicDrop, segment};
 use crate::NicEvent;
 
-/// A buffer that is to be sealed: one packet, or a train of equal frames.
+/// A buffer to be encrypted: one packet, or a burst of equal frames.
 #[derive(Debug)]
-pub(super) struct Departure {
+pub(super) struct TxPacket {
     packet: PacketBuf,
     handle: Handle,
-    /// Of the first frame.
+    /// Sequence number of the first frame.
     sequence: u64,
-    /// Where ESP begins in each frame.
+    /// Offset of ESP in each frame.
     esp: usize,
     measured: Option<Measured>,
     sealed: bool,
 }
 
-/// Enough for the library's bursts, little enough for the stack.
+/// Enough for the library's bursts, small enough for the stack.
 const CHUNK: usize = 64;
 
 impl ModelNic {
-    /// Sends what the engine handed over: encrypts it (kind *crypto*), or does all that its state says (kind *packet*). `handed` is empty
-    /// afterwards.
+    /// Sends packets that the engine handed over: encrypts them (kind *crypto*), or processes them
+    /// entirely (kind *packet*). `handed` is empty afterwards.
     pub fn transmit(
         &mut self,
         handed: &mut Vec<Handed>,
@@ -67,7 +69,8 @@ impl ModelNic {
         self.complete_sending(now, wire);
     }
 
-    /// Sends what the device has nothing to do with: what is plain, or was encrypted by the engine. `packets` is empty afterwards.
+    /// Sends other packets: plain ones, or those encrypted by the engine. `packets` is empty
+    /// afterwards.
     pub fn forward(&mut self, packets: &mut Batch, now: Moment, pool: &mut Pool, wire: &mut Batch) {
         for packet in packets.drain() {
             self.sent.received += segment::count(&packet);
@@ -106,7 +109,7 @@ impl ModelNic {
         pool.give(packet);
     }
 
-    /// 1 Receive, 2 State.
+    /// Steps 1 and 2.
     fn take(&mut self, packet: PacketBuf, handover: Handover, now: Moment, pool: &mut Pool) {
         let outcome = match self.find(&handover) {
             Err(reason) => Err((packet, reason)),
@@ -127,7 +130,7 @@ impl ModelNic {
         }
     }
 
-    /// The state that is to protect a packet.
+    /// The SA of a packet.
     fn find(&self, handover: &Handover) -> Result<Handle, NicDrop> {
         let function = self.function_of(handover.device).ok_or(NicDrop::TxWrongDevice)?;
         if self.link_of(function) == Link::Down {
@@ -143,7 +146,7 @@ impl ModelNic {
         Ok(association.handle)
     }
 
-    /// 6 Find ESP, of kind *crypto*.
+    /// 6 locates ESP, of kind *crypto*.
     fn admit(
         &mut self,
         packet: PacketBuf,
@@ -157,12 +160,12 @@ impl ModelNic {
         let first = &bytes[..segment::stride(&packet).min(bytes.len())];
         let esp = self.states.of(handle).and_then(|association| esp_of(first, association));
         let Some(esp) = esp else { return Err((packet, NicDrop::TxMalformed)) };
-        let departure = Departure { packet, handle, sequence, esp, measured: None, sealed: false };
+        let departure = TxPacket { packet, handle, sequence, esp, measured: None, sealed: false };
         self.departures.push(departure);
         Ok(())
     }
 
-    /// 3 Cut, of kind *crypto*: as many segments as there are numbers.
+    /// 3 segments, of kind *crypto*: as many segments as there are numbers.
     fn segment(
         &mut self,
         packet: PacketBuf,
@@ -185,7 +188,7 @@ impl ModelNic {
             };
             let outcome = match self.measured(&segment, handle) {
                 Ok(measured) => {
-                    self.wrap_as(segment, handle, measured, Number::Given(number), pool)
+                    self.wrap_as(segment, handle, measured, TxNumber::Given(number), pool)
                 }
                 Err(reason) => Err((segment, reason)),
             };
@@ -197,7 +200,7 @@ impl ModelNic {
         Ok(())
     }
 
-    /// 3 Cut, of kind *packet*.
+    /// 3 segments, of kind *packet*.
     fn protect(
         &mut self,
         mut packet: PacketBuf,
@@ -252,7 +255,7 @@ impl ModelNic {
         }
     }
 
-    /// 4 Policies, 5 Charge and number, 6 Wrap.
+    /// Steps 4 to 6.
     fn wrap(
         &mut self,
         packet: PacketBuf,
@@ -264,24 +267,24 @@ impl ModelNic {
             Ok(measured) => measured,
             Err(reason) => return Err((packet, reason)),
         };
-        self.wrap_as(packet, handle, measured, Number::Own(now), pool)
+        self.wrap_as(packet, handle, measured, TxNumber::Own(now), pool)
     }
 
-    /// 5 Charge and number, 6 Wrap.
+    /// Steps 5 and 6.
     fn wrap_as(
         &mut self,
         packet: PacketBuf,
         handle: Handle,
         measured: Measured,
-        number: Number,
+        number: TxNumber,
         pool: &mut Pool,
     ) -> Result<(), (PacketBuf, NicDrop)> {
         let behind = measured.total() - measured.before() - packet.len();
-        let mut packet = segment::widened(packet, measured.before(), behind, pool)
+        let mut packet = segment::with_room(packet, measured.before(), behind, pool)
             .map_err(|packet| (packet, NicDrop::TxNoRoom))?;
         let number = match number {
-            Number::Given(number) => Ok(number),
-            Number::Own(now) => self.number(handle, &measured, now),
+            TxNumber::Given(number) => Ok(number),
+            TxNumber::Own(now) => self.number(handle, &measured, now),
         };
         let sequence = match number {
             Ok(sequence) => sequence,
@@ -296,7 +299,7 @@ impl ModelNic {
             encapsulation.wrap(&measured, packet.bytes_mut(), sequence, self.ident);
         (packet.segments, packet.checksum) = (Segments::One, Checksum::AsIs);
         let measured = Some(measured);
-        self.departures.push(Departure {
+        self.departures.push(TxPacket {
             packet,
             handle,
             sequence,
@@ -307,14 +310,14 @@ impl ModelNic {
         Ok(())
     }
 
-    /// What the packet takes once it is wrapped, if it may leave.
+    /// Lengths of the encapsulated packet, if it may leave.
     fn measure(&mut self, packet: &PacketBuf, handle: Handle) -> Result<Measured, NicDrop> {
         let ip = IpPacket::parse(packet.bytes()).map_err(|_| NicDrop::TxMalformed)?;
         if ip.is_fragment() || ip.has_options {
             return Err(NicDrop::TxUnsupported);
         }
         let flow = FlowKey::of(packet, &ip, packet.bytes());
-        if self.policies.ruling(Direction::Out, &flow) == Ruling::Block {
+        if self.policies.verdict(Direction::Out, &flow) == PolicyVerdict::Block {
             return Err(NicDrop::TxPolicyBlock);
         }
         self.measured(packet, handle)
@@ -326,12 +329,13 @@ impl ModelNic {
         encapsulation.measure(packet.bytes()).map_err(NicDrop::of)
     }
 
-    /// 5 Charge, number.
+    /// 5 counts and numbers.
     fn number(&mut self, handle: Handle, measured: &Measured, now: Moment) -> Result<u64, NicDrop> {
-        self.charge(handle, measured.charged(), now).map_err(|Spent| NicDrop::TxHardLimit)?;
+        self.charge(handle, measured.charged(), now)
+            .map_err(|HardLimitPassed| NicDrop::TxHardLimit)?;
         let association = self.states.of_mut(handle).ok_or(NicDrop::TxNoState)?;
         let outcome = association.next_number();
-        // Numbers that are only not reserved yet have not ended.
+        // Numbers not reserved yet are not exhausted.
         let ended = matches!(outcome, Err(DropReason::OutSequenceOverflow)) && !association.ended;
         association.ended |= ended;
         if ended {
@@ -344,14 +348,14 @@ impl ModelNic {
         Ok(number)
     }
 
-    /// Counts one packet of a state against its limits, and tells of them once each.
+    /// Counts one packet of an SA against its limits, and reports each limit once.
     pub(super) fn charge(
         &mut self,
         handle: Handle,
         bytes: usize,
         now: Moment,
-    ) -> Result<(), Spent> {
-        let Some(association) = self.states.of(handle) else { return Err(Spent) };
+    ) -> Result<(), HardLimitPassed> {
+        let Some(association) = self.states.of(handle) else { return Err(HardLimitPassed) };
         match association.sa.charge(1, bytes as u64, now) {
             Charge::Ok => Ok(()),
             Charge::SoftLimit => {
@@ -360,10 +364,10 @@ impl ModelNic {
             }
             Charge::HardLimit => {
                 self.tell_of(handle, |state| NicEvent::HardLimit { handle, state });
-                Err(Spent)
+                Err(HardLimitPassed)
             }
-            // A single packet crosses nothing.
-            Charge::Expired | Charge::Crossing => Err(Spent),
+            // A single packet cannot cross a limit.
+            Charge::Expired | Charge::Crossing => Err(HardLimitPassed),
         }
     }
 
@@ -399,7 +403,7 @@ impl ModelNic {
         }
     }
 
-    /// What covers the sealed bytes, and off.
+    /// Completes checksums over encrypted bytes, and queues the packets.
     fn depart(&mut self, now: Moment, pool: &mut Pool) {
         let mut departures = std::mem::take(&mut self.departures);
         for mut departure in departures.drain(..) {
@@ -421,23 +425,23 @@ impl ModelNic {
     }
 }
 
-/// Who numbers and charges a packet.
+/// Who numbers and counts a packet.
 #[derive(Clone, Copy, Debug)]
-enum Number {
-    /// The engine did.
+enum TxNumber {
+    /// The engine.
     Given(u64),
-    /// The device does, at this moment.
+    /// The device, at this time.
     Own(Moment),
 }
 
-/// The state is past its hard limit.
+/// The SA has passed its hard limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spent;
+pub(super) struct HardLimitPassed;
 
-impl Departure {
+impl TxPacket {
     fn finish(&mut self, association: &Association, now: Moment) {
         if association.kind == OffloadKind::Crypto {
-            // No limits on the device: this only counts.
+            // Without limits on the device this only counts.
             let frames = u32::try_from(segment::count(&self.packet)).unwrap_or(u32::MAX);
             let _ = association.sa.charge(frames, self.packet.len() as u64, now);
         }
@@ -453,7 +457,7 @@ impl Departure {
     }
 }
 
-/// Where ESP begins in a packet that the engine wrapped for a state.
+/// Offset of ESP in a packet that the engine encapsulated for an SA.
 fn esp_of(packet: &[u8], association: &Association) -> Option<usize> {
     debug_assert!(association.kind == OffloadKind::Crypto, "the other kind is wrapped here");
     let ip = IpPacket::parse(packet).ok()?;
@@ -468,7 +472,7 @@ fn esp_of(packet: &[u8], association: &Association) -> Option<usize> {
     (esp.header.spi.get() == association.id().spi.0).then_some(at)
 }
 
-/// UDP's checksum over IPv6, which covers what the device has encrypted just now.
+/// UDP checksum over IPv6, which covers the bytes just encrypted.
 fn fill_udp_checksum(packet: &mut [u8]) {
     let Ok(ip) = IpPacket::parse(packet) else { return };
     if ip.version == Version::V4 || ip.protocol != Protocol::UDP {

@@ -1,18 +1,18 @@
-//! Which requests a check is for.
+//! Conditions for checks.
 
 use serde::Deserialize;
 use uxfrm_engine::{OffloadKind, SaConfig, SaFlags};
 
 use super::word::{DirectionWord, KindWord};
 
-/// All that is said must hold.
+/// All given fields must match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Condition {
     kind: Option<KindWord>,
     direction: Option<DirectionWord>,
     encapsulated: Option<bool>,
-    /// Extended sequence numbers or a window above 32: what iproute2 sends as `XFRMA_REPLAY_ESN_VAL`.
+    /// ESN or a window above 32, which iproute2 sends as `XFRMA_REPLAY_ESN_VAL`.
     wide_replay: Option<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! What a driver asks of a state or policy.
+//! A driver's requirements on an SA or policy.
 
 use std::net::IpAddr;
 
@@ -6,9 +6,9 @@ use serde::Deserialize;
 use uxfrm_engine::{Budget, Limits, OffloadKind, Policy, PolicyKind, Reqid, SaConfig};
 
 use super::word::{DirectionWord, EncapsulationWord, KindWord, ModeWord, ProtocolWord};
-use crate::registry::Rooms;
+use crate::registry::TableLimits;
 
-/// One thing that must be true of a state.
+/// A requirement on an SA.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) enum StateRequirement {
     #[serde(rename = "protocols")]
@@ -22,10 +22,10 @@ pub(super) enum StateRequirement {
     Algorithms(Vec<String>),
     #[serde(rename = "icv_bits")]
     IcvBits(Vec<usize>),
-    /// Key lengths, the salt counted in, as in `XFRMA_ALG_AEAD`.
+    /// Key lengths including the salt, as in `XFRMA_ALG_AEAD`.
     #[serde(rename = "key_bits")]
     KeyBits(Vec<usize>),
-    /// The three before in one, for drivers that have one text for all.
+    /// The previous three in one, for drivers with one text for all.
     #[serde(rename = "keys")]
     Keys(Keys),
     /// No authentication algorithm beside the cipher.
@@ -55,7 +55,7 @@ pub(super) enum StateRequirement {
     Room(Table),
 }
 
-/// What a driver reads the keys by.
+/// Fields that a driver checks of keys.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Keys {
@@ -86,7 +86,7 @@ pub(super) enum LimitWord {
     Packets,
 }
 
-/// One thing that must be true of a policy.
+/// A requirement on a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) enum PolicyRequirement {
     #[serde(rename = "main-type")]
@@ -110,7 +110,7 @@ impl StateRequirement {
         sa: &SaConfig,
         kind: OffloadKind,
         management: &[IpAddr],
-        rooms: &Rooms<'_>,
+        limits: &TableLimits<'_>,
     ) -> bool {
         let transform = &sa.transform.transform;
         match self {
@@ -121,7 +121,7 @@ impl StateRequirement {
             Self::IcvBits(lengths) => lengths.contains(&(transform.icv_len() * 8)),
             Self::KeyBits(lengths) => lengths.contains(&(transform.key_len() * 8)),
             Self::Keys(keys) => keys.fit(sa),
-            // An AEAD authenticates without a key of its own for that.
+            // An AEAD has no authentication key.
             Self::NoAuthentication => transform.auth_key_len() == 0,
             Self::Encapsulations(words) => {
                 sa.encap.is_none_or(|encap| words.iter().any(|word| word.means(encap.kind)))
@@ -141,7 +141,7 @@ impl StateRequirement {
                 budget.soft != 0 && budget.hard != 0
             }
             Self::NoManagementClash => !management.contains(&sa.id.destination),
-            Self::Room(table) => rooms.has(*table, sa.id.destination),
+            Self::Room(table) => limits.has(*table, sa.id.destination),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Profiles that are shipped, and those that users get wrong.
+//! Shipped profiles, and invalid ones.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn all_shipped_profiles_are_read() {
 }
 
 #[test]
-fn a_name_is_enough() {
+fn profile_needs_only_a_name() {
     let mine = Profile::from_toml("name = 'mine'").unwrap();
     assert_eq!((mine.tables, mine.steering), (TableSizes::default(), None));
 }

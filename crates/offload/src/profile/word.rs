@@ -1,4 +1,4 @@
-//! The words of profiles for what the engine has types of.
+//! Words of profiles for types of the engine.
 
 use serde::Deserialize;
 use uxfrm_engine::{Direction, Mode, OffloadKind, SaProtocol, UdpEncapKind};

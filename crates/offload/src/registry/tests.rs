@@ -1,4 +1,5 @@
-//! The rows of the kernel's and the drivers' check tables: request in, errno and text out. And tables that fill and empty.
+//! Check tables of the kernel and the drivers: request, errno and text. And tables that fill and
+//! empty.
 
 use super::*;
 use uxfrm_engine::{
@@ -46,7 +47,7 @@ fn without_a_device_crypto_is_software_and_packet_is_refused() {
 }
 
 #[test]
-fn what_the_niantic_refuses() {
+fn niantic_refusals_match_driver() {
     let transport = Wrapping::transport4;
     let esn = Wrapping { flags: SaFlags::ESN, ..transport() };
     let mut ah = crypto(&transport(), 1);
@@ -80,7 +81,7 @@ fn what_the_niantic_refuses() {
 }
 
 #[test]
-fn what_the_connectx_refuses() {
+fn connectx_refusals_match_driver() {
     let base = Wrapping::tunnel4;
     let udp = |kind, mode| Wrapping { encap: Some(kind), mode, ..base() };
     let limited = |limits| Wrapping { limits, ..base() };
@@ -146,7 +147,7 @@ fn what_the_connectx_refuses() {
 }
 
 #[test]
-fn what_the_connectx_takes() {
+fn connectx_accepts_supported_sas() {
     for window in [0, 1, 32, 64, 128, 256] {
         let mut device = device("connectx6dx");
         let sa = packet(&Wrapping { window, ..Wrapping::tunnel4() });
@@ -164,7 +165,7 @@ fn what_the_connectx_takes() {
 }
 
 #[test]
-fn which_policies_the_connectx_refuses() {
+fn connectx_policy_refusals_match_driver() {
     let with = |change: fn(&mut Policy)| {
         let mut policy = policy(Direction::Out);
         change(&mut policy);
@@ -209,7 +210,7 @@ fn which_policies_the_connectx_refuses() {
 }
 
 #[test]
-fn a_full_niantic_says_so_and_one_deletion_makes_room() {
+fn full_niantic_is_enospc_and_deletion_makes_room() {
     let mut device = device("niantic");
     let transport = Wrapping::transport4();
     let mut handles = Vec::new();
@@ -232,7 +233,7 @@ fn a_full_niantic_says_so_and_one_deletion_makes_room() {
 }
 
 #[test]
-fn the_address_table_counts_destinations() {
+fn address_table_counts_destinations() {
     let to = |last: u8, spi| {
         let mut sa = crypto(&Wrapping::transport4(), spi);
         sa.id.destination = [10, 0, 0, last].into();
@@ -268,7 +269,7 @@ fn netdevsim_has_one_table_for_both_directions() {
 }
 
 #[test]
-fn not_supported_is_software_for_crypto_only_and_silence_gets_words() {
+fn eopnotsupp_falls_back_only_for_crypto() {
     let profile = Profile::from_toml(
         "name = 'mine'\nesn = true\n[[state]]\nrequire = { modes = ['tunnel'] }\nerrno = 'EOPNOTSUPP'\ntext = ''",
     )

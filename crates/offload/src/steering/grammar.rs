@@ -1,14 +1,16 @@
-//! ethtool's words for flow director rules: what stands behind `ethtool -U DEV`.
+//! Parses ethtool's words for flow director rules, those behind `ethtool -U DEV`.
 //!
 //! ```text
 //! flow-type ip4|ip6|tcp4|tcp6|udp4|udp6|sctp4|sctp6|esp4|esp6
-//!     [src-ip A [m MASK]] [dst-ip A [m MASK]] [l4proto N] [src-port P [m MASK]] [dst-port P [m MASK]] [spi N [m MASK]]
-//!     [vlan N [m MASK]] [vlan-etype N] [user-def N] [action QUEUE|-1] [loc N]
+//!     [src-ip A [m MASK]] [dst-ip A [m MASK]] [l4proto N] [src-port P [m MASK]]
+//!     [dst-port P [m MASK]] [spi N [m MASK]] [vlan N [m MASK]] [vlan-etype N] [user-def N]
+//!     [action QUEUE|-1] [loc N]
 //! delete N
 //! ```
 //!
-//! As in ethtool a mask has 1 where a bit does *not* count (`src-ip 10.1.0.0 m 0.0.255.255`), numbers may be hexadecimal, and without
-//! `action` packets go to queue 0. `user-def` is the flex field: the offset of its two bytes in bits 16 to 31, their value in bits 0 to 15.
+//! As in ethtool a mask has 1 where a bit does *not* count (`src-ip 10.1.0.0 m 0.0.255.255`),
+//! numbers may be hexadecimal, and without `action` packets go to queue 0. `user-def` is the flex
+//! field: the offset of its two bytes in bits 16 to 31, their value in bits 0 to 15.
 
 use std::{net::IpAddr, str::FromStr};
 
@@ -22,19 +24,19 @@ use super::{
 /// A line of `ethtool -U DEV …`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleCommand {
-    /// A rule, and the place that it is to have.
+    /// A rule, and its requested location.
     Add(FlowRule, Option<RuleId>),
     /// `delete N`
     Delete(RuleId),
 }
 
-/// What is wrong with a rule.
+/// Errors of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The line does not begin as one does.
+    /// The line has another beginning.
     #[error("expected \"flow-type TYPE …\" or \"delete N\", found \"{0}\"")]
     Beginning(String),
-    /// A word that is not known, or not for this flow type.
+    /// An unknown word, or one for other flow types.
     #[error("flow-type {flow_type}: unknown option \"{word}\"")]
     Word {
         /// The type.
@@ -42,19 +44,19 @@ pub enum RuleError {
         /// The word.
         word: String,
     },
-    /// A flow type that is not known.
+    /// An unknown flow type.
     #[error(
         "unknown flow-type \"{0}\": ip4, ip6, tcp4, tcp6, udp4, udp6, sctp4, sctp6, esp4 or esp6"
     )]
     FlowType(String),
-    /// A value that is missing or cannot be.
+    /// A missing or invalid value.
     #[error("{word}: \"{value}\" is not {expected}")]
     Value {
         /// The option.
         word: String,
-        /// What stands behind it; empty at the end of the line.
+        /// The value; empty at the end of the line.
         value: String,
-        /// What would be right.
+        /// The expected form.
         expected: &'static str,
     },
     /// The flex field's two bytes are in the first 64 bytes.
@@ -99,7 +101,7 @@ impl FromStr for RuleCommand {
     }
 }
 
-/// The words of a line that are still to be read.
+/// The remaining words of a line.
 struct Words<'a, I: Iterator<Item = &'a str>> {
     words: std::iter::Peekable<I>,
 }
@@ -241,7 +243,7 @@ fn flex(user_defined: u64) -> Result<Flex, RuleError> {
     Ok(Flex { offset: narrow(offset), value: narrow(user_defined & 0xffff) })
 }
 
-/// A number that was held against its type's largest already.
+/// A number already checked against its type's range.
 fn narrow<T: TryFrom<u64> + Default>(number: u64) -> T {
     T::try_from(number).unwrap_or_default()
 }

@@ -6,11 +6,11 @@ use uxfrm_engine::Family;
 
 use super::{target::Target, tuple::Tuple};
 
-/// A rule's place: rules are looked at from 0 upwards.
+/// Location of a rule: rules are matched from 0 upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u32);
 
-/// `flow-type`: what kind of packet a rule is for.
+/// `flow-type`: the kind of packets of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowType {
     /// IPv4 or IPv6.
@@ -19,7 +19,7 @@ pub struct FlowType {
     pub protocol: Option<u8>,
 }
 
-/// Bits that must be as given; `mask` has 1 where a bit counts.
+/// Required bits; `mask` has 1 where a bit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Masked<T> {
     pub(super) value: T,
@@ -33,7 +33,7 @@ pub(super) struct Flex {
     pub(super) value: u16,
 }
 
-/// What a packet must be, and where it goes then. `None` fits all.
+/// Fields to match, and the target. `None` matches all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRule {
     pub(super) flow_type: FlowType,
@@ -58,7 +58,7 @@ pub(super) const SCTP: u8 = 132;
 pub(super) const VLAN_ETHERTYPE: u16 = 16;
 
 impl FlowRule {
-    /// Fits all packets of its type.
+    /// Matches all packets of its type.
     pub(super) const fn all(flow_type: FlowType, target: Target) -> Self {
         Self {
             flow_type,
@@ -74,7 +74,7 @@ impl FlowRule {
         }
     }
 
-    /// What becomes of packets that fit.
+    /// Target of matching packets.
     #[must_use]
     pub const fn target(&self) -> Target {
         self.target
@@ -84,7 +84,7 @@ impl FlowRule {
         self.flex
     }
 
-    /// Whether a packet fits.
+    /// Whether a packet matches.
     #[must_use]
     pub fn fits(&self, tuple: &Tuple) -> bool {
         self.flow_type.fits(tuple)
@@ -100,7 +100,7 @@ impl FlowRule {
 }
 
 impl FlowType {
-    /// An ESP type fits what came in ESP, and other types fit what was in it.
+    /// An ESP type matches packets received in ESP, other types match inner packets.
     fn fits(self, tuple: &Tuple) -> bool {
         self.family == Family::of(tuple.destination)
             && match self.protocol {
@@ -125,7 +125,7 @@ impl fmt::Display for FlowType {
             Some(TCP) => "tcp",
             Some(UDP) => "udp",
             Some(SCTP) => "sctp",
-            // Only these five are ever read.
+            // Only these five are parsed.
             Some(_) => "esp",
         };
         let version = match self.family {

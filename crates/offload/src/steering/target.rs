@@ -1,11 +1,11 @@
-//! What becomes of a packet that a rule fits.
+//! Target of a rule.
 
 use super::Queue;
 
 /// `action N` of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// It goes to this queue.
+    /// This queue.
     Queue(Queue),
     /// `action -1`: the device drops it.
     Drop,

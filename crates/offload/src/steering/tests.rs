@@ -1,4 +1,4 @@
-//! Rules as ethtool says them, against packets.
+//! Rules in ethtool's words, against packets.
 
 use super::{
     FlowRule, Queue, RssKey, Steering, SteeringLimits,
@@ -42,7 +42,7 @@ fn only(line: &str) -> FlowRule {
 }
 
 #[test]
-fn the_slides_rules_steer_decrypted_packets() {
+fn example_rules_steer_decrypted_packets() {
     let mut steering = steering();
     tell(&mut steering, "flow-type ip4 dst-ip 14.0.0.70 src-ip 14.0.0.52 action 14").unwrap();
     tell(&mut steering, "flow-type tcp4 src-port 52790 action 13").unwrap();
@@ -92,7 +92,7 @@ fn each_option_decides() {
 }
 
 #[test]
-fn the_lowest_place_decides_and_wishes_go_before() {
+fn lowest_rule_location_decides() {
     let mut steering = steering();
     let packet = tcp("10.0.0.1", "10.0.0.2", (1, 2));
     assert_eq!(tell(&mut steering, "flow-type tcp4 action 1"), Ok(RuleId(2047)));
@@ -132,7 +132,7 @@ fn errors_say_what_would_be_right() {
 }
 
 #[test]
-fn the_flex_field_is_one_for_all_rules() {
+fn flex_field_is_common_to_all_rules() {
     let mut steering = steering();
     tell(&mut steering, "flow-type tcp4 user-def 0x200001 loc 1").unwrap();
     assert_eq!(steering.flex_offset(), Some(0x20));
@@ -148,7 +148,7 @@ fn the_flex_field_is_one_for_all_rules() {
 }
 
 #[test]
-fn a_full_table_says_so_and_keeps_what_it_has() {
+fn full_table_is_enospc_and_keeps_sas() {
     let limits = SteeringLimits { rules: 2, ..LIMITS };
     let mut steering = Steering::new(limits, RssKey([1; 40]));
     for _ in 0..2 {
@@ -160,7 +160,7 @@ fn a_full_table_says_so_and_keeps_what_it_has() {
 
 proptest! {
     #[test]
-    fn a_flow_keeps_its_queue_and_flows_spread(seed: u32) {
+    fn rss_keeps_flow_on_queue_and_spreads_flows(seed: u32) {
         let steering = steering();
         let mut seen = std::collections::BTreeSet::new();
         for flow in 0..256_u16 {
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn any_line_is_read_or_refused(line in "[ a-z0-9.:x-]{0,60}", tail in "(flow-type tcp4 )?[ a-z0-9-]{0,40}") {
+    fn arbitrary_rule_line_is_parsed_or_refused(line in "[ a-z0-9.:x-]{0,60}", tail in "(flow-type tcp4 )?[ a-z0-9-]{0,40}") {
         for line in [line, tail] {
             let _ = line.parse::<RuleCommand>().map(|command| steering().change(command));
         }

@@ -1,4 +1,4 @@
-//! A rule in the words that it can be read from again.
+//! A rule as text that can be parsed again.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use uxfrm_engine::Family;
 use super::rule::{FlowRule, Masked, VLAN_ETHERTYPE};
 use super::target::Target;
 
-/// As a line of `ethtool -U DEV`, without its place.
+/// A line of `ethtool -U DEV`, without its location.
 impl fmt::Display for FlowRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "flow-type {}", self.flow_type)?;
@@ -54,7 +54,7 @@ where
     if !mask == T::default() { Ok(()) } else { write!(f, " m {:#x}", !mask) }
 }
 
-/// The lowest bits of a number, as many as the family's addresses have.
+/// The lowest bits of a number, as many as an address of the family has.
 fn address(bits: u128, family: Family) -> IpAddr {
     match family {
         Family::V4 => {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slides_rules_are_written_as_they_were_read() {
+    fn example_rules_round_trip_text() {
         for line in [
             "flow-type ip4 src-ip 14.0.0.52 dst-ip 14.0.0.70 action 14",
             "flow-type tcp4 src-port 52790 action 14",
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_as_the_same_rule(
+        fn rule_text_round_trips(
             source: u32, ignored: u32, port: u16, port_mask: u16, spi: u32, spi_mask: u32,
             vlan: Option<u16>, flex in prop::option::of((0_u64..32, any::<u16>())), queue in -1_i32..16,
             esp: bool,

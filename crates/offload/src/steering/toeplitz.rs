@@ -1,10 +1,10 @@
-//! Receive side scaling: Microsoft's Toeplitz hash, as the 82599 and most others have it.
+//! Receive side scaling: Microsoft's Toeplitz hash, as in the 82599 and most others.
 
 use std::net::IpAddr;
 
 use super::tuple::Tuple;
 
-/// Places of the indirection table.
+/// Entries of the indirection table.
 pub(super) const INDIRECTIONS: usize = 128;
 
 const KEY_LEN: usize = 40;
@@ -16,14 +16,14 @@ const INPUT_LEN: usize = 36;
 pub struct RssKey(pub [u8; KEY_LEN]);
 
 impl RssKey {
-    /// Hashes addresses, and ports where there are some; the same for all packets of a flow.
+    /// Hashes addresses, and ports if any; the same for all packets of a flow.
     pub(super) fn hash(&self, tuple: &Tuple) -> u32 {
         let mut input = [0; INPUT_LEN];
         let len = fill(&mut input, tuple);
         self.toeplitz(&input[..len])
     }
 
-    /// For each bit of the input that is set, the 32 bits of the key that begin there.
+    /// For each set bit of the input, the 32 bits of the key that start there.
     fn toeplitz(&self, input: &[u8]) -> u32 {
         let mut window = u64::from_be_bytes([
             self.0[0], self.0[1], self.0[2], self.0[3], self.0[4], self.0[5], self.0[6], self.0[7],

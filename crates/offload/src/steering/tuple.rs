@@ -1,8 +1,8 @@
-//! What of a packet decides its queue.
+//! Fields of a packet that decide its queue.
 
 use std::net::IpAddr;
 
-/// The 5-tuple of a decrypted packet, and what else rules can match.
+/// The 5-tuple of a decrypted packet, and other fields for rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuple {
     /// Source address.
@@ -15,7 +15,7 @@ pub struct Tuple {
     pub source_port: u16,
     /// Destination port; 0 without one and in fragments.
     pub destination_port: u16,
-    /// SPI of the ESP header that the packet came in, decrypted or not.
+    /// SPI of its ESP header, decrypted or not.
     pub spi: Option<u32>,
     /// VLAN tag's control information.
     pub vlan: Option<u16>,
@@ -24,7 +24,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// Whether its ports are ports.
+    /// Whether its protocol has ports.
     pub(super) const fn has_ports(&self) -> bool {
         matches!(self.protocol, 6 | 17 | 132)
     }

@@ -14,8 +14,9 @@ fn numbers() -> impl Strategy<Value = Vec<u64>> {
     )
 }
 
-/// Hard limits are above the soft ones, as drivers ask. The device's counts are looked at once a second, and then a hard limit is told before the packet that
-/// would pass it (see the table of exceptions): so no second passes here.
+/// Hard limits are above the soft ones, as drivers ask. The device's counts are looked at once a
+/// second, and then a hard limit is told before the packet that would pass it (see the table of
+/// exceptions): so no second passes here.
 fn limits() -> impl Strategy<Value = Limits> {
     let budget = prop_oneof![
         Just((u64::MAX, u64::MAX)),
@@ -44,7 +45,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn devices_do_what_software_does(
+    fn devices_match_software(
         steps in prop::collection::vec(step(), 1..14),
         limits in limits(),
         esn in any::<bool>(),

@@ -27,9 +27,10 @@ fn drops(subject: &mut Subject) -> Vec<(&'static str, u64)> {
     seen.drops
 }
 
-/// What devices do not take: software cuts it, kind crypto leaves it to software, kind packet has nobody to leave it to.
+/// What devices do not take: software cuts it, kind crypto leaves it to software, kind packet has
+/// nobody to leave it to.
 #[test]
-fn what_is_to_be_cut_is_not_for_kind_packet() {
+fn fragmentation_is_not_offloaded_in_kind_packet() {
     let long = [7; 1480];
     let sent = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
         let plain = vec![subject.datagram(&long)];
@@ -41,10 +42,10 @@ fn what_is_to_be_cut_is_not_for_kind_packet() {
     assert_eq!(packet, (0, vec![("out_device_unfit", 1)]));
 }
 
-/// A device's events may be lost, so its counts are looked at once a second, and limits that are used up are told of then. Software waits for the packet
-/// that would pass one.
+/// A device's events may be lost, so its counts are looked at once a second, and limits that are
+/// used up are told of then. Software waits for the packet that would pass one.
 #[test]
-fn a_hard_limit_that_is_used_up_is_told_within_a_second_in_kind_packet() {
+fn hard_limit_is_reported_within_a_second_in_kind_packet() {
     let limits = Limits { packets: Budget { soft: 2, hard: 4 }, ..Limits::default() };
     let heard = all(&Wrapping { limits, ..Wrapping::tunnel4() }).each_mut().map(|subject| {
         subject.take(&Step::Send(4));
@@ -54,9 +55,10 @@ fn a_hard_limit_that_is_used_up_is_told_within_a_second_in_kind_packet() {
     assert_eq!(heard, [(0, 1), (0, 1), (1, 0)]);
 }
 
-/// What waits in a device's ring when its state moves: the numbers of the new place begin right behind those that left.
+/// What waits in a device's ring when its state moves: the numbers of the new place begin right
+/// behind those that left.
 #[test]
-fn what_a_device_has_in_hands_of_a_state_that_moves_is_dropped_in_kind_packet() {
+fn packets_in_flight_of_moved_sa_are_dropped() {
     let left = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
         let plain = vec![subject.datagram(b"one")];
         let through = subject.gateway.outbound(plain).0;
@@ -70,7 +72,7 @@ fn what_a_device_has_in_hands_of_a_state_that_moves_is_dropped_in_kind_packet() 
 
 /// What waits in a device's ring when its state is deleted leaves, so that a rekey loses nothing.
 #[test]
-fn what_a_device_has_in_hands_of_a_state_that_is_deleted_leaves() {
+fn packets_in_flight_of_deleted_sa_leave() {
     let left = all(&Wrapping::tunnel4()).each_mut().map(|subject| {
         let plain = vec![subject.datagram(b"one")];
         let through = subject.gateway.outbound(plain).0;
@@ -80,9 +82,10 @@ fn what_a_device_has_in_hands_of_a_state_that_is_deleted_leaves() {
     assert_eq!(left, [const { (1, Vec::new()) }; 3]);
 }
 
-/// What a device has opened when its state goes: who holds it to policies does not know the state any more.
+/// What a device has opened when its state goes: who holds it to policies does not know the state
+/// any more.
 #[test]
-fn what_a_device_has_opened_of_a_state_that_goes_is_dropped() {
+fn decrypted_packets_of_deleted_sa_are_dropped() {
     for engine in [Engine::Crypto, Engine::Packet] {
         let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
         subject.take(&add());
@@ -96,7 +99,7 @@ fn what_a_device_has_opened_of_a_state_that_goes_is_dropped() {
 
 /// A device takes UDP off, and nobody behind it sees from which port it came.
 #[test]
-fn a_peer_behind_a_nat_that_moved_is_not_told_of_in_kind_packet() {
+fn nat_remap_is_not_reported_in_kind_packet() {
     let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
     let told = Engine::ALL.map(|engine| {
         let mut subject = Subject::new(engine, &wrapping, Keeping::Nobody);
@@ -112,9 +115,10 @@ fn a_peer_behind_a_nat_that_moved_is_not_told_of_in_kind_packet() {
     assert_eq!(told, [1, 1, 0]);
 }
 
-/// Who hands over for one device what another has: neither sends it, and it is counted as what it is. Software has no device to disagree with.
+/// Who hands over for one device what another has: neither sends it, and it is counted as what it
+/// is. Software has no device to disagree with.
 #[test]
-fn what_is_handed_to_a_device_that_does_not_have_the_state_is_a_mismatch() {
+fn handover_to_device_without_sa_is_mismatch() {
     for engine in [Engine::Crypto, Engine::Packet] {
         let mut subject = Subject::new(engine, &Wrapping::tunnel4(), Keeping::Nobody);
         subject.take(&add());

@@ -1,4 +1,5 @@
-//! How packets are protected: families, modes, UDP around ESP and algorithms. The contract holds for each of them.
+//! How packets are protected: families, modes, UDP around ESP and algorithms. The contract holds
+//! for each of them.
 
 use uxfrm_engine::{Family, Mode, UdpEncapKind};
 use uxfrm_testkit::{Suite, Wrapping};
@@ -12,7 +13,8 @@ const SHAPES: [(Mode, Family, Family); 6] = [
     (Mode::Transport, Family::V6, Family::V6),
 ];
 
-/// One of each kind: what algorithms have to do with devices is the lengths, the IV and the ICV alone.
+/// One of each kind: what algorithms have to do with devices is the lengths, the IV and the ICV
+/// alone.
 const KINDS: [Suite; 5] =
     [Suite::CbcSha256, Suite::ChaCha20, Suite::Gmac128, Suite::NullSha1, Suite::CtrSha1];
 

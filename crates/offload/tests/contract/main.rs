@@ -1,6 +1,7 @@
-//! The contract of offload: what software does with a state, a device does in either kind. Each sequence of operations runs three times side by side, and
-//! what is on the wire, what key managers hear, what is delivered, what is counted and what is dropped must be the same. What is not is in one table
-//! ([`exceptions`]), which `docs/offload.md` has too.
+//! The contract of offload: what software does with a state, a device does in either kind. Each
+//! sequence of operations runs three times side by side, and what is on the wire, what key managers
+//! hear, what is delivered, what is counted and what is dropped must be the same. What is not is in
+//! one table ([`exceptions`]), which `docs/offload.md` has too.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -19,7 +20,8 @@ use subject::{Engine, Keeping, Subject};
 use uxfrm_engine::Limits;
 use uxfrm_testkit::Wrapping;
 
-/// Runs the same steps in every form of protection. As many packets pass in each, where no bytes are counted.
+/// Runs the same steps in every form of protection. As many packets pass in each, where no bytes
+/// are counted.
 fn compare(name: &str, wrapping: &Wrapping, steps: &[Step]) {
     let counts_bytes = wrapping.limits.bytes != Limits::default().bytes;
     let mut passed = None;
@@ -33,7 +35,8 @@ fn compare(name: &str, wrapping: &Wrapping, steps: &[Step]) {
     }
 }
 
-/// Runs the same steps in software and on devices, and compares after each. How many packets passed each way.
+/// Runs the same steps in software and on devices, and compares after each. How many packets passed
+/// each way.
 fn compare_in(name: &str, wrapping: &Wrapping, steps: &[Step]) -> (usize, usize) {
     let mut passed = (0, 0);
     for keeping in [Keeping::Nobody, Keeping::Owner] {

@@ -44,7 +44,7 @@ fn extended() -> Wrapping {
 }
 
 #[test]
-fn a_state_begins_where_its_counters_say() {
+fn sa_starts_at_given_position() {
     let steps = [
         add_at(77, 1000, &[1000, 999, 990]),
         receive([5, 6, 7]),
@@ -57,7 +57,7 @@ fn a_state_begins_where_its_counters_say() {
 }
 
 #[test]
-fn extended_numbers_pass_the_lower_halfs_end_both_ways() {
+fn esn_wraps_lower_half_both_ways() {
     let near = 0xffff_ffe0;
     let steps = [
         add_at(near, near, &[near]),
@@ -90,7 +90,7 @@ fn numbers_without_an_upper_half_end() {
 }
 
 #[test]
-fn what_is_forged_moves_nothing() {
+fn forged_packet_does_not_advance_window() {
     let steps = [
         add(),
         receive(1..5),
@@ -102,7 +102,7 @@ fn what_is_forged_moves_nothing() {
 }
 
 #[test]
-fn limits_are_told_once_each_and_the_soft_one_first() {
+fn soft_then_hard_limit_is_reported_once() {
     for (name, limits) in [
         ("packets", packets(3, 6)),
         ("bytes", bytes(100, 300)),
@@ -120,7 +120,7 @@ fn limits_are_told_once_each_and_the_soft_one_first() {
 }
 
 #[test]
-fn ages_are_told_alike() {
+fn sa_ages_match_software() {
     let steps = [
         add(),
         Step::Send(2),
@@ -167,7 +167,7 @@ fn an_update_gives_new_limits_and_keeps_the_numbers() {
 }
 
 #[test]
-fn a_state_that_moves_goes_on_where_it_was() {
+fn moved_sa_continues_position() {
     let steps = [
         add(),
         Step::Send(5),
@@ -196,7 +196,7 @@ fn a_state_that_moves_goes_on_where_it_was() {
 }
 
 #[test]
-fn counters_that_another_left_are_gone_on_from() {
+fn counters_continue_from_predecessor() {
     let steps = [
         add(),
         Step::Send(2),
@@ -211,7 +211,7 @@ fn counters_that_another_left_are_gone_on_from() {
 }
 
 #[test]
-fn a_rekey_and_a_deletion_are_alike() {
+fn rekey_and_deletion_behave_as_in_software() {
     let steps = [
         add(),
         Step::Send(3),
@@ -231,13 +231,13 @@ fn a_rekey_and_a_deletion_are_alike() {
 
 /// The one that is refused leaves the one that is there as it is, device and all.
 #[test]
-fn a_state_that_is_there_already_is_not_disturbed() {
+fn duplicate_sa_leaves_existing_one() {
     let steps = [add(), receive(1..4), add_at(0, 2, &[]), receive([3, 4]), Step::Send(2)];
     compare("twice", &tunnel(), &steps);
 }
 
 #[test]
-fn without_a_window_all_is_taken() {
+fn zero_window_accepts_all() {
     let wrapping = Wrapping { window: 0, ..Wrapping::tunnel4() };
     compare("no window", &wrapping, &[add(), receive([1, 1, 9, 2]), Step::Move(77), receive([1])]);
 }

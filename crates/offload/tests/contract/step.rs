@@ -5,7 +5,8 @@ use uxfrm_engine::{Event, Failures, Lifecycle, Limits, Moment};
 /// One operation on the states of a gateway; the peer is the same software in all runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// States both ways, with counters that another has left: `replay-seq`, `replay-oseq`, and what of the window was received.
+    /// States both ways, with counters that another has left: `replay-seq`, `replay-oseq`, and what
+    /// of the window was received.
     Add { sent: u64, received: u64, window: Vec<u64> },
     /// The host sends so many datagrams.
     Send(usize),

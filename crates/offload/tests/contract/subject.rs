@@ -284,7 +284,8 @@ impl Subject {
         wire.drain().collect()
     }
 
-    /// What of a frame must be the same: all but the IV, and what hangs on it. The peer finds the number's upper half.
+    /// What of a frame must be the same: all but the IV, and what hangs on it. The peer finds the
+    /// number's upper half.
     fn sealed(&self, frame: &[u8]) -> Sealed {
         let ip = if self.wrapping.outer == Family::V4 { 20 } else { 40 };
         let esp = ip + if self.wrapping.encap.is_some() { 8 } else { 0 };

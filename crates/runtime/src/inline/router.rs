@@ -1,4 +1,4 @@
-//! What a router does to a packet that passes: whose it is, one hop less.
+//! Router rules of inline mode: which packets are the gateway's, and the TTL.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,51 +8,55 @@ use uxfrm_packet::{
     udp::{self, Udp},
 };
 
-/// Whose a packet is that came by one of the ports.
+/// Classes of packets that come by a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
-    /// To be forwarded: the host's stack is kept from it.
-    Passing,
-    /// ESP to this gateway: the host's stack is kept from it.
-    Protected,
-    /// The host's: it has it already.
+pub(super) enum PacketClass {
+    /// To be forwarded; kept from the host's stack.
+    Forward,
+    /// ESP to this gateway; kept from the host's stack.
+    Esp,
+    /// The host's, whose stack has it already.
     Host,
-    /// Nobody's: from where no packet can come.
+    /// From an impossible source.
     Martian,
 }
 
-/// Whose a packet is. By the protected port ESP to the gateway, as all to it, is the host's.
+/// Classifies a packet from the protected port, where ESP to the gateway is the host's, as all to
+/// it.
 #[inline]
-pub(super) fn claim(ip: &IpPacket, own: &HostAddresses) -> Claim {
+pub(super) fn classify(ip: &IpPacket, own: &HostAddresses) -> PacketClass {
     if is_link_local(ip.destination) || is_link_local(ip.source) || own.holds(ip.destination) {
-        Claim::Host
+        PacketClass::Host
     } else if is_martian(ip, own) {
-        Claim::Martian
+        PacketClass::Martian
     } else {
-        Claim::Passing
+        PacketClass::Forward
     }
 }
 
-/// The same by the wire's port, where protected packets arrive. `ports` are those of ESP in UDP.
+/// Classifies a packet from the wire, where ESP arrives; `ports` are those of ESP in UDP.
 #[inline]
-pub(super) fn claim_on_wire(
+pub(super) fn classify_on_wire(
     ip: &IpPacket,
     bytes: &[u8],
     own: &HostAddresses,
     ports: &[u16],
-) -> Claim {
-    match claim(ip, own) {
-        Claim::Host if is_link_local(ip.destination) => Claim::Host,
-        Claim::Host if is_unicast(ip.destination) && is_protected(ip, bytes, ports) => {
-            Claim::Protected
+) -> PacketClass {
+    match classify(ip, own) {
+        PacketClass::Host if is_link_local(ip.destination) => PacketClass::Host,
+        PacketClass::Host if is_unicast(ip.destination) && is_esp(ip, bytes, ports) => {
+            PacketClass::Esp
         }
-        claim @ (Claim::Host | Claim::Passing | Claim::Protected | Claim::Martian) => claim,
+        class @ (PacketClass::Host
+        | PacketClass::Forward
+        | PacketClass::Esp
+        | PacketClass::Martian) => class,
     }
 }
 
-/// ESP, or ESP in UDP in one piece without IPv6 extension headers. Fragments of ESP in UDP are put together by the host, as
-/// later ones have no ports; they come by its socket then.
-fn is_protected(ip: &IpPacket, bytes: &[u8], ports: &[u16]) -> bool {
+/// Matches ESP, and unfragmented ESP in UDP without IPv6 extension headers. The host reassembles
+/// fragments of ESP in UDP, as later ones have no ports; they come by its socket.
+fn is_esp(ip: &IpPacket, bytes: &[u8], ports: &[u16]) -> bool {
     match ip.protocol {
         Protocol::ESP => true,
         Protocol::UDP => {
@@ -64,7 +68,8 @@ fn is_protected(ip: &IpPacket, bytes: &[u8], ports: &[u16]) -> bool {
     }
 }
 
-/// Four bytes that are not IKE's marker (RFC 3948 §2.2). The rules that keep the host's stack out say the same.
+/// Matches four bytes that are not IKE's marker (RFC 3948 §2.2), as the rules do that keep the
+/// host's stack out.
 fn is_esp_in_udp(upper: &[u8], ports: &[u16]) -> bool {
     Udp::parse(upper).is_ok_and(|datagram| {
         ports.contains(&datagram.header.destination.get())
@@ -72,11 +77,12 @@ fn is_esp_in_udp(upper: &[u8], ports: &[u16]) -> bool {
     })
 }
 
-/// RFC 1812 §5.3.7, RFC 4291 §2.7: sources that no router passes on. Our own address comes back only by a loop or a lie.
+/// Sources that no router forwards (RFC 1812 §5.3.7, RFC 4291 §2.7). Our own address comes back
+/// only by a loop or by spoofing.
 fn is_martian(ip: &IpPacket, own: &HostAddresses) -> bool {
     let nowhere = ip.destination.is_loopback() || ip.destination.is_unspecified();
     let nobody = ip.source.is_loopback() || ip.source.is_unspecified();
-    // Multicast and broadcast are among what the host holds.
+    // The host's addresses include multicast and broadcast.
     nowhere || nobody || own.holds(ip.source)
 }
 
@@ -84,7 +90,7 @@ fn is_unicast(address: IpAddr) -> bool {
     !address.is_multicast()
 }
 
-/// IPv6's, which no router passes on (RFC 4291 §2.5.6).
+/// IPv6 link-local addresses, which no router forwards (RFC 4291 §2.5.6).
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -92,9 +98,9 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Takes a hop from a packet that has more than one left (RFC 1812 §5.3.1, RFC 8200 §3).
+/// Decrements the TTL of a packet that has more than one hop left (RFC 1812 §5.3.1, RFC 8200 §3).
 #[inline]
-pub(super) fn take_hop(packet: &mut PacketBuf) {
+pub(super) fn decrement_ttl(packet: &mut PacketBuf) {
     let bytes = packet.bytes_mut();
     match bytes.first().map(|first| first >> 4) {
         Some(4) if bytes.len() >= 12 => {
@@ -109,9 +115,9 @@ pub(super) fn take_hop(packet: &mut PacketBuf) {
     }
 }
 
-/// ESP in UDP that a device joined, as the train of UDP payloads that a socket would have given.
-/// What is something else comes back.
-pub(super) fn train(mut packet: PacketBuf, ip: &IpPacket) -> Result<PacketBuf, PacketBuf> {
+/// Turns ESP in UDP that GRO joined into the burst of UDP payloads that a socket would deliver.
+/// Gives anything else back.
+pub(super) fn into_gso_burst(mut packet: PacketBuf, ip: &IpPacket) -> Result<PacketBuf, PacketBuf> {
     let Segments::Udp { size } = packet.segments else { return Err(packet) };
     let Ok(datagram) = Udp::parse(ip.upper(packet.bytes())) else { return Err(packet) };
     let (source, destination) = (datagram.header.source.get(), datagram.header.destination.get());

@@ -1,4 +1,4 @@
-//! Two gateways with a wire of memory between them; the test is both networks, and whoever knows the ways.
+//! Two gateways with a wire in memory; the test plays both networks and the next-hop resolver.
 
 use std::{net::IpAddr, sync::mpsc};
 
@@ -12,7 +12,7 @@ use uxfrm_packet::{
 use uxfrm_testkit::{Gateway, Pair, Wrapping, packets};
 use zerocopy::IntoBytes as _;
 
-use super::router::take_hop;
+use super::router::decrement_ttl;
 use super::*;
 use crate::{Answer, News, NextHop, Question, Side};
 
@@ -21,13 +21,13 @@ const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0
 
 /// One gateway, and the far ends of its ports.
 struct Site {
-    lane: InlineLane,
+    worker_loop: InlineLane,
     host: Memory,
     protected: Memory,
     database: Database,
     questions: mpsc::Receiver<Question>,
     news: mpsc::Sender<News>,
-    /// Neighbours that answer.
+    /// State of all neighbours.
     standing: Standing,
     pool: Pool,
 }
@@ -49,22 +49,23 @@ impl Site {
             daemons: Vec::new(),
         };
         let events = Events::new(mpsc::channel().0, waker);
-        let lane = InlineLane::new(ports, guide, worker, events).unwrap();
+        let worker_loop = InlineLane::new(ports, guide, worker, events).unwrap();
         let (questions, standing) = (asked, Standing::Known(NEIGHBOUR));
         let pool = Pool::new();
-        Self { lane, host, protected, database, questions, news, standing, pool }
+        Self { worker_loop, host, protected, database, questions, news, standing, pool }
     }
 
-    /// A turn; then the questions of it are answered, and another one.
+    /// Runs one turn, answers its requests, and runs another.
     fn turn(&mut self) {
-        self.lane.turn().unwrap();
-        self.answer();
-        self.lane.turn().unwrap();
+        self.worker_loop.turn().unwrap();
+        self.send_icmp_error();
+        self.worker_loop.turn().unwrap();
     }
 
-    /// 10.1.0.0/16 and fd00:1::/32 are behind the left protected port, all else behind the wire; so on the right.
-    fn answer(&self) {
-        let own = &self.lane.worker().settings().addresses;
+    /// Answers requests: 10.1.0.0/16 and fd00:1::/32 are behind the left protected port, all else
+    /// behind the wire; so on the right.
+    fn send_icmp_error(&self) {
+        let own = &self.worker_loop.worker().settings().addresses;
         let left = own.holds("192.0.2.1".parse().unwrap());
         for question in self.questions.try_iter() {
             let hop = match question {
@@ -93,19 +94,19 @@ impl Site {
         }
     }
 
-    /// Puts packets onto the protected network.
+    /// Sends packets into the protected network.
     fn send(&mut self, packets: Vec<PacketBuf>) {
         send(&mut self.protected, packets, &mut self.pool);
     }
 
-    /// What the protected network sees.
+    /// Packets that arrive in the protected network.
     fn arrived(&mut self) -> Vec<PacketBuf> {
         let frames = received(&mut self.protected, &mut self.pool);
         frames.into_iter().map(|frame| opened(frame, PORTS[0])).collect()
     }
 
     fn drops(&self, reason: DropReason) -> u64 {
-        self.lane.worker().drops().of(reason)
+        self.worker_loop.worker().drops().of(reason)
     }
 }
 
@@ -128,7 +129,7 @@ fn received(port: &mut Memory, pool: &mut Pool) -> Vec<PacketBuf> {
     batch.drain().collect()
 }
 
-/// The packet in a frame, which has to be to the neighbour, from the port.
+/// The packet in a frame that must go from the port to the neighbour.
 fn opened(mut frame: PacketBuf, from: MacAddr) -> PacketBuf {
     assert_eq!(frame.bytes()[..6], NEIGHBOUR.0);
     assert_eq!(frame.bytes()[6..12], from.0);
@@ -138,7 +139,7 @@ fn opened(mut frame: PacketBuf, from: MacAddr) -> PacketBuf {
     frame
 }
 
-/// Two sites, and a wire that the test looks into.
+/// Two sites, and a wire that the test inspects.
 struct Sites {
     left: Site,
     right: Site,
@@ -156,7 +157,7 @@ impl Sites {
         Self { left, right, left_wire, right_wire, pool: Pool::new() }
     }
 
-    /// From the left protected network to the right one; what was on the wire.
+    /// Sends from the left protected network to the right one; also returns the wire's packets.
     fn left_to_right(&mut self, packets: Vec<PacketBuf>) -> (Vec<PacketBuf>, Vec<PacketBuf>) {
         self.left.send(packets);
         self.left.turn();
@@ -201,7 +202,7 @@ fn with_hops(mut packet: PacketBuf, hops: u8) -> PacketBuf {
 }
 
 #[test]
-fn a_packet_crosses_both_gateways_in_esp_and_loses_two_hops() {
+fn packet_across_both_gateways_is_esp_and_loses_two_hops() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let before = hops(&datagram());
     for _ in 0..3 {
@@ -217,7 +218,7 @@ fn a_packet_crosses_both_gateways_in_esp_and_loses_two_hops() {
 }
 
 #[test]
-fn esp_in_udp_that_a_device_joined_is_opened() {
+fn gro_joined_esp_in_udp_is_decrypted() {
     let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
     let mut sites = Sites::new(&wrapping);
     let (arrived, wire) = sites.left_to_right((0..3).map(|_| datagram()).collect());
@@ -230,13 +231,13 @@ fn esp_in_udp_that_a_device_joined_is_opened() {
     assert_eq!(sites.right.arrived().len(), 3);
 }
 
-/// Only the first datagram tells the host's stack and the lane whose the super-packet is.
+/// The host's stack and the worker see only the first datagram's class.
 #[test]
-fn ike_that_a_device_joined_with_esp_goes_to_its_daemon() {
+fn ike_message_in_gro_burst_reaches_daemon() {
     let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };
     let mut sites = Sites::new(&wrapping);
     let (daemon, messages) = mpsc::sync_channel(8);
-    sites.right.lane.ports.daemons = vec![Daemons { port: 4500, messages: daemon }];
+    sites.right.worker_loop.ports.daemons = vec![Daemons { port: 4500, messages: daemon }];
     let mut message = [7; 40];
     message[..4].fill(0);
     for count in 1..3 {
@@ -251,7 +252,7 @@ fn ike_that_a_device_joined_with_esp_goes_to_its_daemon() {
     }
 }
 
-/// Datagrams of one flow as one super-packet.
+/// Datagrams of one flow joined to a super-packet.
 fn joined(datagrams: &[PacketBuf]) -> PacketBuf {
     let mut joined = PacketBuf::from_slice(datagrams[0].bytes());
     for packet in &datagrams[1..] {
@@ -268,7 +269,7 @@ fn joined(datagrams: &[PacketBuf]) -> PacketBuf {
 }
 
 #[test]
-fn super_packets_are_cut_into_esp() {
+fn super_packet_is_segmented_into_esp() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let packet = packets::tcp_super("10.1.0.2:7", "10.2.0.2:9", &[7; 5000], 1000);
     sites.left.send(vec![packet]);
@@ -279,9 +280,9 @@ fn super_packets_are_cut_into_esp() {
 }
 
 #[test]
-fn a_last_hop_is_answered_from_the_protected_address() {
+fn expired_ttl_answered_from_protected_address() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
-    // Twice: the first answer may come before the way back is known.
+    // Twice: the first answer may come before the route back is known.
     for _ in 0..2 {
         let (arrived, wire) = sites.left_to_right(vec![with_hops(datagram(), 1)]);
         assert!(arrived.is_empty() && wire.is_empty());
@@ -295,7 +296,7 @@ fn a_last_hop_is_answered_from_the_protected_address() {
 }
 
 #[test]
-fn what_is_said_about_a_protected_packet_is_protected() {
+fn icmp_error_about_protected_packet_is_protected() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     for _ in 0..2 {
         sites.left_to_right(vec![with_hops(datagram(), 2)]);
@@ -303,7 +304,7 @@ fn what_is_said_about_a_protected_packet_is_protected() {
     let wire = sites.on_right_wire();
     assert!(!wire.is_empty());
     assert!(wire.iter().all(|packet| protocol(packet) == Protocol::ESP));
-    // Nobody protects what goes to 203.0.113.1: an ICMP error would be plain.
+    // No policy protects packets to 203.0.113.1: an ICMP error would be plain.
     let plain = packets::udp("203.0.113.1:7", "203.0.113.9:9", b"x");
     sites.bring_to_right(vec![PacketBuf::from_slice(plain.bytes())]);
     sites.bring_to_right(vec![plain]);
@@ -312,7 +313,7 @@ fn what_is_said_about_a_protected_packet_is_protected() {
 }
 
 #[test]
-fn a_plain_packet_from_the_wire_is_no_protected_one() {
+fn plain_packet_from_wire_is_dropped_where_policy_wants_esp() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     sites.bring_to_right(vec![datagram()]);
     assert!(sites.right.arrived().is_empty());
@@ -320,7 +321,7 @@ fn a_plain_packet_from_the_wire_is_no_protected_one() {
 }
 
 #[test]
-fn what_leaves_by_the_wire_has_met_the_policies_out() {
+fn wire_output_always_passes_out_policies() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let through = || packets::udp("203.0.113.1:7", "198.51.100.1:9", b"through");
     sites.bring_to_right(vec![through()]);
@@ -337,7 +338,7 @@ fn what_leaves_by_the_wire_has_met_the_policies_out() {
 }
 
 #[test]
-fn packets_wait_for_a_neighbour_and_no_longer_than_it_is_sought() {
+fn packets_wait_for_neighbour_until_resolution_fails() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     sites.left.standing = Standing::Sought;
     let (arrived, wire) = sites.left_to_right(vec![datagram()]);
@@ -345,14 +346,14 @@ fn packets_wait_for_a_neighbour_and_no_longer_than_it_is_sought() {
     let address = IpAddr::from([192, 0, 2, 2]);
     let hop = NextHop { side: Side::Wire, address };
     sites.left.news.send(News::Neighbour(hop, Standing::Stale(NEIGHBOUR))).unwrap();
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1);
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Use(hop)], "the kernel hears that it is used");
     for dropped in 0..2 {
         sites.left.news.send(News::Neighbour(hop, Standing::Gone)).unwrap();
         sites.left.send(vec![datagram()]);
-        sites.left.lane.turn().unwrap();
+        sites.left.worker_loop.turn().unwrap();
         assert!(sites.on_left_wire().is_empty());
         let asked: Vec<_> = sites.left.questions.try_iter().collect();
         assert_eq!(asked.is_empty(), dropped > 0, "it may have another address: {asked:?}");
@@ -360,9 +361,10 @@ fn packets_wait_for_a_neighbour_and_no_longer_than_it_is_sought() {
     }
 }
 
-/// As after `ip neigh flush`: the kernel tells of one that it forgets as failed, too, and asks for it as soon as somebody sends.
+/// As after `ip neigh flush`: the kernel also reports a forgotten neighbour as failed, and solicits
+/// it as soon as somebody sends.
 #[test]
-fn packets_wait_for_a_neighbour_that_the_kernel_has_forgotten() {
+fn packets_wait_for_neighbour_forgotten_by_kernel() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
     let hop = NextHop { side: Side::Wire, address: IpAddr::from([192, 0, 2, 2]) };
@@ -370,17 +372,17 @@ fn packets_wait_for_a_neighbour_that_the_kernel_has_forgotten() {
         sites.left.news.send(News::Neighbour(hop, standing)).unwrap();
     }
     sites.left.send(vec![datagram()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Use(hop)]);
     assert_eq!(sites.left.drops(DropReason::ForwardNoNeighbour), 0);
     sites.left.news.send(News::Neighbour(hop, Standing::Known(NEIGHBOUR))).unwrap();
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1);
 }
 
 #[test]
-fn only_so_many_packets_wait() {
+fn next_hop_queue_is_bounded() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     sites.left.standing = Standing::Sought;
     sites.left.send((0..100).map(|_| datagram()).collect());
@@ -389,12 +391,12 @@ fn only_so_many_packets_wait() {
 }
 
 #[test]
-fn a_way_is_asked_for_again_when_routes_have_changed_and_used_meanwhile() {
+fn changed_route_is_requested_again_and_used_meanwhile() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
     sites.left.news.send(News::Changed).unwrap();
     sites.left.send(vec![datagram()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.on_left_wire().len(), 1, "nobody waits");
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Way(IpAddr::from([192, 0, 2, 2]))]);
@@ -405,9 +407,10 @@ fn a_way_is_asked_for_again_when_routes_have_changed_and_used_meanwhile() {
     assert_eq!(sites.left.drops(DropReason::ForwardNoRoute), 1);
 }
 
-/// What was told of a path holds for ten minutes. The engine and the lane need not learn of its end in the same moment.
+/// A learned path MTU holds for ten minutes. The engine and the worker need not see its end at the
+/// same moment.
 #[test]
-fn a_way_that_takes_less_than_the_engine_knows_is_asked_for_again() {
+fn route_mtu_below_engines_is_requested_again() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     assert_eq!(sites.left_to_right(vec![datagram()]).0.len(), 1);
     let address = IpAddr::from([192, 0, 2, 2]);
@@ -415,7 +418,7 @@ fn a_way_that_takes_less_than_the_engine_knows_is_asked_for_again() {
     sites.left.news.send(News::Way(address, narrow)).unwrap();
     let long = || packets::dont_fragment(packets::udp("10.1.0.2:7", "10.2.0.2:9", &[7; 1400 - 28]));
     sites.left.send(vec![long(), long()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 2);
     let asked: Vec<_> = sites.left.questions.try_iter().collect();
     assert_eq!(asked, [Question::Way(address)], "once for many packets");
@@ -424,7 +427,7 @@ fn a_way_that_takes_less_than_the_engine_knows_is_asked_for_again() {
     assert_eq!(sites.left_to_right(vec![long()]).0.len(), 1);
 }
 
-/// Sites whose left one knows that its way to a host that nobody protects takes so much.
+/// Sites whose left one knows this MTU of the path to an unprotected host.
 fn with_narrow_way(mtu: u16) -> Sites {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let address = IpAddr::from([198, 51, 100, 1]);
@@ -436,10 +439,10 @@ fn with_narrow_way(mtu: u16) -> Sites {
     sites
 }
 
-/// Whoever puts pieces together wants all of them to say where in the datagram they belong, also those of a piece
+/// Reassembly needs the offsets within the datagram, also for fragments of a fragment
 /// (`net/ipv4/ip_output.c: ip_frag_init`).
 #[test]
-fn pieces_of_a_fragment_keep_their_place_in_the_datagram() {
+fn refragmented_fragment_keeps_datagram_offsets() {
     let whole = packets::udp_bytes("10.1.0.2:7", "198.51.100.1:9", &[7; 3000]);
     for id in [[0x12, 0x34], [0, 0]] {
         let mut sites = with_narrow_way(600);
@@ -449,7 +452,7 @@ fn pieces_of_a_fragment_keep_their_place_in_the_datagram() {
             uxfrm_packet::ipv4::fill_checksum(fragment.bytes_mut()).unwrap();
         }
         sites.left.send(fragments);
-        sites.left.lane.turn().unwrap();
+        sites.left.worker_loop.turn().unwrap();
         let pieces = sites.on_left_wire();
         assert!(pieces.iter().all(|piece| piece.len() <= 600));
         let mut end = 0;
@@ -464,25 +467,26 @@ fn pieces_of_a_fragment_keep_their_place_in_the_datagram() {
     }
 }
 
-/// What its sender allows to be cut is, however many packets a device had joined (`net/ipv4/ip_output.c: ip_finish_output_gso`).
+/// Packets without DF are fragmented, however many GRO had joined (`net/ipv4/ip_output.c:
+/// ip_finish_output_gso`).
 #[test]
-fn super_packets_that_may_be_cut_are() {
+fn super_packet_without_df_is_fragmented() {
     let mut sites = with_narrow_way(600);
     let large = || packets::tcp_super("10.1.0.2:7", "198.51.100.1:9", &[7; 5000], 1000);
     sites.left.send(vec![large()]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     let pieces = sites.on_left_wire();
     assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 0);
     assert_eq!(pieces.len(), 10, "five segments in two pieces each");
     assert!(pieces.iter().all(|piece| piece.len() <= 600));
     sites.left.send(vec![packets::dont_fragment(large())]);
-    sites.left.lane.turn().unwrap();
+    sites.left.worker_loop.turn().unwrap();
     assert!(sites.on_left_wire().is_empty());
     assert_eq!(sites.left.drops(DropReason::ForwardTooBig), 5);
 }
 
 #[test]
-fn what_is_the_hosts_is_left_to_it_and_martians_are_dropped() {
+fn host_packets_are_left_and_martians_dropped() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let to_host = packets::udp("10.1.0.2:7", "10.1.0.1:9", b"x");
     let link_local = packets::udp("[fe80::2]:7", "[fd00:2::2]:9", b"x");
@@ -498,7 +502,7 @@ fn what_is_the_hosts_is_left_to_it_and_martians_are_dropped() {
 }
 
 #[test]
-fn what_is_decrypted_for_the_host_goes_to_it() {
+fn decrypted_packet_for_host_reaches_tun() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let (arrived, _) =
         sites.left_to_right(vec![packets::udp("10.1.0.2:7", "10.2.0.1:9", b"for you")]);
@@ -507,7 +511,7 @@ fn what_is_decrypted_for_the_host_goes_to_it() {
 }
 
 #[test]
-fn the_hosts_own_packets_leave_protected() {
+fn host_packets_leave_protected() {
     let mut sites = Sites::new(&Wrapping::tunnel4());
     let packet = packets::udp("10.1.0.1:7", "10.2.0.2:9", b"from the gateway");
     let sent = sites.left.host.transmit(&mut [packet].into_iter().collect(), &mut sites.pool);
@@ -518,10 +522,10 @@ fn the_hosts_own_packets_leave_protected() {
 }
 
 #[test]
-fn a_hop_less_keeps_the_checksum_right() {
+fn ttl_decrement_updates_checksum() {
     for hops in 2..=255 {
         let mut packet = with_hops(datagram(), hops);
-        take_hop(&mut packet);
+        decrement_ttl(&mut packet);
         assert_eq!(packet.bytes()[8], hops - 1);
         assert!(Ipv4::parse(packet.bytes()).unwrap().checksum_is_right(), "{hops}");
     }

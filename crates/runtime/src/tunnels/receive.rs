@@ -1,49 +1,54 @@
-//! 3 From a socket out of its tunnels to their TUNs; 4 what ICMP errors tell, back to inner senders.
+//! Stages 3 and 4: from a socket out of its tunnels to their TUNs; ICMP errors back to inner
+//! senders.
 
 use uxfrm_io::wire_packets;
 use uxfrm_packet::{Notes, PacketBuf, Protocol, Segments, SizeClass};
-use uxfrm_tunnel::{DropReason, Event, Inside, Part};
+use uxfrm_tunnel::{BurstPart, Decapsulation, DropReason, Event};
 
-use super::{TunnelLane, now, side::Side, side_of, socket::Incoming, tally::Tally, transmit};
+use super::{
+    TunnelLane, drop_tally::DropTally, now, port_of, socket::Incoming, transmit,
+    tunnel_port::TunnelPort,
+};
 
 impl TunnelLane {
-    /// Hands on what a socket received.
-    pub(super) fn receive(&mut self, ear: usize) {
+    /// Decapsulates a received batch.
+    pub(super) fn receive(&mut self, socket: usize) {
         let mut batch = std::mem::take(&mut self.batch);
         for packet in batch.drain() {
-            let count = &self.incoming[ear].incoming.counts.received;
+            let count = &self.incoming[socket].incoming.counts.received;
             count.add(wire_packets(&packet), packet.len());
             match packet.segments {
-                Segments::Train { .. } => self.receive_train(packet, ear),
+                Segments::Train { .. } => self.receive_burst(packet, socket),
                 Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => {
-                    self.receive_one(packet, ear);
+                    self.receive_one(packet, socket);
                 }
             }
         }
         self.batch = batch;
-        let Self { incoming, outgoing, leaving, drops, pool, .. } = self;
-        let tally = Tally { all: drops, own: &incoming[ear].incoming.counts.drops };
-        // To the host itself, whose loopback takes all.
-        let _no_path = transmit(outgoing, leaving, tally, pool);
+        let Self { incoming, outgoing, to_network, drops, pool, .. } = self;
+        let tally = DropTally { all: drops, own: &incoming[socket].incoming.counts.drops };
+        // To this host, over loopback.
+        let _no_path = transmit(outgoing, to_network, tally, pool);
         for index in 0..self.interfaces.len() {
-            let Side { coalescer, arriving, .. } = &mut self.interfaces[index];
-            coalescer.flush(arriving);
+            let TunnelPort { coalescer, to_tun, .. } = &mut self.interfaces[index];
+            coalescer.flush(to_tun);
             self.deliver(index);
         }
     }
 
-    fn receive_one(&mut self, mut packet: PacketBuf, ear: usize) {
-        let Incoming { source, counts, .. } = &self.incoming[ear].incoming;
-        let (device, tally) = (source.device(), Tally { all: &self.drops, own: &counts.drops });
+    fn receive_one(&mut self, mut packet: PacketBuf, socket: usize) {
+        let Incoming { source, counts, .. } = &self.incoming[socket].incoming;
+        let (device, tally) = (source.device(), DropTally { all: &self.drops, own: &counts.drops });
         let tunnel = match self.tunnels.receive(&mut packet, device, &self.ports) {
-            Ok(Inside::Tunnel(tunnel)) => tunnel,
-            // To our own address, as ESP without UDP: so whoever takes ESP here gets it (`fou_udp_recv` returns the protocol to the IP layer).
-            // Nothing else: it would come by loopback, where the inbound guard lets everything pass.
-            Ok(Inside::Other(Protocol::ESP)) => {
+            Ok(Decapsulation::Tunnel(tunnel)) => tunnel,
+            // ESP without UDP goes to our own address, to any receiver of ESP (`fou_udp_recv`
+            // returns the protocol to the IP layer). Nothing else may: it would come by loopback,
+            // where the inbound guard accepts everything.
+            Ok(Decapsulation::Other(Protocol::ESP)) => {
                 let is_v6 = packet.bytes().first().is_some_and(|first| first >> 4 == 6);
-                return self.leaving[usize::from(is_v6)].push(packet);
+                return self.to_network[usize::from(is_v6)].push(packet);
             }
-            Ok(Inside::Other(_)) => {
+            Ok(Decapsulation::Other(_)) => {
                 tally.count(DropReason::InUnclaimed);
                 return self.pool.give(packet);
             }
@@ -52,27 +57,32 @@ impl TunnelLane {
                 return self.pool.give(packet);
             }
         };
-        if let Some(side) = side_of(&mut self.interfaces, tunnel) {
-            side.note_joined(&mut packet);
-            side.interface.counts.traffic.received.add(1, packet.len());
-            side.coalescer.offer(packet, &mut self.pool, &mut side.arriving);
+        if let Some(tunnel_port) = port_of(&mut self.interfaces, tunnel) {
+            tunnel_port.mark_gro(&mut packet);
+            tunnel_port.interface.counts.traffic.received.add(1, packet.len());
+            tunnel_port.coalescer.offer(packet, &mut self.pool, &mut tunnel_port.to_tun);
         }
     }
 
-    fn receive_train(&mut self, mut train: PacketBuf, ear: usize) {
+    fn receive_burst(&mut self, mut burst: PacketBuf, socket: usize) {
         let Self { tunnels, ports, interfaces, incoming, pool, drops, others, .. } = self;
-        let Incoming { source, counts, .. } = &incoming[ear].incoming;
-        let (device, tally) = (source.device(), Tally { all: drops, own: &counts.drops });
-        let (path, checksum) = (train.udp, train.checksum);
-        tunnels.receive_train(&mut train, device, ports, |part| match part {
-            Part::Inner(inner) => {
-                if let Some(side) = side_of(interfaces, inner.tunnel) {
-                    side.interface.counts.traffic.received.add(1, inner.bytes.len());
+        let Incoming { source, counts, .. } = &incoming[socket].incoming;
+        let (device, tally) = (source.device(), DropTally { all: drops, own: &counts.drops });
+        let (path, checksum) = (burst.udp, burst.checksum);
+        tunnels.receive_burst(&mut burst, device, ports, |part| match part {
+            BurstPart::InnerPacket(inner) => {
+                if let Some(tunnel_port) = port_of(interfaces, inner.tunnel) {
+                    tunnel_port.interface.counts.traffic.received.add(1, inner.bytes.len());
                     let notes: Notes = inner.notes;
-                    side.coalescer.offer_slice(inner.bytes, notes, pool, &mut side.arriving);
+                    tunnel_port.coalescer.offer_slice(
+                        inner.bytes,
+                        notes,
+                        pool,
+                        &mut tunnel_port.to_tun,
+                    );
                 }
             }
-            Part::Other(bytes) => {
+            BurstPart::Other(bytes) => {
                 let mut packet = pool.take(SizeClass::holding(bytes.len()));
                 (packet.udp, packet.checksum) = (path, checksum);
                 let Some(room) = packet.append(bytes.len()) else {
@@ -82,27 +92,27 @@ impl TunnelLane {
                 room.copy_from_slice(bytes);
                 others.push(packet);
             }
-            Part::Dropped(reason) => tally.count(reason),
+            BurstPart::Dropped(reason) => tally.count(reason),
         });
-        self.pool.give(train);
+        self.pool.give(burst);
         let mut others = std::mem::take(&mut self.others);
-        others.drain(..).for_each(|packet| self.receive_one(packet, ear));
+        others.drain(..).for_each(|packet| self.receive_one(packet, socket));
         self.others = others;
     }
 
-    /// Learns from ICMP errors, and tells inner senders.
-    pub(super) fn learn(&mut self) {
+    /// Learns path MTUs from ICMP errors, and informs inner senders.
+    pub(super) fn handle_icmp_errors(&mut self) {
         let mut batch = std::mem::take(&mut self.batch);
         for error in batch.drain() {
-            // Most are about other traffic of the host: those are no drops.
-            if let Ok(news) = self.tunnels.translate(error.bytes())
-                && let Some(side) = side_of(&mut self.interfaces, news.tunnel)
+            // Most concern other traffic of the host and are no drops.
+            if let Ok(report) = self.tunnels.translate(error.bytes())
+                && let Some(tunnel_port) = port_of(&mut self.interfaces, report.tunnel)
             {
-                if let Event::PathMtu(mtu) = news.event {
-                    side.narrow(mtu, now());
+                if let Event::PathMtu(mtu) = report.event {
+                    tunnel_port.lower_pmtu(mtu, now());
                 }
-                let told = news.told(error.bytes(), &mut self.pool);
-                told.into_iter().for_each(|told| side.arriving.push(told));
+                let told = report.told(error.bytes(), &mut self.pool);
+                told.into_iter().for_each(|told| tunnel_port.to_tun.push(told));
             }
             self.pool.give(error);
         }

@@ -1,4 +1,4 @@
-//! 2 From a TUN through its tunnel and out.
+//! Stage 2: from a TUN through its tunnel and out.
 
 use std::net::SocketAddr;
 
@@ -8,16 +8,16 @@ use uxfrm_packet::{IpPacket, PacketBuf, SegmentPlan, Segments, SizeClass, Versio
 use uxfrm_tunnel::{DropReason, Outer};
 
 use super::{
-    TunnelLane, now,
-    side::{Interface, Route},
-    tally::Tally,
-    transmit,
+    TunnelLane,
+    drop_tally::DropTally,
+    now, transmit,
+    tunnel_port::{Interface, Route},
 };
 
 impl TunnelLane {
-    /// Sends what a TUN handed over.
+    /// Sends a batch from a TUN.
     pub(super) fn send(&mut self, index: usize) {
-        self.interfaces[index].widen(now());
+        self.interfaces[index].expire_pmtu(now());
         let mut batch = std::mem::take(&mut self.batch);
         for packet in batch.drain() {
             match packet.segments {
@@ -30,48 +30,48 @@ impl TunnelLane {
             }
         }
         self.batch = batch;
-        let Self { interfaces, outgoing, leaving, drops, pool, .. } = self;
-        let tally = Tally { all: drops, own: &interfaces[index].interface.counts.drops };
-        let narrow = transmit(outgoing, leaving, tally, pool);
-        self.interfaces[index].meet(narrow, now());
+        let Self { interfaces, outgoing, to_network, drops, pool, .. } = self;
+        let tally = DropTally { all: drops, own: &interfaces[index].interface.counts.drops };
+        let narrow = transmit(outgoing, to_network, tally, pool);
+        self.interfaces[index].learn_pmtu(narrow, now());
         self.deliver(index);
     }
 
     fn send_super(&mut self, index: usize, packet: PacketBuf) {
-        if !self.send_trains(index, &packet) {
-            self.cut(index, &packet);
+        if !self.send_gso_bursts(index, &packet) {
+            self.send_segments(index, &packet);
         }
         self.pool.give(packet);
     }
 
-    /// Sends a super-packet as trains; `false`, and nothing is sent, where it has to be cut.
-    fn send_trains(&mut self, index: usize, packet: &PacketBuf) -> bool {
-        let Self { interfaces, outgoing, trains, train, leaving, drops, pool, .. } = self;
+    /// Sends a super-packet as GSO bursts; `false`, with nothing sent, where it must be segmented.
+    fn send_gso_bursts(&mut self, index: usize, packet: &PacketBuf) -> bool {
+        let Self { interfaces, outgoing, gso_sockets, bursts, to_network, drops, pool, .. } = self;
         let Interface { route: Route { tunnel, egress, local }, counts, .. } =
             &interfaces[index].interface;
-        // What is refused is cut: then each piece is refused, counted and told of.
-        let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, train) else {
+        // A refused super-packet is segmented: then each segment is refused, counted and reported.
+        let Ok(outer) = tunnel.encapsulate_super(packet, egress, pool, bursts) else {
             return false;
         };
         let socket = outer.udp.and_then(|ends| {
             let local = SocketAddr::new(*local, ends.source);
-            trains.bound_to(local, ends.checksum, outer.ttl)
+            gso_sockets.bound_to(local, ends.checksum, outer.ttl)
         });
         let Some(socket) = socket else {
-            pool.give_all(train);
+            pool.give_all(bursts);
             return false;
         };
-        counts.traffic.sent.add(train.as_slice().iter().map(wire_packets).sum(), packet.len());
-        // Of one flow, what came before leaves before.
-        let tally = Tally { all: drops, own: &counts.drops };
-        let narrow = transmit(outgoing, leaving, tally, pool);
-        let sent = socket.transmit(train, pool);
+        counts.traffic.sent.add(bursts.as_slice().iter().map(wire_packets).sum(), packet.len());
+        // Earlier packets of the flow leave first.
+        let tally = DropTally { all: drops, own: &counts.drops };
+        let narrow = transmit(outgoing, to_network, tally, pool);
+        let sent = socket.transmit(bursts, pool);
         tally.count_refused(DropReason::OutRefused, &sent);
-        interfaces[index].meet(sent.refused.path.or(narrow), now());
+        interfaces[index].learn_pmtu(sent.refused.path.or(narrow), now());
         true
     }
 
-    fn cut(&mut self, index: usize, packet: &PacketBuf) {
+    fn send_segments(&mut self, index: usize, packet: &PacketBuf) {
         let Ok(plan) = SegmentPlan::new(packet) else {
             return self.tally(index).count(DropReason::OutSuper);
         };
@@ -88,9 +88,10 @@ impl TunnelLane {
     }
 
     fn send_one(&mut self, index: usize, mut packet: PacketBuf) {
-        let side = &mut self.interfaces[index];
+        let tunnel_port = &mut self.interfaces[index];
         let len = packet.len();
-        let Interface { route: Route { tunnel, egress, local }, counts, .. } = &side.interface;
+        let Interface { route: Route { tunnel, egress, local }, counts, .. } =
+            &tunnel_port.interface;
         let made = tunnel.encapsulate(&mut packet, egress).and_then(|outer| {
             let outer = Outer { source: *local, ..outer };
             outer.push(&mut packet)?;
@@ -100,23 +101,23 @@ impl TunnelLane {
             Ok(outer) => {
                 counts.traffic.sent.add(1, len);
                 let mtu = egress.path_mtu;
-                self.leave(packet, &outer, mtu);
+                self.enqueue(packet, &outer, mtu);
             }
             Err(refused) => {
-                Tally { all: &self.drops, own: &counts.drops }.count(refused.reason);
+                DropTally { all: &self.drops, own: &counts.drops }.count(refused.reason);
                 let told = refused.tell.and_then(|tell| tell.about(packet.bytes(), &mut self.pool));
-                told.into_iter().for_each(|told| side.arriving.push(told));
+                told.into_iter().for_each(|told| tunnel_port.to_tun.push(told));
                 self.pool.give(packet);
             }
         }
     }
 
-    /// Queues a packet for the network, in fragments where it is larger than the path takes and may be cut.
-    fn leave(&mut self, packet: PacketBuf, outer: &Outer, mtu: usize) {
-        let leaving = &mut self.leaving[usize::from(outer.destination.is_ipv6())];
+    /// Queues a packet for the network, fragmented if it exceeds the path MTU and may be.
+    fn enqueue(&mut self, packet: PacketBuf, outer: &Outer, mtu: usize) {
+        let to_network = &mut self.to_network[usize::from(outer.destination.is_ipv6())];
         let may_be_cut = !outer.dont_fragment || outer.destination.is_ipv6();
         if packet.len() <= mtu || !may_be_cut {
-            return leaving.push(packet);
+            return to_network.push(packet);
         }
         if let Ok(ip) = IpPacket::parse(packet.bytes()) {
             self.ident = self.ident.wrapping_add(1);
@@ -125,7 +126,7 @@ impl TunnelLane {
                 Version::V6 => (ip.esp_offset, ip.next_header_at),
             };
             let cut = Cut { version: ip.version, place, next_header_at, mtu, ident: self.ident };
-            split(packet.bytes(), &cut, packet.mark, &mut self.pool, leaving);
+            split(packet.bytes(), &cut, packet.mark, &mut self.pool, to_network);
         }
         self.pool.give(packet);
     }

@@ -1,4 +1,4 @@
-//! The network's side of tunnels: the sockets that they share.
+//! The network side of tunnels: sockets that they share.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use uxfrm_tunnel::{
 /// The sockets towards the network.
 #[derive(Debug)]
 pub struct Sockets {
-    /// Where tunnels' packets come from.
+    /// Sockets that tunnels receive from.
     pub incoming: Vec<Incoming>,
     /// For ICMP errors, as whole packets.
     pub errors: Vec<Box<dyn Port>>,
@@ -20,18 +20,18 @@ pub struct Sockets {
     pub outgoing: [Box<dyn Port>; 2],
 }
 
-/// A socket that receives.
+/// A receiving socket.
 #[derive(Debug)]
 pub struct Incoming {
-    /// What comes from it.
+    /// What it receives.
     pub source: Source,
     /// The socket.
     pub port: Box<dyn Port>,
-    /// What came and was dropped, for others to see.
+    /// Counters, for other threads.
     pub counts: Arc<SocketCounts>,
 }
 
-/// What a socket receives; one socket for each.
+/// What a socket receives; each source has one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Whole packets of a tunnel's protocol.
@@ -40,18 +40,18 @@ pub enum Source {
     Datagrams(PortIdentity),
 }
 
-/// What came from a socket. The loop writes, any may read.
+/// Counters of a socket, written by the loop.
 #[derive(Debug, Default)]
 pub struct SocketCounts {
-    /// Datagrams, or packets, and their bytes, with those that were dropped.
+    /// Datagrams or packets, and their bytes, including dropped ones.
     pub received: Count,
-    /// What was dropped of them.
+    /// Drops among them.
     pub drops: Drops,
 }
 
-/// A socket and what it is waited for by.
+/// A socket and its poll token.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct ReceiveSocket {
     pub(super) incoming: Incoming,
     pub(super) token: Option<u8>,
 }

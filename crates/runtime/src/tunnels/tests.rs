@@ -1,4 +1,4 @@
-//! Two loops with a wire of memory between them.
+//! Two tunnel loops with a wire in memory.
 
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -13,7 +13,7 @@ use super::*;
 
 /// One end, and the far sides of its host, its wire and its ICMP socket.
 struct End {
-    lane: TunnelLane,
+    tunnel_loop: TunnelLane,
     control: TunnelControl,
     host: Memory,
     errors: Memory,
@@ -53,9 +53,9 @@ fn end(config: Config, wire_in: Memory, wire_out: Memory) -> End {
         errors: vec![Box::new(near_errors)],
         outgoing: [Box::new(wire_out), Box::new(unused)],
     };
-    let (mut lane, control) = TunnelLane::new(sockets).unwrap();
-    assert!(lane.make(tunnels, ports, vec![Change::Open(interface)]).unwrap().is_empty());
-    End { lane, control, host, errors }
+    let (mut tunnel_loop, control) = TunnelLane::new(sockets).unwrap();
+    assert!(tunnel_loop.apply(tunnels, ports, vec![Change::Open(interface)]).unwrap().is_empty());
+    End { tunnel_loop, control, host, errors }
 }
 
 fn pair(config: Config) -> (End, End) {
@@ -66,12 +66,12 @@ fn pair(config: Config) -> (End, End) {
 }
 
 fn turn(end: &mut End) {
-    turn_of(&mut end.lane);
+    turn_of(&mut end.tunnel_loop);
 }
 
-fn turn_of(lane: &mut TunnelLane) {
-    lane.waker().wake();
-    lane.turn().unwrap();
+fn turn_of(tunnel_loop: &mut TunnelLane) {
+    tunnel_loop.waker().wake();
+    tunnel_loop.turn().unwrap();
 }
 
 fn give(port: &mut Memory, packet: PacketBuf) {
@@ -87,7 +87,7 @@ fn taken(port: &mut Memory) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn packets_and_super_packets_come_out_at_the_other_end() {
+fn tunnel_carries_packets_and_super_packets() {
     for kind in [Kind::Ipip, Kind::Gre] {
         for framing in [None, Some(Framing::Fou), Some(Framing::Gue)] {
             let (mut left, mut right) = pair(config(kind, framing));
@@ -103,71 +103,75 @@ fn packets_and_super_packets_come_out_at_the_other_end() {
             assert!(came.iter().any(|packet| packet.bytes() == bytes));
             let whole = came.iter().find(|packet| packet.len() == payload.len() + 40).unwrap();
             assert_eq!(whole.segments, Segments::Tcp { mss: 1300 });
-            let sent = left.lane.interfaces[0].interface.counts.traffic.sent.read();
+            let sent = left.tunnel_loop.interfaces[0].interface.counts.traffic.sent.read();
             assert_eq!(sent.0, 1 + 16);
-            assert_eq!(right.lane.interfaces[0].interface.counts.traffic.received.read(), sent);
+            assert_eq!(
+                right.tunnel_loop.interfaces[0].interface.counts.traffic.received.read(),
+                sent
+            );
         }
     }
 }
 
 #[test]
-fn what_goes_no_further_is_counted_and_told() {
+fn unroutable_packet_is_counted_and_answered() {
     let (mut left, _right) = pair(config(Kind::Ipip, None));
     let mut large = packets::udp("10.0.0.1:1", "10.0.0.2:2", &[0; 1500]);
     large.bytes_mut()[6] = 0x40;
     give(&mut left.host, large);
     turn(&mut left);
-    assert_eq!(left.lane.drops().of(DropReason::OutTooBig), 1);
-    let own = &left.lane.interfaces[0].interface.counts.drops;
+    assert_eq!(left.tunnel_loop.drops().of(DropReason::OutTooBig), 1);
+    let own = &left.tunnel_loop.interfaces[0].interface.counts.drops;
     assert_eq!(own.of(DropReason::OutTooBig), 1);
     let told = taken(&mut left.host);
     assert_eq!((told.len(), told[0].bytes()[20..22].to_vec()), (1, vec![3, 4]));
     let strange =
         packets::ip([192, 0, 2, 2].into(), [192, 0, 2, 1].into(), Protocol::SCTP, &[1; 40]);
     let (mut far, mut other) = pair(config(Kind::Ipip, None));
-    other.lane.leaving[0].push(PacketBuf::from_slice(&strange));
-    let sent = other.lane.outgoing[0].transmit(&mut other.lane.leaving[0], &mut Pool::new());
+    other.tunnel_loop.to_network[0].push(PacketBuf::from_slice(&strange));
+    let sent = other.tunnel_loop.outgoing[0]
+        .transmit(&mut other.tunnel_loop.to_network[0], &mut Pool::new());
     assert_eq!(sent.packets, 1);
     turn(&mut far);
-    assert_eq!(far.lane.drops().of(DropReason::InUnclaimed), 1);
-    let SocketCounts { received, drops } = &*far.lane.incoming[0].incoming.counts;
+    assert_eq!(far.tunnel_loop.drops().of(DropReason::InUnclaimed), 1);
+    let SocketCounts { received, drops } = &*far.tunnel_loop.incoming[0].incoming.counts;
     assert_eq!((received.read(), drops.of(DropReason::InUnclaimed)), ((1, 60), 1));
 }
 
 #[test]
-fn without_path_mtu_discovery_large_packets_go_in_fragments() {
+fn large_packet_without_df_leaves_in_fragments() {
     let off = Config { path_mtu: PathMtuDiscovery::Off, ..config(Kind::Gre, Some(Framing::Fou)) };
     let (mut left, mut right) = pair(off);
     give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 2000]));
     turn(&mut left);
     turn(&mut right);
-    // A socket would have put them together; here nobody does, and each is counted.
-    assert_eq!(right.lane.drops().of(DropReason::InFragment), 2);
+    // A socket would have reassembled them; here each fragment is counted.
+    assert_eq!(right.tunnel_loop.drops().of(DropReason::InFragment), 2);
 }
 
 #[test]
-fn an_icmp_error_lowers_the_paths_mtu_and_reaches_the_inner_sender() {
+fn icmp_error_lowers_path_mtu_and_reaches_inner_sender() {
     let (mut left, mut right) = pair(config(Kind::Ipip, Some(Framing::Fou)));
     give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", &[7; 1200]));
     turn(&mut left);
-    let wire = taken_from(right.lane.incoming[0].incoming.port.as_mut());
+    let wire = taken_from(right.tunnel_loop.incoming[0].incoming.port.as_mut());
     let mut message = vec![3, 4, 0, 0, 0, 0, 4, 176];
     message.extend(&wire[0].bytes()[..100]);
     let error =
         packets::ip([203, 0, 113, 1].into(), [192, 0, 2, 1].into(), Protocol::ICMP, &message);
     give(&mut left.errors, PacketBuf::from_slice(&error));
     turn(&mut left);
-    assert_eq!(left.lane.interfaces[0].interface.route.egress.path_mtu, 1200);
+    assert_eq!(left.tunnel_loop.interfaces[0].interface.route.egress.path_mtu, 1200);
     let told = taken(&mut left.host);
     let ip = IpPacket::parse(told[0].bytes()).unwrap();
     assert_eq!(ip.destination, IpAddr::from([10, 0, 0, 1]));
     assert_eq!(told[0].bytes()[26..28], 1172_u16.to_be_bytes());
     assert_eq!(told[0].checksum, Checksum::AsIs);
-    let side = &mut left.lane.interfaces[0];
-    side.widen(Moment(now().0 + side::NARROW_FOR / 2));
-    assert_eq!(side.interface.route.egress.path_mtu, 1200);
-    side.widen(Moment(now().0 + side::NARROW_FOR));
-    assert_eq!(side.interface.route.egress.path_mtu, 1500);
+    let tunnel_port = &mut left.tunnel_loop.interfaces[0];
+    tunnel_port.expire_pmtu(Moment(now().0 + tunnel_port::PMTU_LIFETIME / 2));
+    assert_eq!(tunnel_port.interface.route.egress.path_mtu, 1200);
+    tunnel_port.expire_pmtu(Moment(now().0 + tunnel_port::PMTU_LIFETIME));
+    assert_eq!(tunnel_port.interface.route.egress.path_mtu, 1500);
 }
 
 fn taken_from(port: &mut dyn Port) -> Vec<PacketBuf> {
@@ -177,11 +181,11 @@ fn taken_from(port: &mut dyn Port) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn orders_are_carried_out_while_others_go_on() {
+fn tunnel_changes_apply_while_others_carry_traffic() {
     let (mut left, mut right) = pair(config(Kind::Ipip, None));
     let (near, mut far) = Memory::pair(16);
     let altered = Config { ttl: uxfrm_tunnel::config::Octet::Fixed(9), ..config(Kind::Ipip, None) };
-    let mut tunnels = left.lane.tunnels.clone();
+    let mut tunnels = left.tunnel_loop.tunnels.clone();
     let first = tunnels.change(Tunnel::new("t", altered).unwrap()).unwrap();
     let gre = tunnels.add(Tunnel::new("u", config(Kind::Gre, None)).unwrap()).unwrap();
     let route = |tunnel| Route {
@@ -191,7 +195,7 @@ fn orders_are_carried_out_while_others_go_on() {
     };
     let second = Interface { port: Box::new(near), route: route(gre), counts: Arc::default() };
     let again = Incoming {
-        source: left.lane.incoming[0].incoming.source,
+        source: left.tunnel_loop.incoming[0].incoming.source,
         port: Box::new(Memory::pair(1).0),
         counts: Arc::default(),
     };
@@ -201,20 +205,21 @@ fn orders_are_carried_out_while_others_go_on() {
         control.order(tunnels.clone(), ports.clone(), changes).unwrap();
         control
     });
-    while left.lane.interfaces.len() < 2 {
-        left.lane.turn().unwrap();
+    while left.tunnel_loop.interfaces.len() < 2 {
+        left.tunnel_loop.turn().unwrap();
     }
     left.control = orderer.join().unwrap();
-    assert_eq!(left.lane.incoming.len(), 1, "one socket for each source");
+    assert_eq!(left.tunnel_loop.incoming.len(), 1, "one socket for each source");
     give(&mut left.host, packets::udp("10.0.0.1:1", "10.0.0.2:2", b"one"));
     give(&mut far, packets::udp("10.0.0.1:1", "10.0.0.2:2", b"two"));
-    turn_of(&mut left.lane);
-    let wire = taken_from(right.lane.incoming[0].incoming.port.as_mut());
+    turn_of(&mut left.tunnel_loop);
+    let wire = taken_from(right.tunnel_loop.incoming[0].incoming.port.as_mut());
     let heads: Vec<_> = wire.iter().map(|packet| packet.bytes()[8..10].to_vec()).collect();
     assert_eq!((heads.len(), &heads[0], heads[1][1]), (2, &vec![9, 4], 47));
-    let closed = left.lane.make(Tunnels::new(), Ports::new(), vec![Change::Close("t".to_owned())]);
-    assert_eq!((closed.unwrap().len(), left.lane.interfaces.len()), (1, 1));
+    let closed =
+        left.tunnel_loop.apply(Tunnels::new(), Ports::new(), vec![Change::Close("t".to_owned())]);
+    assert_eq!((closed.unwrap().len(), left.tunnel_loop.interfaces.len()), (1, 1));
     turn(&mut right);
-    drop(left.lane);
+    drop(left.tunnel_loop);
     assert!(matches!(left.control.order(Tunnels::new(), Ports::new(), vec![]), Err(Error::Ended)));
 }

@@ -1,4 +1,5 @@
-//! The body of the fuzz target `inline`: any frames at both ports of a gateway that forwards between devices.
+//! The body of the fuzz target `inline`: any frames at both ports of a gateway that forwards
+//! between devices.
 
 use std::net::IpAddr;
 use std::sync::mpsc;
@@ -16,8 +17,8 @@ const NEIGHBOUR: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 const PORTS: [MacAddr; 2] = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
 const ESP: u8 = 50;
 
-/// The input is pieces, each a byte of flags, a length in two bytes and so much: a frame. Nothing leaves by the wire but ESP, whatever comes by
-/// either port, and the lane goes on.
+/// The input is a sequence of frames, each with a byte of flags and a length in two bytes. Only ESP
+/// may leave by the wire, whatever comes by either port, and the loop goes on.
 pub(crate) fn inline(bytes: &[u8]) {
     let mut site = Site::new();
     let mut rest = bytes;
@@ -65,8 +66,8 @@ impl Site {
         Self { lane, host, ports, questions, news, own, pool: Pool::new() }
     }
 
-    /// The lowest bits say which port, whether an Ethernet header is put before it, whether there is a turn behind it, whether it is a
-    /// super-packet, and whether its IPv4 header's checksum is put right.
+    /// The lowest bits of `flags`: which port, add an Ethernet header, run a turn afterwards,
+    /// super-packet, fix the IPv4 header checksum.
     fn bring(&mut self, flags: u8, bytes: &[u8]) {
         let mut packet = PacketBuf::from_slice(bytes);
         if flags & 16 != 0 {
@@ -85,7 +86,7 @@ impl Site {
             packet.push(14).expect("there is room").copy_from_slice(&header);
         }
         let mut batch: Batch = std::iter::once(packet).collect();
-        // What has no room is given back with the batch.
+        // Packets without room are given back with the batch.
         let _ = self.ports[usize::from(flags & 1)].transmit(&mut batch, &mut self.pool);
         batch.drain().for_each(|packet| self.pool.give(packet));
         if flags & 4 != 0 {
@@ -93,7 +94,7 @@ impl Site {
         }
     }
 
-    /// A turn; then its questions are answered, and another one.
+    /// Runs one turn, answers its requests, and runs another.
     fn turn(&mut self) {
         for _ in 0..2 {
             self.lane.turn().expect("ports of memory");
@@ -111,7 +112,8 @@ impl Site {
         }
     }
 
-    /// 10.1.0.0/16 and fd00:1::/32 are behind the protected port, the gateway's own addresses here, all else behind the wire.
+    /// Answers requests: 10.1.0.0/16 and fd00:1::/32 are behind the protected port, the gateway's
+    /// own addresses here, all else behind the wire.
     fn answer(&self) {
         for question in self.questions.try_iter() {
             let hop = match question {
@@ -142,7 +144,7 @@ fn side_of(destination: IpAddr) -> Side {
     if is_behind { Side::Protected } else { Side::Wire }
 }
 
-/// A frame that left by a port: it is from the port and to the neighbour, and what is on the wire is ESP.
+/// A frame that left by a port goes from the port to the neighbour, and frames on the wire are ESP.
 fn check(frame: &[u8], place: usize) {
     assert_eq!(frame[..6], NEIGHBOUR.0);
     assert_eq!(frame[6..12], PORTS[place].0);

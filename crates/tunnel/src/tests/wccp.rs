@@ -1,8 +1,8 @@
-//! What routers hand to web caches in GRE.
+//! WCCP: routers redirect to web caches in GRE.
 
 use super::*;
 
-/// What Cisco's routers send to web caches: version 1 as IPv4 in GRE, version 2 behind four bytes of its own.
+/// Cisco's routers send version 1 as IPv4 in GRE, version 2 behind a redirect header of four bytes.
 #[test]
 fn wccp_in_gre_is_ipv4() {
     let gre = config(Kind::Gre);

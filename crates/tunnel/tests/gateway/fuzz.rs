@@ -4,8 +4,8 @@ use uxfrm_packet::{Checksum, IpPacket, PacketBuf};
 
 use crate::gateway::{End, Gateway, path};
 
-/// The first byte tells what the others are: a packet of the network, the payload of a socket, or a packet of the host. No panic; what comes out is
-/// a whole IP packet; what goes in comes out at the other end.
+/// The first byte selects: a packet of the network, a socket's payload, or a packet of the host. No
+/// panic; output is a whole IP packet; encapsulated packets come out at the other end.
 pub(crate) fn tunnel(bytes: &[u8]) {
     let Some((&first, bytes)) = bytes.split_first() else { return };
     let mut packet = PacketBuf::from_slice(bytes);
@@ -28,7 +28,8 @@ fn there_and_back(index: usize, mut packet: PacketBuf) {
         return;
     }
     let mut arrived = PacketBuf::from_slice(packet.bytes());
-    // FOU of a tunnel for both versions names one of them at the port, and a tunnel by 6to4 ends at whatever address.
+    // FOU of a tunnel for both versions names only one at the port, and 6to4 tunnels have any
+    // destination.
     if Gateway::new(End::Right).receive(&mut arrived).is_ok() && arrived.len() <= before.len() {
         let ip = IpPacket::parse(&before).expect("it was sent");
         assert_eq!(arrived.len(), ip.total_len);

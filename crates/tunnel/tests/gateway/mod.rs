@@ -6,11 +6,11 @@ use std::num::NonZeroU16;
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Pool, UdpPath, Version};
 use uxfrm_tunnel::config::{Carries, Field, Framing, Gre, RemoteOffload, UdpChecksum, UdpEncap};
 use uxfrm_tunnel::{
-    ALL_PORTS, Config, DropReason, Egress, HashSeed, Inside, Kind, Outer, Port, PortRequest, Ports,
-    Tunnel, Tunnels,
+    ALL_PORTS, Config, Decapsulation, DropReason, Egress, HashSeed, Kind, Outer, Port, PortRequest,
+    Ports, Tunnel, Tunnels,
 };
 
-/// The UDP ports that are received on: for each protocol of a tunnel, for ESP, for UDP itself, and for GUE.
+/// Receive ports: for each protocol of a tunnel, for ESP, for UDP itself, and for GUE.
 pub(crate) const PORTS: [(u16, u8); 7] =
     [(5504, 4), (5541, 41), (5547, 47), (5550, 50), (5517, 17), (5600, 0), (5601, 0)];
 
@@ -20,7 +20,7 @@ pub(crate) struct Gateway {
     pub(crate) ports: Ports,
 }
 
-/// Which end a gateway is.
+/// Which end of the tunnels a gateway is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Left,
@@ -37,7 +37,7 @@ impl Gateway {
         Self { tunnels, ports: ports() }
     }
 
-    /// What the gateway makes of a packet of the network. Checks what it promises.
+    /// Receives a packet of the network, and checks the result.
     pub(crate) fn receive(&self, packet: &mut PacketBuf) -> Result<(), DropReason> {
         let before = packet.len();
         let inside = self.tunnels.receive(packet, 1, &self.ports)?;
@@ -45,8 +45,8 @@ impl Gateway {
         let ip = IpPacket::parse(packet.bytes()).expect("what comes out is an IP packet");
         assert_eq!(ip.trailing, 0);
         match inside {
-            Inside::Tunnel(tunnel) => assert!(tunnel.config().carries.takes(ip.version)),
-            Inside::Other(protocol) => assert_eq!(ip.protocol, protocol),
+            Decapsulation::Tunnel(tunnel) => assert!(tunnel.config().carries.takes(ip.version)),
+            Decapsulation::Other(protocol) => assert_eq!(ip.protocol, protocol),
         }
         if let Checksum::Partial { start, offset } = packet.checksum {
             assert!(usize::from(start) + usize::from(offset) + 2 <= packet.len());
@@ -54,7 +54,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// What tunnel number `index` makes of a packet of the host.
+    /// Sends a packet of the host through tunnel `index`.
     pub(crate) fn send(&self, index: usize, packet: &mut PacketBuf) -> Result<Outer, DropReason> {
         let tunnel = self.tunnels.iter().nth(index % configs(End::Left).len()).expect("below");
         let before = packet.bytes().to_vec();
@@ -91,7 +91,7 @@ fn ends(version: Version, number: usize, end: End) -> [IpAddr; 2] {
     if end == End::Left { [left, right] } else { [right, left] }
 }
 
-/// Each kind without UDP, in FOU and in GUE, some with all that there is of GRE.
+/// Each kind without UDP, in FOU and in GUE, some with all GRE options.
 fn configs(end: End) -> Vec<Config> {
     let mut configs = Vec::new();
     for kind in Kind::ALL {
@@ -146,7 +146,7 @@ fn ports() -> Ports {
     ports
 }
 
-/// How a socket on the port of this number received something.
+/// Addresses of a socket on port `number`.
 pub(crate) fn path(number: usize) -> UdpPath {
     let (port, _) = PORTS[number % PORTS.len()];
     let version = if (number / PORTS.len()).is_multiple_of(2) { Version::V4 } else { Version::V6 };

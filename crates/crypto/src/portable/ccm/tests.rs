@@ -1,6 +1,6 @@
-//! RFC 3610 §8, packet vectors 1 to 24. Their nonces have 13 bytes (L = 2) and RFC 4309's 11 (L = 4), so none of them can
-//! be an ESP packet; they prove the counter mode and the CBC-MAC under another length of nonce. The shape of ESP is proved
-//! by `rfc4309_by_openssl`.
+//! RFC 3610 §8, packet vectors 1 to 24. Their nonces have 13 bytes (L = 2) and RFC 4309's 11 (L =
+//! 4), so none is an ESP packet; they verify counter mode and CBC-MAC with another nonce length.
+//! `rfc4309_by_openssl` covers ESP.
 
 use super::*;
 
@@ -22,18 +22,18 @@ fn check(key: &[u8], nonce: &[u8], aad: &[u8], plain: &[u8], sealed: &[u8]) {
 
     let (mut text, mut icv) = (plain.to_vec(), vec![0; tag.len()]);
     assert!(context.start(&padded, nonce, icv_len, None));
-    assert!(context.run(aad, Span::into(&mut text, None)));
+    assert!(context.run(aad, TextSpan::into(&mut text, None)));
     assert!(context.control(aws::EVP_CTRL_AEAD_GET_TAG, icv_len, icv.as_mut_ptr()));
     assert_eq!((&text[..], &icv[..]), (cipher, tag));
 
     assert!(context.start(&padded, nonce, icv_len, Some(&mut icv)));
-    assert!(context.run(aad, Span::into(&mut text, None)));
+    assert!(context.run(aad, TextSpan::into(&mut text, None)));
     assert_eq!(text, plain);
 
     text.copy_from_slice(cipher);
     text[0] ^= 1;
     assert!(context.start(&padded, nonce, icv_len, Some(&mut icv)));
-    assert!(!context.run(aad, Span::into(&mut text, None)));
+    assert!(!context.run(aad, TextSpan::into(&mut text, None)));
 }
 
 /// The packet's bytes count up from 0; 8 or 12 of them are associated data.

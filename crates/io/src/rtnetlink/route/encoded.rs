@@ -1,12 +1,13 @@
-//! A request about a route, byte for byte as `linux/rtnetlink.h` has it. Each policy that comes or goes makes two of them, and each is a
-//! few words: putting them together from lists of attributes took longer than all else that a gateway does about a route.
+//! Encodes a route request byte for byte (`linux/rtnetlink.h`). Each change of a policy makes two
+//! requests of a few words: encoding them through attribute lists took longer than all else that a
+//! gateway does about a route.
 
 use netlink_packet_core::NLM_F_REQUEST;
 use uxfrm_netlink_wire::{AttributeWriter, set_message_len};
 
 use super::{Route, Via};
 
-/// What is asked of the kernel.
+/// Kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// `RTM_NEWROUTE`
@@ -37,7 +38,7 @@ const RTA_METRICS: u16 = 8;
 const RTA_TABLE: u16 = 15;
 const RTAX_MTU: u16 = 2;
 
-/// Appends a request to others of the same datagram.
+/// Appends a request to a datagram.
 pub(super) fn append(
     request: Request,
     flags: u16,
@@ -66,7 +67,7 @@ pub(super) fn append(
     set_message_len(&mut bytes[start..]);
 }
 
-/// Both headers, the length left out.
+/// Both headers, without the length.
 fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[4..6].copy_from_slice(&(request as u16).to_ne_bytes());
@@ -80,7 +81,7 @@ fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD
         Via::Blackhole => (RT_SCOPE_UNIVERSE, RTN_BLACKHOLE),
         Via::Throw => (RT_SCOPE_UNIVERSE, RTN_THROW),
     };
-    // A table whose number is too large is named by its attribute alone.
+    // A larger table number is only in the attribute.
     let table = u8::try_from(route.table).unwrap_or(0);
     let [no_source, no_tos] = [0, 0];
     head[16..24].copy_from_slice(&[
@@ -94,6 +95,21 @@ fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD
         kind,
     ]);
     head
+}
+
+fn put_address(kind: u16, address: IpAddr, bytes: &mut Vec<u8>) {
+    match address {
+        IpAddr::V4(v4) => put(kind, &v4.octets(), bytes),
+        IpAddr::V6(v6) => put(kind, &v6.octets(), bytes),
+    }
+}
+
+/// Appends an attribute whose `value` is a multiple of four bytes and less than 64 KiB.
+fn put(kind: u16, value: &[u8], bytes: &mut Vec<u8>) {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
 }
 
 #[cfg(test)]
@@ -139,9 +155,9 @@ mod tests {
         routes
     }
 
-    /// What another's codec reads.
+    /// The result as another codec reads it.
     #[test]
-    fn the_library_reads_what_was_meant() {
+    fn encoded_route_decodes_by_other_codec() {
         let mut bytes = Vec::new();
         for (route, sequence) in routes().iter().zip(5..) {
             append(Request::New, NLM_F_CREATE, sequence, route, &mut bytes);
@@ -159,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_goes_says_so() {
+    fn deleted_rule_is_reported() {
         let mut bytes = Vec::new();
         append(Request::Delete, 0, 1, &routes()[0], &mut bytes);
         let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes).unwrap();

@@ -1,10 +1,10 @@
-//! Whatever comes, nothing panics, nothing gets lost without a name, and nothing that was not authentic comes out marked so.
+//! Arbitrary input: no panic, no unnamed loss, and no unauthentic packet is marked authentic.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What is done to an ESP packet before it arrives.
+/// Damage to an ESP packet before it arrives.
 #[derive(Clone, Debug)]
 enum Damage {
     None,
@@ -53,8 +53,8 @@ proptest! {
         let kind = if crypto { OffloadKind::Crypto } else { OffloadKind::Packet };
         let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
         let profile = Profile::by_name("unlimited").unwrap();
-        let mut stand = Stand::of(NicSetup { framing, ..NicSetup::new(profile, NIC) });
-        let _ = stand.add_receiving(&wrapping, kind);
+        let mut bed = TestBed::of(NicSetup { framing, ..NicSetup::new(profile, NIC) });
+        let _ = bed.add_receiving(&wrapping, kind);
         let plain = datagrams(&wrapping, &[64]);
         for (damage, number) in damages.iter().zip(1..) {
             let esp = sender.esp(&plain[0], number);
@@ -65,11 +65,12 @@ proptest! {
                 header.fill(2);
                 header[12..].copy_from_slice(kind);
             }
-            for Received { packet, mark } in stand.receive(vec![packet]) {
+            for Received { packet, mark } in bed.receive(vec![packet]) {
                 let success = mark.is_some_and(|mark| mark.status == DeviceStatus::Success);
                 if success && !crypto {
                     let (got, expected) = (packet.bytes(), plain[0].bytes());
-                    // ECN and what a NAT could have done to the outer header are not authentic; IPv6's are not even summed.
+                    // ECN and NAT's changes of the outer header are not authenticated; IPv6's have
+                    // no checksum.
                     prop_assert!(got.ends_with(&expected[expected.len() - 64..]));
                 }
                 if matches!(damage, Damage::None) {
@@ -80,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_handed_over_leave_sealed_or_not_at_all(
+    fn arbitrary_handover_leaves_sealed_or_not_at_all(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         size in 0_u16..70,
         kind in 0..4,
@@ -89,8 +90,8 @@ proptest! {
         use uxfrm_packet::{Checksum, Segments};
         let wrapping = Wrapping::tunnel4();
         let kind_of = if crypto { OffloadKind::Crypto } else { OffloadKind::Packet };
-        let mut stand = Stand::new("unlimited");
-        let handle = stand.add_sending(&wrapping, kind_of);
+        let mut bed = TestBed::new("unlimited");
+        let handle = bed.add_sending(&wrapping, kind_of);
         let mut packet = PacketBuf::from_slice(&bytes);
         packet.segments = match kind {
             0 => Segments::One,
@@ -105,7 +106,7 @@ proptest! {
             _ => Task::Encrypt { sequence: 1 },
         };
         let handover = Handover { device: NIC, handle, task };
-        let sent = stand.transmit(vec![Handed { packet, handover }]);
+        let sent = bed.transmit(vec![Handed { packet, handover }]);
         if let Some(longest) = bytes.get(..24) {
             prop_assert!(sent.iter().all(|sent| !sent.bytes().ends_with(longest)));
         }

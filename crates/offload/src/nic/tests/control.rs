@@ -10,83 +10,83 @@ fn state(spi: u32) -> SaConfig {
 }
 
 #[test]
-fn a_full_niantic_goes_on_with_what_it_has_and_one_deletion_makes_room() {
+fn full_niantic_keeps_sas_and_deletion_makes_room() {
     let wrapping = Wrapping::transport4();
-    let mut stand = Stand::new("niantic");
+    let mut bed = TestBed::new("niantic");
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
-    let kept = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let kept = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let mut sequence = 0;
-    let mut passes = |stand: &mut Stand| {
+    let mut passes = |bed: &mut TestBed| {
         sequence += 1;
-        let received = stand.receive(vec![sender.esp(&plain[0], sequence)]);
+        let received = bed.receive(vec![sender.esp(&plain[0], sequence)]);
         received[0]
             .mark
             .is_some_and(|mark| (mark.handle, mark.status) == (Some(kept), DeviceStatus::Success))
     };
     let mut second = None;
     for spi in 1..1024 {
-        let attached = stand.port().add_state(&state(spi), NOW).unwrap();
+        let attached = bed.port().add_state(&state(spi), NOW).unwrap();
         second = second.or(Some(attached));
-        assert!(spi % 100 != 0 || passes(&mut stand));
+        assert!(spi % 100 != 0 || passes(&mut bed));
     }
     for _ in 0..3 {
-        let refusal = stand.port().add_state(&state(2000), NOW).unwrap_err();
+        let refusal = bed.port().add_state(&state(2000), NOW).unwrap_err();
         assert_eq!(refusal.errno.number(), 28);
         assert_eq!(refusal.text, "No space for SA in Rx table!");
-        assert!(passes(&mut stand));
+        assert!(passes(&mut bed));
     }
     let Some(Attached::Device(second)) = second else { panic!("the device has it") };
-    stand.port().delete_state(second);
-    assert!(passes(&mut stand));
-    assert!(stand.port().add_state(&state(2000), NOW).is_ok());
-    assert!(passes(&mut stand));
-    // Freeing what is deleted makes no more room.
-    stand.port().free_state(second);
-    assert!(stand.port().add_state(&state(2001), NOW).is_err());
-    assert_eq!(stand.nic.states(), (1024, 0));
+    bed.port().delete_state(second);
+    assert!(passes(&mut bed));
+    assert!(bed.port().add_state(&state(2000), NOW).is_ok());
+    assert!(passes(&mut bed));
+    // Freeing a deleted one makes no more room.
+    bed.port().free_state(second);
+    assert!(bed.port().add_state(&state(2001), NOW).is_err());
+    assert_eq!(bed.nic.states(), (1024, 0));
 }
 
 #[test]
-fn what_software_does_takes_no_place() {
+fn software_fallback_takes_no_table_entry() {
     let profile = Profile::from_toml(
         "name = 'mine'\n[[state]]\nrequire = { modes = ['tunnel'] }\nerrno = 'EOPNOTSUPP'\ntext = ''",
     );
-    let mut stand = Stand::of(NicSetup::new(profile.unwrap(), NIC));
-    assert_eq!(stand.port().add_state(&state(1), NOW), Ok(Attached::Software));
-    assert_eq!(stand.nic.states(), (0, 0));
+    let mut bed = TestBed::of(NicSetup::new(profile.unwrap(), NIC));
+    assert_eq!(bed.port().add_state(&state(1), NOW), Ok(Attached::Software));
+    assert_eq!(bed.nic.states(), (0, 0));
 }
 
 #[test]
-fn a_key_that_is_none_is_refused_and_leaves_nothing_behind() {
+fn invalid_key_is_refused_without_trace() {
     let mut sa = state(1);
     sa.transform.encryption_key = KeyMaterial::new(&[1; 3]);
-    let mut stand = Stand::new("unlimited");
-    let refusal = stand.port().add_state(&sa, NOW).unwrap_err();
+    let mut bed = TestBed::new("unlimited");
+    let refusal = bed.port().add_state(&sa, NOW).unwrap_err();
     assert_eq!(refusal.errno.number(), 22);
-    assert_eq!(stand.nic.states(), (0, 0));
+    assert_eq!(bed.nic.states(), (0, 0));
 }
 
 #[test]
 fn larval_states_need_a_device_of_kind_packet() {
     let wanted = packet_kind::wanted(&Wrapping::tunnel4());
-    assert!(Stand::new("connectx6dx").port().add_larval(&wanted).is_ok());
-    assert!(Stand::new("niantic").port().add_larval(&wanted).is_err());
+    assert!(TestBed::new("connectx6dx").port().add_larval(&wanted).is_ok());
+    assert!(TestBed::new("niantic").port().add_larval(&wanted).is_err());
 }
 
 #[test]
 fn options_and_fragments_are_not_ok() {
     let wrapping = Wrapping::tunnel4();
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     let whole = datagrams(&wrapping, &[64]).remove(0);
     let ip = |bytes: &[u8]| uxfrm_packet::IpPacket::parse(bytes).unwrap();
-    assert!(stand.port().offload_ok(handle, &ip(whole.bytes())));
+    assert!(bed.port().offload_ok(handle, &ip(whole.bytes())));
     let piece = packets::fragments(whole.bytes(), 64).remove(0);
-    assert!(!stand.port().offload_ok(handle, &ip(piece.bytes())));
+    assert!(!bed.port().offload_ok(handle, &ip(piece.bytes())));
     let options = uxfrm_packet::IpPacket { has_options: true, ..ip(whole.bytes()) };
-    assert!(!stand.port().offload_ok(handle, &options));
-    assert!(!stand.port().offload_ok(Handle(99), &ip(whole.bytes())));
+    assert!(!bed.port().offload_ok(handle, &options));
+    assert!(!bed.port().offload_ok(Handle(99), &ip(whole.bytes())));
 }
 
 #[test]
@@ -100,17 +100,17 @@ fn policies_on_the_device_block_and_want_their_states() {
         change(&mut policy);
         policy
     };
-    let (mut left, mut right) = (Stand::new("connectx6dx"), Stand::new("connectx6dx"));
+    let (mut left, mut right) = (TestBed::new("connectx6dx"), TestBed::new("connectx6dx"));
     let out = left.add_sending(&wrapping, OffloadKind::Packet);
     let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
-    let carried = |left: &mut Stand, right: &mut Stand| {
+    let carried = |left: &mut TestBed, right: &mut TestBed| {
         let wire = left.protect(out, datagrams(&wrapping, &[64]));
         (wire.len(), right.receive(wire).len())
     };
     assert_eq!(carried(&mut left, &mut right), (1, 1), "without any");
-    for (direction, stand) in [(Direction::Out, &mut left), (Direction::In, &mut right)] {
+    for (direction, bed) in [(Direction::Out, &mut left), (Direction::In, &mut right)] {
         let allow = with(direction, Way::Right, 20, |_| ());
-        stand.port().add_policy(&allow).unwrap();
+        bed.port().add_policy(&allow).unwrap();
     }
     assert_eq!(carried(&mut left, &mut right), (1, 1));
     let other = with(Direction::In, Way::Right, 15, |policy| policy.templates[0].reqid = Reqid(9));
@@ -121,8 +121,8 @@ fn policies_on_the_device_block_and_want_their_states() {
     right.port().free_policy(other);
     for (direction, sent, received) in [(Direction::In, 1, 0), (Direction::Out, 0, 0)] {
         let block = with(direction, Way::Right, 10, |policy| policy.action = Action::Block);
-        let stand = if direction == Direction::In { &mut right } else { &mut left };
-        stand.port().add_policy(&block).unwrap();
+        let bed = if direction == Direction::In { &mut right } else { &mut left };
+        bed.port().add_policy(&block).unwrap();
         assert_eq!(carried(&mut left, &mut right), (sent, received));
     }
     assert_eq!(right.nic.drops().of(NicDrop::RxPolicyBlock), 1);
@@ -130,9 +130,10 @@ fn policies_on_the_device_block_and_want_their_states() {
     assert_eq!((left.nic.policies(), right.nic.policies()), (2, 2));
 }
 
-/// The states, the packets and the text of the kernel's `tools/testing/selftests/net/rtnetlink.sh: kci_test_ipsec_offload`.
+/// SAs, packets and text of the kernel's `tools/testing/selftests/net/rtnetlink.sh:
+/// kci_test_ipsec_offload`.
 #[test]
-fn netdevsim_shows_what_the_kernels_test_expects() {
+fn netdevsim_text_matches_kernel_selftest() {
     let ends: [std::net::IpAddr; 2] =
         ["192.168.123.4", "192.168.123.3"].map(|a| a.parse().unwrap());
     let state = |source, destination, direction| {
@@ -142,18 +143,18 @@ fn netdevsim_shows_what_the_kernels_test_expects() {
         sa.transform.encryption_key = KeyMaterial::new(b"1234567890123456dcba");
         offloaded(sa, OffloadKind::Crypto, direction)
     };
-    let mut stand = Stand::new("netdevsim");
+    let mut bed = TestBed::new("netdevsim");
     let outward = state(ends[1], ends[0], Direction::Out);
-    let Ok(Attached::Device(handle)) = stand.port().add_state(&outward, NOW) else {
+    let Ok(Attached::Device(handle)) = bed.port().add_state(&outward, NOW) else {
         panic!("the device has it")
     };
-    stand.port().set_iv_prefix(handle, prefix());
+    bed.port().set_iv_prefix(handle, prefix());
     let inward = state(ends[0], ends[1], Direction::In);
-    let Ok(Attached::Device(receiving)) = stand.port().add_state(&inward, NOW) else {
+    let Ok(Attached::Device(receiving)) = bed.port().add_state(&inward, NOW) else {
         panic!("the device has it")
     };
     for handle in [handle, receiving] {
-        stand.opened(handle);
+        bed.opened(handle);
     }
     let sender = Sender::new(&outward);
     let plain = packets::echo(ends[1], ends[0], b"ping");
@@ -161,7 +162,7 @@ fn netdevsim_shows_what_the_kernels_test_expects() {
         packet: sender.frame(&plain, sequence).0,
         handover: Handover { device: NIC, handle, task: Task::Encrypt { sequence } },
     });
-    assert_eq!(stand.transmit(handed.collect()).len(), 3);
+    assert_eq!(bed.transmit(handed.collect()).len(), 3);
     let expected = "SA count=2 tx=3\n\
         sa[0] tx ipaddr=0x00000000 00000000 00000000 00000000\n\
         sa[0]    spi=0x00000009 proto=0x32 salt=0x61626364 crypt=1\n\
@@ -169,9 +170,9 @@ fn netdevsim_shows_what_the_kernels_test_expects() {
         sa[1] rx ipaddr=0x00000000 00000000 00000000 037ba8c0\n\
         sa[1]    spi=0x00000009 proto=0x32 salt=0x61626364 crypt=1\n\
         sa[1]    key=0x34333231 38373635 32313039 36353433\n";
-    assert_eq!(stand.nic.debug_text(), expected);
-    stand.port().delete_state(handle);
-    assert!(stand.nic.debug_text().starts_with("SA count=1 tx=3\nsa[1] rx "));
-    assert!(stand.port().add_state(&outward, NOW).is_ok());
-    assert_eq!(stand.nic.debug_text(), expected, "the lowest place that is free");
+    assert_eq!(bed.nic.debug_text(), expected);
+    bed.port().delete_state(handle);
+    assert!(bed.nic.debug_text().starts_with("SA count=1 tx=3\nsa[1] rx "));
+    assert!(bed.port().add_state(&outward, NOW).is_ok());
+    assert_eq!(bed.nic.debug_text(), expected, "the lowest place that is free");
 }

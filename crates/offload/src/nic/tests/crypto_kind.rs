@@ -1,4 +1,5 @@
-//! Kind *crypto*: the host wraps, numbers and strips, the device encrypts and checks.
+//! Kind *crypto*: the host encapsulates, numbers and decapsulates, the device encrypts and
+//! verifies.
 
 use uxfrm_engine::decapsulate;
 use uxfrm_packet::Segments;
@@ -8,11 +9,11 @@ use super::*;
 const LENGTHS: [usize; 5] = [0, 3, 64, 700, 1300];
 
 #[test]
-fn what_it_encrypts_is_what_the_engine_sends() {
+fn device_encryption_equals_engine() {
     for wrapping in wrappings() {
         let mut pair = pair_of(&wrapping);
-        let mut stand = Stand::new("unlimited");
-        let handle = stand.add_sending(&wrapping, OffloadKind::Crypto);
+        let mut bed = TestBed::new("unlimited");
+        let handle = bed.add_sending(&wrapping, OffloadKind::Crypto);
         let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
         let plain = datagrams(&wrapping, &LENGTHS);
         let (expected, _) = pair.left.outbound(copies(&plain));
@@ -20,7 +21,7 @@ fn what_it_encrypts_is_what_the_engine_sends() {
             packet: sender.frame(plain, sequence).0,
             handover: Handover { device: NIC, handle, task: Task::Encrypt { sequence } },
         });
-        let sent = stand.transmit(handed.collect());
+        let sent = bed.transmit(handed.collect());
         assert_eq!(bytes_of(&sent), bytes_of(&expected), "{wrapping:?}");
     }
 }
@@ -29,10 +30,10 @@ fn what_it_encrypts_is_what_the_engine_sends() {
 fn a_train_is_encrypted_frame_by_frame() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = pair_of(&wrapping);
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Crypto);
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Crypto);
     let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
-    // 100 frames are more than one call of the crypto library takes; the last is shorter.
+    // 100 frames exceed one call of the crypto library; the last is shorter.
     let plain = datagrams(&wrapping, &[[400; 99].as_slice(), &[100]].concat());
     let (expected, _) = pair.left.outbound(copies(&plain));
     let frames: Vec<_> =
@@ -43,23 +44,23 @@ fn a_train_is_encrypted_frame_by_frame() {
     train.segments = Segments::Train { stride: u16::try_from(stride).unwrap() };
     let task = Task::Encrypt { sequence: 1 };
     let handover = Handover { device: NIC, handle, task };
-    let sent = stand.transmit(vec![Handed { packet: train, handover }]);
-    assert_eq!(stand.nic.outward().sent, 100);
+    let sent = bed.transmit(vec![Handed { packet: train, handover }]);
+    assert_eq!(bed.nic.outward().sent, 100);
     let apart: Vec<_> = sent.iter().flat_map(uxfrm_testkit::taken_apart).collect();
     assert_eq!(bytes_of(&apart), bytes_of(&expected));
 }
 
 #[test]
-fn what_it_decrypts_lies_where_it_lay() {
+fn decryption_is_in_place() {
     for wrapping in wrappings() {
         let sa = wrapping.sa(Way::Right, FIRST_SPI);
         let mut sender = Sender::new(&sa);
-        let mut stand = Stand::new("unlimited");
-        let handle = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+        let mut bed = TestBed::new("unlimited");
+        let handle = bed.add_receiving(&wrapping, OffloadKind::Crypto);
         let plain = datagrams(&wrapping, &LENGTHS);
         let wire: Vec<_> = plain.iter().zip(1..).map(|(plain, n)| sender.esp(plain, n)).collect();
         let wrapped = bytes_of(&wire);
-        let mut received = stand.receive(wire);
+        let mut received = bed.receive(wire);
         received.sort_by_key(|received| received.packet.len());
         for ((mut received, wrapped), plain) in received.into_iter().zip(wrapped).zip(&plain) {
             let mark = received.mark.unwrap();
@@ -76,11 +77,11 @@ fn what_it_decrypts_lies_where_it_lay() {
 }
 
 #[test]
-fn what_is_forged_or_cut_short_is_said_to_be() {
+fn forged_or_truncated_is_dropped_by_name() {
     let wrapping = Wrapping::transport4();
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
-    let mut stand = Stand::new("niantic");
-    let handle = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let mut bed = TestBed::new("niantic");
+    let handle = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let plain = datagrams(&wrapping, &[64]);
     let mut forged = sender.esp(&plain[0], 1);
     *forged.bytes_mut().last_mut().unwrap() ^= 1;
@@ -92,32 +93,32 @@ fn what_is_forged_or_cut_short_is_said_to_be() {
     );
     let statuses: Vec<_> = [forged, PacketBuf::from_slice(&short)]
         .into_iter()
-        .map(|packet| stand.receive(vec![packet])[0].mark.unwrap().status)
+        .map(|packet| bed.receive(vec![packet])[0].mark.unwrap().status)
         .collect();
     assert_eq!(statuses, [DeviceStatus::AuthFailed, DeviceStatus::InvalidSyntax]);
-    assert_eq!(stand.counts(handle).failures.integrity_failed, 1);
-    assert_eq!(stand.counts(handle).packets, 0);
+    assert_eq!(bed.counts(handle).failures.integrity_failed, 1);
+    assert_eq!(bed.counts(handle).packets, 0);
 }
 
 #[test]
-fn the_upper_half_is_the_nearest_to_what_the_stack_told_of() {
+fn esn_upper_half_is_nearest_to_reported() {
     let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let plain = datagrams(&wrapping, &[64]);
-    let mut status = |stand: &mut Stand, number| {
-        stand.receive(vec![sender.esp(&plain[0], number)])[0].mark.unwrap().status
+    let mut status = |bed: &mut TestBed, number| {
+        bed.receive(vec![sender.esp(&plain[0], number)])[0].mark.unwrap().status
     };
     let (good, bad) = (DeviceStatus::Success, DeviceStatus::AuthFailed);
-    assert_eq!(status(&mut stand, 1), good);
-    assert_eq!(status(&mut stand, (1 << 32) + 5), bad, "nobody told of numbers so far on");
-    stand.port().advance_esn(handle, 0xffff_fff0);
-    assert_eq!(status(&mut stand, 0xffff_fff5), good);
-    assert_eq!(status(&mut stand, (1 << 32) + 5), good);
-    stand.port().advance_esn(handle, (1 << 32) + 5);
-    assert_eq!(status(&mut stand, 0xffff_fff8), good, "late ones");
-    stand.port().advance_esn(handle, 7 << 32);
-    assert_eq!(status(&mut stand, (7 << 32) + 1), good);
-    assert_eq!(status(&mut stand, (1 << 32) + 9), bad);
+    assert_eq!(status(&mut bed, 1), good);
+    assert_eq!(status(&mut bed, (1 << 32) + 5), bad, "nobody told of numbers so far on");
+    bed.port().advance_esn(handle, 0xffff_fff0);
+    assert_eq!(status(&mut bed, 0xffff_fff5), good);
+    assert_eq!(status(&mut bed, (1 << 32) + 5), good);
+    bed.port().advance_esn(handle, (1 << 32) + 5);
+    assert_eq!(status(&mut bed, 0xffff_fff8), good, "late ones");
+    bed.port().advance_esn(handle, 7 << 32);
+    assert_eq!(status(&mut bed, (7 << 32) + 1), good);
+    assert_eq!(status(&mut bed, (1 << 32) + 9), bad);
 }

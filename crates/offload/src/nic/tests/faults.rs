@@ -1,4 +1,4 @@
-//! What goes wrong on demand, and what holds all the same.
+//! Injected faults, and the promises that hold all the same.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use uxfrm_testkit::{Listener, Rng};
 
 use super::*;
 
-/// The payload that must not be seen on the wire.
+/// Payload that must not appear on the wire.
 const MARKER: &[u8] = b"plaintext must not leave";
 
 fn marked(wrapping: &Wrapping, count: usize) -> Vec<PacketBuf> {
@@ -17,10 +17,10 @@ fn marked(wrapping: &Wrapping, count: usize) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn a_thousand_times_down_and_up_nothing_plain_leaves_and_the_accounts_hold() {
+fn link_flapping_leaks_no_plaintext_and_keeps_counts() {
     let wrapping = Wrapping::tunnel4();
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
-        let (mut left, mut right) = (Stand::new("unlimited"), Stand::new("unlimited"));
+        let (mut left, mut right) = (TestBed::new("unlimited"), TestBed::new("unlimited"));
         let sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
         let mut out = left.add_sending(&wrapping, kind);
         let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
@@ -51,7 +51,7 @@ fn a_thousand_times_down_and_up_nothing_plain_leaves_and_the_accounts_hold() {
                 arrived += right.receive(wire).len();
                 left.now = left.now.plus(Duration::from_micros(2));
             }
-            // Linux takes the states off; traffic that is late finds none.
+            // Linux removes the SAs; late packets find none.
             if round % 2 == 0 {
                 let sent = left.counts(out).sent;
                 left.port().delete_state(out);
@@ -75,43 +75,43 @@ fn a_thousand_times_down_and_up_nothing_plain_leaves_and_the_accounts_hold() {
 }
 
 #[test]
-fn what_waits_when_the_link_goes_down_is_dropped_and_comes_back_never() {
+fn link_down_drops_delayed_packets() {
     let wrapping = Wrapping::tunnel4();
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
-    stand.nic.inject(Fault::Delay(Duration::from_secs(1)));
-    assert!(stand.protect(handle, marked(&wrapping, 5)).is_empty());
-    assert_eq!(stand.nic.outward().held, 5);
-    assert_eq!(stand.nic.next_due(), Some(NOW.plus(Duration::from_secs(1))));
-    stand.nic.set_link(Link::Down, &mut stand.pool);
-    assert_eq!(stand.nic.drops().of(NicDrop::TxLinkDown), 5);
-    assert_eq!(stand.nic.next_due(), None);
-    stand.assert_accounts();
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
+    bed.nic.inject(Fault::Delay(Duration::from_secs(1)));
+    assert!(bed.protect(handle, marked(&wrapping, 5)).is_empty());
+    assert_eq!(bed.nic.outward().held, 5);
+    assert_eq!(bed.nic.next_due(), Some(NOW.plus(Duration::from_secs(1))));
+    bed.nic.set_link(Link::Down, &mut bed.pool);
+    assert_eq!(bed.nic.drops().of(NicDrop::TxLinkDown), 5);
+    assert_eq!(bed.nic.next_due(), None);
+    bed.assert_accounts();
 }
 
 #[test]
-fn late_completions_keep_their_order_and_come_when_they_are_due() {
+fn delayed_completions_keep_order_and_due_time() {
     let wrapping = Wrapping::tunnel4();
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
-    stand.nic.inject("delay 1000000".parse().unwrap());
-    assert!(stand.protect(handle, datagrams(&wrapping, &[1, 2, 3])).is_empty());
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
+    bed.nic.inject("delay 1000000".parse().unwrap());
+    assert!(bed.protect(handle, datagrams(&wrapping, &[1, 2, 3])).is_empty());
     let mut wire = Batch::new();
-    let due = stand.nic.next_due().unwrap();
-    stand.nic.complete(Moment(due.0 - 1), &mut wire, &mut stand.queues);
+    let due = bed.nic.next_due().unwrap();
+    bed.nic.complete(Moment(due.0 - 1), &mut wire, &mut bed.queues);
     assert!(wire.is_empty());
-    stand.nic.complete(due, &mut wire, &mut stand.queues);
+    bed.nic.complete(due, &mut wire, &mut bed.queues);
     let right = Pair::new(&wrapping).right.inbound(wire.drain().collect());
     assert_eq!(bytes_of(&right), bytes_of(&datagrams(&wrapping, &[1, 2, 3])));
 }
 
 #[test]
-fn reordered_completions_change_places_with_their_neighbours() {
+fn reordered_completions_swap_with_successor() {
     let wrapping = Wrapping::tunnel4();
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
-    stand.nic.inject(Fault::Reorder(1));
-    let wire = stand.protect(handle, datagrams(&wrapping, &[1, 2, 3]));
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
+    bed.nic.inject(Fault::Reorder(1));
+    let wire = bed.protect(handle, datagrams(&wrapping, &[1, 2, 3]));
     let numbers: Vec<_> = wire.iter().map(|packet| packet.bytes()[27]).collect();
     assert_eq!(numbers, [2, 1, 3]);
 }
@@ -122,41 +122,41 @@ fn wrong_decryption_is_named_in_both_kinds() {
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
-        let mut stand = Stand::new("unlimited");
-        let handle = stand.add_receiving(&wrapping, kind);
-        stand.nic.inject(Fault::WrongDecryptions(2));
+        let mut bed = TestBed::new("unlimited");
+        let handle = bed.add_receiving(&wrapping, kind);
+        bed.nic.inject(Fault::WrongDecryptions(2));
         let wire = (1..=3).map(|number| sender.esp(&plain[0], number)).collect();
-        let received = stand.receive(wire);
+        let received = bed.receive(wire);
         let statuses: Vec<_> =
             received.iter().map(|received| received.mark.unwrap().status).collect();
         let (good, bad) = (DeviceStatus::Success, DeviceStatus::AuthFailed);
         match kind {
             OffloadKind::Packet => {
                 assert_eq!(statuses, [good]);
-                assert_eq!(stand.nic.drops().of(NicDrop::RxAuthFailed), 2);
+                assert_eq!(bed.nic.drops().of(NicDrop::RxAuthFailed), 2);
             }
             OffloadKind::Crypto => assert_eq!(statuses, [bad, bad, good]),
         }
-        assert_eq!(stand.counts(handle).failures.integrity_failed, 2);
+        assert_eq!(bed.counts(handle).failures.integrity_failed, 2);
     }
 }
 
 #[test]
-fn a_lost_event_is_told_to_nobody() {
-    let mut stand = Stand::new("unlimited");
-    stand.nic.inject(Fault::LostEvents(1));
-    stand.nic.set_link(Link::Down, &mut stand.pool);
-    stand.nic.set_link(Link::Down, &mut stand.pool);
-    stand.nic.set_link(Link::Up, &mut stand.pool);
-    assert_eq!(stand.events(), [NicEvent::LinkUp]);
+fn lost_event_fault_suppresses_events() {
+    let mut bed = TestBed::new("unlimited");
+    bed.nic.inject(Fault::LostEvents(1));
+    bed.nic.set_link(Link::Down, &mut bed.pool);
+    bed.nic.set_link(Link::Down, &mut bed.pool);
+    bed.nic.set_link(Link::Up, &mut bed.pool);
+    assert_eq!(bed.events(), [NicEvent::LinkUp]);
 }
 
 #[test]
-fn full_and_busy_devices_refuse_so_often() {
+fn full_and_busy_faults_refuse_given_times() {
     let wrapping = Wrapping::transport4();
     let sa = |kind| offloaded(wrapping.sa(Way::Right, 1), kind, Direction::In);
-    let refusal = |stand: &mut Stand, kind| {
-        let refused = stand.port().add_state(&sa(kind), NOW).err();
+    let refusal = |bed: &mut TestBed, kind| {
+        let refused = bed.port().add_state(&sa(kind), NOW).err();
         refused.map(|refusal| (refusal.errno.number(), refusal.text))
     };
     let text = |number, text: &str| Some((number, text.to_owned()));
@@ -164,26 +164,26 @@ fn full_and_busy_devices_refuse_so_often() {
         ("niantic", "No space for SA in Rx table!"),
         ("unlimited", "Device failed to offload this state"),
     ] {
-        let mut stand = Stand::new(profile);
-        stand.nic.inject(Fault::FullTables(2));
+        let mut bed = TestBed::new(profile);
+        bed.nic.inject(Fault::FullTables(2));
         for expected in [text(28, words), text(28, words), None] {
-            assert_eq!(refusal(&mut stand, OffloadKind::Crypto), expected);
+            assert_eq!(refusal(&mut bed, OffloadKind::Crypto), expected);
         }
     }
-    let mut stand = Stand::new("connectx6dx");
-    stand.nic.inject(Fault::Busy(1));
-    assert_eq!(refusal(&mut stand, OffloadKind::Crypto), None, "crypto does not need it alone");
+    let mut bed = TestBed::new("connectx6dx");
+    bed.nic.inject(Fault::Busy(1));
+    assert_eq!(refusal(&mut bed, OffloadKind::Crypto), None, "crypto does not need it alone");
     let busy = text(16, "Device failed to offload this state");
-    assert_eq!(refusal(&mut stand, OffloadKind::Packet), busy);
-    assert_eq!(refusal(&mut stand, OffloadKind::Packet), None);
+    assert_eq!(refusal(&mut bed, OffloadKind::Packet), busy);
+    assert_eq!(refusal(&mut bed, OffloadKind::Packet), None);
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
     let device = "nic0".into();
     policy.offload = Some(Offload { kind: OffloadKind::Packet, device, direction: Direction::Out });
     for (fault, number) in [(Fault::Busy(1), 16), (Fault::FullTables(1), 28)] {
-        stand.nic.inject(fault);
-        let refusal = stand.port().add_policy(&policy).unwrap_err();
+        bed.nic.inject(fault);
+        let refusal = bed.port().add_policy(&policy).unwrap_err();
         let expected = (number, "Device failed to offload this policy");
         assert_eq!((refusal.errno.number(), refusal.text.as_str()), expected);
     }
-    assert!(stand.port().add_policy(&policy).is_ok());
+    assert!(bed.port().add_policy(&policy).is_ok());
 }

@@ -5,15 +5,15 @@ use crate::{Queue, Refusal, TableSizes};
 
 const GUEST: DeviceId = DeviceId(70);
 
-fn stand(trust: Trust, share: TableSizes) -> Stand {
+fn bed(trust: Trust, share: TableSizes) -> TestBed {
     let profile = Profile::by_name("niantic").unwrap();
     let addresses = vec![Wrapping::transport4().hosts(Way::Left).0];
     let guest = VirtualFunction { device: GUEST, trust, share, addresses };
-    Stand::of(NicSetup { functions: vec![guest], ..NicSetup::new(profile, NIC) })
+    TestBed::of(NicSetup { functions: vec![guest], ..NicSetup::new(profile, NIC) })
 }
 
-fn guest(stand: &mut Stand) -> FunctionPort<'_> {
-    stand.nic.function(FunctionId::of_virtual(0)).unwrap()
+fn guest(bed: &mut TestBed) -> FunctionPort<'_> {
+    bed.nic.function(FunctionId::of_virtual(0)).unwrap()
 }
 
 fn state(spi: u32, direction: Direction) -> SaConfig {
@@ -27,133 +27,132 @@ fn refused(outcome: Result<Attached, Refusal>) -> (i32, String) {
 
 #[test]
 fn an_untrusted_function_is_refused_until_it_is_trusted() {
-    let mut stand = stand(Trust::Untrusted, TableSizes::default());
+    let mut bed = bed(Trust::Untrusted, TableSizes::default());
     let denied = (13, "Device failed to offload this state".to_owned());
-    assert_eq!(refused(guest(&mut stand).add_state(&state(1, Direction::In), NOW)), denied);
+    assert_eq!(refused(guest(&mut bed).add_state(&state(1, Direction::In), NOW)), denied);
     let policy = Wrapping::transport4().policy(Direction::In, Way::Right);
-    assert_eq!(guest(&mut stand).add_policy(&policy).unwrap_err().errno.number(), 13);
-    stand.nic.set_trust(FunctionId::of_virtual(0), Trust::Trusted);
-    assert!(guest(&mut stand).add_state(&state(1, Direction::In), NOW).is_ok());
-    assert_eq!(stand.nic.states(), (1, 0));
+    assert_eq!(guest(&mut bed).add_policy(&policy).unwrap_err().errno.number(), 13);
+    bed.nic.set_trust(FunctionId::of_virtual(0), Trust::Trusted);
+    assert!(guest(&mut bed).add_state(&state(1, Direction::In), NOW).is_ok());
+    assert_eq!(bed.nic.states(), (1, 0));
 }
 
 #[test]
-fn a_share_is_full_before_the_device_is_and_the_devices_own_is_not() {
+fn function_share_fills_before_device() {
     let share = TableSizes { receive: Some(2), transmit: Some(1), ..TableSizes::default() };
-    let mut stand = stand(Trust::Trusted, share);
-    let add =
-        |stand: &mut Stand, spi, direction| guest(stand).add_state(&state(spi, direction), NOW);
-    let Ok(Attached::Device(first)) = add(&mut stand, 1, Direction::In) else { panic!("room") };
-    assert!(add(&mut stand, 2, Direction::In).is_ok());
+    let mut bed = bed(Trust::Trusted, share);
+    let add = |bed: &mut TestBed, spi, direction| guest(bed).add_state(&state(spi, direction), NOW);
+    let Ok(Attached::Device(first)) = add(&mut bed, 1, Direction::In) else { panic!("room") };
+    assert!(add(&mut bed, 2, Direction::In).is_ok());
     let rx = (28, "No space for SA in Rx table!".to_owned());
-    assert_eq!(refused(add(&mut stand, 3, Direction::In)), rx);
-    assert!(add(&mut stand, 1, Direction::Out).is_ok());
+    assert_eq!(refused(add(&mut bed, 3, Direction::In)), rx);
+    assert!(add(&mut bed, 1, Direction::Out).is_ok());
     let tx = (28, "No space for SA in Tx table".to_owned());
-    assert_eq!(refused(add(&mut stand, 2, Direction::Out)), tx);
-    assert!(stand.port().add_state(&state(9, Direction::In), NOW).is_ok());
-    // Only its own states are a function's to delete.
-    stand.port().delete_state(first);
-    assert_eq!(refused(add(&mut stand, 3, Direction::In)), rx);
-    guest(&mut stand).delete_state(first);
-    assert!(add(&mut stand, 3, Direction::In).is_ok());
+    assert_eq!(refused(add(&mut bed, 2, Direction::Out)), tx);
+    assert!(bed.port().add_state(&state(9, Direction::In), NOW).is_ok());
+    // A function can only delete its own SAs.
+    bed.port().delete_state(first);
+    assert_eq!(refused(add(&mut bed, 3, Direction::In)), rx);
+    guest(&mut bed).delete_state(first);
+    assert!(add(&mut bed, 3, Direction::In).is_ok());
 }
 
 #[test]
 fn both_directions_work_and_each_function_has_its_own() {
     let wrapping = Wrapping::transport4();
-    let mut stand = stand(Trust::Trusted, TableSizes::default());
-    let into = guest(&mut stand).add_state(&state(FIRST_SPI, Direction::In), NOW).unwrap();
-    let out = guest(&mut stand).add_state(&state(FIRST_SPI, Direction::Out), NOW).unwrap();
+    let mut bed = bed(Trust::Trusted, TableSizes::default());
+    let into = guest(&mut bed).add_state(&state(FIRST_SPI, Direction::In), NOW).unwrap();
+    let out = guest(&mut bed).add_state(&state(FIRST_SPI, Direction::Out), NOW).unwrap();
     let (Attached::Device(into), Attached::Device(out)) = (into, out) else { panic!("software") };
-    guest(&mut stand).set_iv_prefix(out, prefix());
+    guest(&mut bed).set_iv_prefix(out, prefix());
     for handle in [into, out] {
-        guest(&mut stand).open_state(handle, &Position::default());
+        guest(&mut bed).open_state(handle, &Position::default());
     }
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
-    let held: Vec<_> = stand.nic.held().map(|held| (held.handle, held.function)).collect();
+    let held: Vec<_> = bed.nic.held().map(|held| (held.handle, held.function)).collect();
     let whose = FunctionId::of_virtual(0);
     assert_eq!(held, [(into, whose), (out, whose)]);
-    // Out: by its own interface only.
+    // Out: only by its own interface.
     let hand = |device| {
         let task = Task::Encrypt { sequence: 1 };
         let packet = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI)).frame(&plain[0], 1).0;
         Handed { packet, handover: Handover { device, handle: out, task } }
     };
-    assert!(stand.transmit(vec![hand(NIC)]).is_empty());
-    assert_eq!(stand.nic.drops().of(NicDrop::TxWrongDevice), 1);
+    assert!(bed.transmit(vec![hand(NIC)]).is_empty());
+    assert_eq!(bed.nic.drops().of(NicDrop::TxWrongDevice), 1);
     let expected = sender.esp(&plain[0], 1);
-    assert_eq!(stand.transmit(vec![hand(GUEST)])[0].bytes(), expected.bytes());
-    // In: to its own queue, with its own interface in the mark; and what is plain by its address.
+    assert_eq!(bed.transmit(vec![hand(GUEST)])[0].bytes(), expected.bytes());
+    // In: to its own queue, with its own interface in the mark; plain packets by address.
     let mut wire: Batch = [sender.esp(&plain[0], 2)].into_iter().chain(copies(&plain)).collect();
-    stand.nic.receive(&mut wire, NOW, &mut stand.pool, &mut stand.queues);
-    let queue = stand.queues.of(FunctionId::of_virtual(0), Queue(0)).unwrap();
+    bed.nic.receive(&mut wire, NOW, &mut bed.pool, &mut bed.queues);
+    let queue = bed.queues.of(FunctionId::of_virtual(0), Queue(0)).unwrap();
     let marks: Vec<_> = queue.drain(..).map(|received| received.mark).collect();
     let mark = marks[0].unwrap();
     assert_eq!((mark.device, mark.handle), (GUEST, Some(into)));
     assert_eq!((marks.len(), marks[1]), (2, None));
-    assert_eq!(stand.queues.drain().count(), 0);
+    assert_eq!(bed.queues.drain().count(), 0);
 }
 
 #[test]
-fn the_link_is_everybodys() {
-    let mut stand = stand(Trust::Untrusted, TableSizes::default());
-    stand.nic.set_link(Link::Down, &mut stand.pool);
+fn device_link_down_affects_all_functions() {
+    let mut bed = bed(Trust::Untrusted, TableSizes::default());
+    bed.nic.set_link(Link::Down, &mut bed.pool);
     let mut events = Vec::new();
-    guest(&mut stand).take_events(&mut events);
+    guest(&mut bed).take_events(&mut events);
     assert_eq!(events, [NicEvent::LinkDown]);
-    assert_eq!(stand.events(), [NicEvent::LinkDown]);
+    assert_eq!(bed.events(), [NicEvent::LinkDown]);
 }
 
-/// As when `ip link set nic0v0 down` is said, or its netdev is deleted.
+/// As after `ip link set nic0v0 down`, or when its netdev is deleted.
 #[test]
-fn a_function_whose_link_is_down_sends_and_receives_nothing_and_the_others_go_on() {
+fn function_link_down_affects_only_that_function() {
     let wrapping = Wrapping::transport4();
-    let mut stand = stand(Trust::Trusted, TableSizes::default());
+    let mut bed = bed(Trust::Trusted, TableSizes::default());
     let vf = FunctionId::of_virtual(0);
     let mut handles = Vec::new();
     for (spi, direction) in [(FIRST_SPI, Direction::Out), (FIRST_SPI + 1, Direction::In)] {
-        let Ok(Attached::Device(handle)) = guest(&mut stand).add_state(&state(spi, direction), NOW)
+        let Ok(Attached::Device(handle)) = guest(&mut bed).add_state(&state(spi, direction), NOW)
         else {
             panic!("software")
         };
-        guest(&mut stand).set_iv_prefix(handle, prefix());
-        guest(&mut stand).open_state(handle, &Position::default());
+        guest(&mut bed).set_iv_prefix(handle, prefix());
+        guest(&mut bed).open_state(handle, &Position::default());
         handles.push(handle);
     }
-    let own = stand.add(state(FIRST_SPI + 2, Direction::Out), OffloadKind::Crypto, Direction::Out);
+    let own = bed.add(state(FIRST_SPI + 2, Direction::Out), OffloadKind::Crypto, Direction::Out);
     let sender = |spi| Sender::new(&wrapping.sa(Way::Right, spi));
     let plain = datagrams(&wrapping, &[64]);
-    let encrypt = |stand: &mut Stand, handle, spi, device| {
+    let encrypt = |bed: &mut TestBed, handle, spi, device| {
         let packet = sender(spi).frame(&plain[0], 1).0;
         let handover = Handover { device, handle, task: Task::Encrypt { sequence: 1 } };
-        stand.transmit(vec![Handed { packet, handover }]).len()
+        bed.transmit(vec![Handed { packet, handover }]).len()
     };
-    let guests = stand.nic.device_of(vf).unwrap();
-    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 1);
-    assert_eq!(stand.receive(vec![sender(FIRST_SPI + 1).esp(&plain[0], 1)]).len(), 1);
+    let guests = bed.nic.device_of(vf).unwrap();
+    assert_eq!(encrypt(&mut bed, handles[0], FIRST_SPI, guests), 1);
+    assert_eq!(bed.receive(vec![sender(FIRST_SPI + 1).esp(&plain[0], 1)]).len(), 1);
 
-    stand.nic.inject(Fault::Delay(Duration::from_secs(1)));
-    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 0, "it is late");
-    stand.nic.set_function_link(vf, Link::Down, &mut Pool::new());
-    stand.nic.inject(Fault::Delay(Duration::ZERO));
-    assert_eq!(stand.nic.drops().of(NicDrop::TxLinkDown), 1, "what was late");
-    let told = |stand: &mut Stand| {
+    bed.nic.inject(Fault::Delay(Duration::from_secs(1)));
+    assert_eq!(encrypt(&mut bed, handles[0], FIRST_SPI, guests), 0, "it is late");
+    bed.nic.set_function_link(vf, Link::Down, &mut Pool::new());
+    bed.nic.inject(Fault::Delay(Duration::ZERO));
+    assert_eq!(bed.nic.drops().of(NicDrop::TxLinkDown), 1, "what was late");
+    let told = |bed: &mut TestBed| {
         let mut events = Vec::new();
-        guest(stand).take_events(&mut events);
-        (events, stand.events())
+        guest(bed).take_events(&mut events);
+        (events, bed.events())
     };
-    assert_eq!(told(&mut stand), (vec![NicEvent::LinkDown], Vec::new()));
-    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 0);
-    assert_eq!(stand.receive(vec![sender(FIRST_SPI + 1).esp(&plain[0], 2)]).len(), 0);
-    assert_eq!(stand.nic.drops().of(NicDrop::TxLinkDown), 2);
-    assert_eq!(stand.nic.drops().of(NicDrop::RxLinkDown), 1);
-    assert_eq!(encrypt(&mut stand, own, FIRST_SPI + 2, NIC), 1, "the device itself goes on");
+    assert_eq!(told(&mut bed), (vec![NicEvent::LinkDown], Vec::new()));
+    assert_eq!(encrypt(&mut bed, handles[0], FIRST_SPI, guests), 0);
+    assert_eq!(bed.receive(vec![sender(FIRST_SPI + 1).esp(&plain[0], 2)]).len(), 0);
+    assert_eq!(bed.nic.drops().of(NicDrop::TxLinkDown), 2);
+    assert_eq!(bed.nic.drops().of(NicDrop::RxLinkDown), 1);
+    assert_eq!(encrypt(&mut bed, own, FIRST_SPI + 2, NIC), 1, "the device itself goes on");
 
-    stand.nic.set_link(Link::Down, &mut Pool::new());
-    stand.nic.set_function_link(vf, Link::Up, &mut Pool::new());
-    assert_eq!(told(&mut stand), (Vec::new(), vec![NicEvent::LinkDown]), "down it was");
-    stand.nic.set_link(Link::Up, &mut Pool::new());
-    assert_eq!(told(&mut stand), (vec![NicEvent::LinkUp], vec![NicEvent::LinkUp]));
-    assert_eq!(encrypt(&mut stand, handles[0], FIRST_SPI, guests), 1);
+    bed.nic.set_link(Link::Down, &mut Pool::new());
+    bed.nic.set_function_link(vf, Link::Up, &mut Pool::new());
+    assert_eq!(told(&mut bed), (Vec::new(), vec![NicEvent::LinkDown]), "down it was");
+    bed.nic.set_link(Link::Up, &mut Pool::new());
+    assert_eq!(told(&mut bed), (vec![NicEvent::LinkUp], vec![NicEvent::LinkUp]));
+    assert_eq!(encrypt(&mut bed, handles[0], FIRST_SPI, guests), 1);
 }

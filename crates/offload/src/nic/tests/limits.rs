@@ -1,4 +1,4 @@
-//! Counts, limits and ends of numbers: each event once, nothing behind a hard limit.
+//! Counts, limits and the end of numbers: each event once, nothing passes after a hard limit.
 
 use uxfrm_engine::{Budget, Limits, ReplayConfig};
 
@@ -12,7 +12,7 @@ fn packets_limited(soft: u64, hard: u64) -> Wrapping {
 #[test]
 fn soft_limit_once_hard_limit_once_then_nothing_in_both_directions() {
     let wrapping = packets_limited(5, 8);
-    let (mut left, mut right) = (Stand::new("connectx6dx"), Stand::new("connectx6dx"));
+    let (mut left, mut right) = (TestBed::new("connectx6dx"), TestBed::new("connectx6dx"));
     let out = left.add_sending(&wrapping, OffloadKind::Packet);
     let into = right.add_receiving(&wrapping, OffloadKind::Packet);
     let mut sender = Sender::new(&Wrapping::tunnel4().sa(Way::Right, FIRST_SPI));
@@ -25,7 +25,7 @@ fn soft_limit_once_hard_limit_once_then_nothing_in_both_directions() {
         let esp = sender.esp(&plain[0], number);
         let received = right.receive(vec![esp]).len();
         assert_eq!((sent, received), if number <= 8 { (1, 1) } else { (0, 0) }, "{number}");
-        // As in software a limit is seen by the packet behind the one that reached it.
+        // As in software, the packet after the one that reached a limit sees it.
         let expected = |handle| match number {
             6 => vec![soft(handle)],
             9 => vec![hard(handle)],
@@ -44,18 +44,18 @@ fn limits_of_bytes_lie_within_a_super_packet_too() {
     let bytes = Budget { soft: 5_000, hard: 10_000 };
     let wrapping =
         Wrapping { limits: Limits { bytes, ..Limits::default() }, ..Wrapping::tunnel4() };
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     let super_packet = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 20_000], 960);
     // Segments of 1000 bytes: the eleventh finds the limit reached.
-    assert_eq!(stand.protect(handle, vec![super_packet]).len(), 10);
-    assert_eq!(stand.events().len(), 2);
-    assert_eq!(stand.nic.drops().of(NicDrop::TxHardLimit), 11);
-    assert_eq!(stand.counts(handle).bytes, 10_000);
+    assert_eq!(bed.protect(handle, vec![super_packet]).len(), 10);
+    assert_eq!(bed.events().len(), 2);
+    assert_eq!(bed.nic.drops().of(NicDrop::TxHardLimit), 11);
+    assert_eq!(bed.counts(handle).bytes, 10_000);
 }
 
 #[test]
-fn numbers_end_without_extended_ones_and_go_on_with_them() {
+fn sequence_ends_without_esn_and_continues_with_it() {
     let plain = datagrams(&Wrapping::tunnel4(), &[64]);
     for (flags, passed) in [(SaFlags::empty(), 2), (SaFlags::ESN, 5)] {
         let event = |handle, state| match passed {
@@ -63,49 +63,49 @@ fn numbers_end_without_extended_ones_and_go_on_with_them() {
             _ => NicEvent::SequenceEnd { handle, state },
         };
         let wrapping = Wrapping { flags, ..Wrapping::tunnel4() };
-        let mut stand = Stand::new("unlimited");
+        let mut bed = TestBed::new("unlimited");
         let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
         sa.replay = ReplayConfig { sent: u64::from(u32::MAX) - 2, ..sa.replay };
         let state = sa.id;
-        let handle = stand.add(sa, OffloadKind::Packet, Direction::Out);
-        let sent: u64 = (0..5).map(|_| stand.protect(handle, copies(&plain)).len() as u64).sum();
+        let handle = bed.add(sa, OffloadKind::Packet, Direction::Out);
+        let sent: u64 = (0..5).map(|_| bed.protect(handle, copies(&plain)).len() as u64).sum();
         assert_eq!(sent, passed, "{flags:?}");
-        assert_eq!(stand.events(), [event(handle, state)], "{flags:?}");
-        assert_eq!(stand.nic.drops().of(NicDrop::TxSequence), 5 - passed);
+        assert_eq!(bed.events(), [event(handle, state)], "{flags:?}");
+        assert_eq!(bed.nic.drops().of(NicDrop::TxSequence), 5 - passed);
     }
 }
 
 #[test]
-fn the_receiver_follows_extended_numbers_by_itself() {
+fn receiver_infers_esn_upper_half() {
     let wrapping = Wrapping { flags: SaFlags::ESN, ..Wrapping::tunnel4() };
     let mut sa = wrapping.sa(Way::Right, FIRST_SPI);
     sa.replay.received = u64::from(u32::MAX) - 3;
     let state = sa.id;
-    let mut stand = Stand::new("connectx6dx");
-    let handle = stand.add(sa, OffloadKind::Packet, Direction::In);
+    let mut bed = TestBed::new("connectx6dx");
+    let handle = bed.add(sa, OffloadKind::Packet, Direction::In);
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[64]);
     let first = u64::from(u32::MAX) - 2;
     let wire = (first..first + 6).map(|number| sender.esp(&plain[0], number)).collect();
-    assert_eq!(stand.receive(wire).len(), 6);
-    assert_eq!(stand.events(), [NicEvent::SequenceWrap { handle, state }]);
-    assert_eq!(stand.counts(handle).received, first + 5);
+    assert_eq!(bed.receive(wire).len(), 6);
+    assert_eq!(bed.events(), [NicEvent::SequenceWrap { handle, state }]);
+    assert_eq!(bed.counts(handle).received, first + 5);
 }
 
 #[test]
 fn only_reserved_numbers_are_sent() {
     let wrapping = Wrapping::tunnel4();
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     // A restart: the numbers up to 500 may have been used.
-    stand.port().reserve(handle, 501..=503);
+    bed.port().reserve(handle, 501..=503);
     let plain = datagrams(&wrapping, &[64; 5]);
     let number =
         |packet: &PacketBuf| u32::from_be_bytes(*packet.bytes()[24..].first_chunk().unwrap());
-    let sent = stand.protect(handle, copies(&plain));
+    let sent = bed.protect(handle, copies(&plain));
     assert_eq!(sent.iter().map(number).collect::<Vec<_>>(), [501, 502, 503]);
-    assert_eq!(stand.nic.drops().of(NicDrop::TxSequenceReserve), 2);
-    assert_eq!(stand.events(), [], "more may be reserved");
-    stand.port().reserve(handle, 504..=600);
-    assert_eq!(stand.protect(handle, plain).len(), 5);
+    assert_eq!(bed.nic.drops().of(NicDrop::TxSequenceReserve), 2);
+    assert_eq!(bed.events(), [], "more may be reserved");
+    bed.port().reserve(handle, 504..=600);
+    assert_eq!(bed.protect(handle, plain).len(), 5);
 }

@@ -1,4 +1,4 @@
-//! Super-packets and order: no halves change places, with one queue or many, in either kind.
+//! Super-packets and order: segments are not swapped, with one queue or many, in either kind.
 
 use std::collections::HashMap;
 
@@ -18,10 +18,10 @@ fn sequence_of(esp: &PacketBuf) -> u32 {
 #[test]
 fn a_super_packet_leaves_as_segments_in_order_each_with_its_number() {
     let wrapping = Wrapping::tunnel4();
-    let mut stand = Stand::new("connectx6dx");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let mut bed = TestBed::new("connectx6dx");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     let payload: Vec<u8> = (0..60_500_u32).map(|place| (place / 1000).to_le_bytes()[0]).collect();
-    let wire = stand.protect(handle, vec![super_packet(7, &payload)]);
+    let wire = bed.protect(handle, vec![super_packet(7, &payload)]);
     assert_eq!(wire.iter().map(sequence_of).collect::<Vec<_>>(), (1..=61).collect::<Vec<_>>());
     let mut right = Pair::new(&wrapping).right;
     let mut joined: Vec<u8> = Vec::new();
@@ -33,24 +33,24 @@ fn a_super_packet_leaves_as_segments_in_order_each_with_its_number() {
         joined.extend(segment.payload);
     }
     assert_eq!(joined, payload);
-    assert_eq!(stand.counts(handle).packets, 61);
+    assert_eq!(bed.counts(handle).packets, 61);
 }
 
 #[test]
-fn a_device_that_does_not_cut_says_so_by_a_name() {
+fn super_packet_without_gso_is_dropped_by_name() {
     let mut profile = Profile::by_name("unlimited").unwrap();
     profile.segmentation = false;
-    let mut stand = Stand::of(NicSetup::new(profile, NIC));
-    let handle = stand.add_sending(&Wrapping::tunnel4(), OffloadKind::Packet);
-    assert!(stand.protect(handle, vec![super_packet(7, &[1; 5000])]).is_empty());
-    assert_eq!(stand.nic.drops().of(NicDrop::TxUnsupported), 5, "counted in segments");
+    let mut bed = TestBed::of(NicSetup::new(profile, NIC));
+    let handle = bed.add_sending(&Wrapping::tunnel4(), OffloadKind::Packet);
+    assert!(bed.protect(handle, vec![super_packet(7, &[1; 5000])]).is_empty());
+    assert_eq!(bed.nic.drops().of(NicDrop::TxUnsupported), 5, "counted in segments");
 }
 
 #[test]
 fn four_streams_keep_their_order_through_two_devices_and_all_queues() {
     for (profile, queues) in [("connectx6dx", 16), ("unlimited", 64)] {
         let wrapping = Wrapping::tunnel4();
-        let (mut left, mut right) = (Stand::new(profile), Stand::new(profile));
+        let (mut left, mut right) = (TestBed::new(profile), TestBed::new(profile));
         let out = left.add_sending(&wrapping, OffloadKind::Packet);
         let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
         let mut next: HashMap<u16, u32> = HashMap::new();
@@ -65,7 +65,7 @@ fn four_streams_keep_their_order_through_two_devices_and_all_queues() {
                     let segment = Tcp::parse(ip.upper(received.packet.bytes())).unwrap();
                     let port = segment.header.source.get();
                     assert_eq!(*queue_of.entry(port).or_insert(place), place, "one queue a flow");
-                    // Each super-packet begins at 1000 again.
+                    // Each super-packet starts at 1000 again.
                     let expected = next.entry(port).or_insert(1000);
                     assert_eq!(segment.header.sequence.get(), *expected);
                     *expected = if *expected == 30_000 { 1000 } else { *expected + 1000 };
@@ -78,37 +78,37 @@ fn four_streams_keep_their_order_through_two_devices_and_all_queues() {
     }
 }
 
-/// The engine has the window: what changed places on its way through queues would be too old for it.
+/// The engine has the window: packets swapped by queues would be too old for it.
 #[test]
-fn packets_of_one_state_of_kind_crypto_keep_their_order_whatever_flows_are_inside() {
+fn crypto_kind_keeps_order_per_sa() {
     let wrapping = Wrapping { window: 32, ..Wrapping::tunnel4() };
     let config = wrapping.sa(Way::Right, FIRST_SPI);
     let mut sender = Sender::new(&config);
-    let mut stand = Stand::new("unlimited");
-    let _ = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let mut bed = TestBed::new("unlimited");
+    let _ = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let of_flow = |port: u64| packets::udp(&format!("10.1.0.1:{port}"), "10.2.0.1:9", b"flow");
     let wire = (1..=200).map(|number| sender.esp(&of_flow(number % 4 + 1), number)).collect();
     let sent: Vec<_> = (1..=200).collect();
     let received: Vec<u32> =
-        stand.receive(wire).iter().map(|received| sequence_of(&received.packet)).collect();
+        bed.receive(wire).iter().map(|received| sequence_of(&received.packet)).collect();
     assert_eq!(received, sent, "queue by queue");
 }
 
 #[test]
-fn queues_that_are_served_together_give_all_as_it_came() {
+fn joint_queue_drain_keeps_arrival_order() {
     let wrapping = Wrapping::tunnel4();
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
-    let mut stand = Stand::new("unlimited");
-    let _ = stand.add_receiving(&wrapping, OffloadKind::Packet);
+    let mut bed = TestBed::new("unlimited");
+    let _ = bed.add_receiving(&wrapping, OffloadKind::Packet);
     let of_flow = |port: u64| packets::udp(&format!("10.1.0.1:{port}"), "10.2.0.1:9", b"flow");
     let mut wire: Batch = (1..=60).map(|number| sender.esp(&of_flow(number), number)).collect();
-    stand.nic.receive(&mut wire, NOW, &mut stand.pool, &mut stand.queues);
-    let all: Vec<_> = stand.queues.in_order().collect();
+    bed.nic.receive(&mut wire, NOW, &mut bed.pool, &mut bed.queues);
+    let all: Vec<_> = bed.queues.in_order().collect();
     let port =
         |packet: &PacketBuf| u16::from_be_bytes(*packet.bytes()[20..].first_chunk().unwrap());
     let ports: Vec<_> = all.iter().map(|(.., received)| port(&received.packet)).collect();
     assert_eq!(ports, (1..=60).collect::<Vec<_>>());
     let queues: std::collections::HashSet<_> = all.iter().map(|(_, queue, _)| queue.0).collect();
     assert!(queues.len() > 8, "spread all the same");
-    assert_eq!(stand.queues.drain().count(), 0);
+    assert_eq!(bed.queues.drain().count(), 0);
 }

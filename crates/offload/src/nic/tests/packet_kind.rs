@@ -1,4 +1,4 @@
-//! Kind *packet*: the device does it all, and nobody can tell its packets from the software engine's.
+//! Kind *packet*: the device does everything, and its packets equal the software engine's.
 
 use uxfrm_testkit::Suite;
 
@@ -7,20 +7,20 @@ use super::*;
 const LENGTHS: [usize; 7] = [0, 1, 2, 15, 64, 512, 1300];
 
 #[test]
-fn what_it_sends_is_what_the_engine_sends_and_opens() {
+fn packet_kind_output_equals_engine() {
     for wrapping in wrappings() {
         let mut pair = pair_of(&wrapping);
-        let mut stand = Stand::new("unlimited");
-        let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+        let mut bed = TestBed::new("unlimited");
+        let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &LENGTHS);
         let expected = bytes_of(&plain);
         let arrived = pair.left_to_right(copies(&plain));
         assert_eq!(bytes_of(&arrived), expected, "{wrapping:?}");
-        let sent = stand.protect(handle, plain);
+        let sent = bed.protect(handle, plain);
         assert_eq!(bytes_of(&sent), bytes_of(&pair.on_the_wire), "{wrapping:?}");
         let mut other = pair_of(&wrapping);
         assert_eq!(bytes_of(&other.right.inbound(sent)), expected, "{wrapping:?}");
-        let counts = stand.counts(handle);
+        let counts = bed.counts(handle);
         let snapshot = pair.left.database.published().load_full();
         let id = wrapping.sa(Way::Right, FIRST_SPI).id;
         let usage = snapshot.sad.find(id, 0).unwrap().usage();
@@ -31,15 +31,15 @@ fn what_it_sends_is_what_the_engine_sends_and_opens() {
 }
 
 #[test]
-fn what_it_receives_is_the_plain_packet_with_its_mark() {
+fn packet_kind_delivers_plain_packet_with_mark() {
     for wrapping in wrappings() {
         let mut pair = pair_of(&wrapping);
-        let mut stand = Stand::new("unlimited");
-        let handle = stand.add_receiving(&wrapping, OffloadKind::Packet);
+        let mut bed = TestBed::new("unlimited");
+        let handle = bed.add_receiving(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &LENGTHS);
         let expected = bytes_of(&plain);
         let (wire, _) = pair.left.outbound(plain);
-        let mut received = stand.receive(wire);
+        let mut received = bed.receive(wire);
         received.sort_by_key(|received| received.packet.len());
         for (received, expected) in received.iter().zip(&expected) {
             assert_eq!(received.packet.bytes(), expected, "{wrapping:?}");
@@ -48,7 +48,7 @@ fn what_it_receives_is_the_plain_packet_with_its_mark() {
             assert_eq!((mark.kind, mark.status), (OffloadKind::Packet, DeviceStatus::Success));
             assert_eq!(received.packet.checksum, uxfrm_packet::Checksum::Verified);
         }
-        let counts = stand.counts(handle);
+        let counts = bed.counts(handle);
         assert_eq!((received.len(), counts.packets, counts.received), (7, 7, 7));
     }
 }
@@ -57,7 +57,7 @@ fn what_it_receives_is_the_plain_packet_with_its_mark() {
 fn every_algorithm_goes_between_two_devices() {
     for suite in Suite::ALL {
         let wrapping = Wrapping { suite, ..Wrapping::tunnel4() };
-        let (mut left, mut right) = (Stand::new("unlimited"), Stand::new("unlimited"));
+        let (mut left, mut right) = (TestBed::new("unlimited"), TestBed::new("unlimited"));
         let out = left.add_sending(&wrapping, OffloadKind::Packet);
         let _ = right.add_receiving(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &[100; 40]);
@@ -75,48 +75,48 @@ fn every_algorithm_goes_between_two_devices() {
 }
 
 #[test]
-fn what_is_not_for_its_states_passes_as_it_came() {
+fn packets_without_sa_pass_unchanged() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = pair_of(&wrapping);
-    let mut stand = Stand::new("unlimited");
+    let mut bed = TestBed::new("unlimited");
     let plain = datagrams(&wrapping, &[64]);
     let expected = bytes_of(&plain);
     let (esp, _) = pair.left.outbound(copies(&plain));
     let bytes = bytes_of(&esp);
     for (packets, expected) in [(plain, expected), (esp, bytes)] {
-        let received = stand.receive(packets);
+        let received = bed.receive(packets);
         assert_eq!(received[0].packet.bytes(), expected[0]);
         assert!(received[0].mark.is_none());
     }
     let fragments =
         packets::fragments(pair.left.outbound(datagrams(&wrapping, &[64])).0[0].bytes(), 64);
-    let _ = stand.add_receiving(&wrapping, OffloadKind::Packet);
-    for received in stand.receive(fragments) {
+    let _ = bed.add_receiving(&wrapping, OffloadKind::Packet);
+    for received in bed.receive(fragments) {
         assert!(received.mark.is_none(), "fragments are not matched");
     }
 }
 
 #[test]
-fn a_device_without_marks_says_only_that_it_decrypted() {
+fn device_without_marks_reports_only_decryption() {
     let wrapping = Wrapping::transport4();
     let mut profile = Profile::by_name("niantic").unwrap();
     profile.marks_received = false;
-    let mut stand = Stand::of(NicSetup::new(profile, NIC));
-    let _ = stand.add_receiving(&wrapping, OffloadKind::Crypto);
+    let mut bed = TestBed::of(NicSetup::new(profile, NIC));
+    let _ = bed.add_receiving(&wrapping, OffloadKind::Crypto);
     let (wire, _) = pair_of(&wrapping).left.outbound(datagrams(&wrapping, &[64]));
-    let mark = stand.receive(wire)[0].mark.unwrap();
+    let mark = bed.receive(wire)[0].mark.unwrap();
     assert_eq!((mark.handle, mark.status), (None, DeviceStatus::Success));
 }
 
 #[test]
-fn what_it_cannot_take_is_dropped_by_name() {
+fn unsupported_packet_is_dropped_by_name() {
     let wrapping = Wrapping::tunnel4();
-    let mut stand = Stand::new("unlimited");
-    let handle = stand.add_sending(&wrapping, OffloadKind::Packet);
+    let mut bed = TestBed::new("unlimited");
+    let handle = bed.add_sending(&wrapping, OffloadKind::Packet);
     let receiving =
-        stand.add(wrapping.sa(Way::Left, FIRST_SPI + 1), OffloadKind::Packet, Direction::In);
+        bed.add(wrapping.sa(Way::Left, FIRST_SPI + 1), OffloadKind::Packet, Direction::In);
     let wanted = wanted(&wrapping);
-    let larval = stand.port().add_larval(&wanted).unwrap();
+    let larval = bed.port().add_larval(&wanted).unwrap();
     let whole = || datagrams(&wrapping, &[64]).remove(0);
     let piece = packets::fragments(whole().bytes(), 64).remove(0);
     let to = |device, handle, task| Handover { device, handle, task };
@@ -130,17 +130,17 @@ fn what_it_cannot_take_is_dropped_by_name() {
         (piece, to(NIC, handle, protect), NicDrop::TxUnsupported),
         (PacketBuf::from_slice(b"no packet"), to(NIC, handle, protect), NicDrop::TxMalformed),
     ] {
-        let before = stand.nic.drops().of(reason);
-        assert!(stand.transmit(vec![Handed { packet, handover }]).is_empty());
-        assert_eq!(stand.nic.drops().of(reason), before + 1, "{reason:?}");
+        let before = bed.nic.drops().of(reason);
+        assert!(bed.transmit(vec![Handed { packet, handover }]).is_empty());
+        assert_eq!(bed.nic.drops().of(reason), before + 1, "{reason:?}");
     }
-    assert_eq!(stand.counts(handle).packets, 0);
-    stand.port().delete_state(handle);
-    assert_eq!(stand.protect(handle, vec![whole()]).len(), 1, "it was on its way");
-    assert!(stand.port().update_stats(handle).is_some(), "until it is freed");
-    stand.port().free_state(handle);
-    assert!(stand.protect(handle, vec![whole()]).is_empty());
-    assert!(stand.port().update_stats(handle).is_none());
+    assert_eq!(bed.counts(handle).packets, 0);
+    bed.port().delete_state(handle);
+    assert_eq!(bed.protect(handle, vec![whole()]).len(), 1, "it was on its way");
+    assert!(bed.port().update_stats(handle).is_some(), "until it is freed");
+    bed.port().free_state(handle);
+    assert!(bed.protect(handle, vec![whole()]).is_empty());
+    assert!(bed.port().update_stats(handle).is_none());
 }
 
 pub(super) fn wanted(wrapping: &Wrapping) -> Wanted {

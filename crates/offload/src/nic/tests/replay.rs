@@ -1,4 +1,4 @@
-//! The device's window against a naive one.
+//! The device's replay window against a naive one.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// All numbers ever taken, and the highest.
+/// All accepted numbers, and the highest.
 #[derive(Default)]
 struct Naive {
     seen: HashSet<u64>,
@@ -23,7 +23,7 @@ impl Naive {
     }
 }
 
-/// Numbers that mostly go forward, with doubles, late ones and leaps.
+/// Numbers that mostly increase, with duplicates, late ones and gaps.
 fn numbers() -> impl Strategy<Value = Vec<u64>> {
     let step = prop_oneof![
         6 => 1_i64..4,
@@ -41,45 +41,45 @@ fn numbers() -> impl Strategy<Value = Vec<u64>> {
     })
 }
 
-/// Keys that stay the same over a restart.
+/// Keys that survive a restart.
 #[test]
-fn nothing_is_accepted_that_may_have_been_before_a_restart_or_is_not_reserved() {
+fn unreserved_or_pre_restart_numbers_are_refused() {
     let wrapping = Wrapping { window: 64, ..Wrapping::tunnel4() };
     let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
     let plain = datagrams(&wrapping, &[10]);
-    let mut stand = Stand::new("connectx6dx");
-    let handle = stand.add_receiving(&wrapping, OffloadKind::Packet);
+    let mut bed = TestBed::new("connectx6dx");
+    let handle = bed.add_receiving(&wrapping, OffloadKind::Packet);
     let window = (37..=100).collect();
     let start = Position { received: 100, window, ..Position::default() };
-    stand.port().open_state(handle, &start);
-    stand.port().reserve_received(handle, 101..=200);
-    let mut give = |stand: &mut Stand, number| {
-        let before = *stand.nic.drops();
-        let passed = !stand.receive(vec![sender.esp(&plain[0], number)]).is_empty();
-        let after = *stand.nic.drops();
+    bed.port().open_state(handle, &start);
+    bed.port().reserve_received(handle, 101..=200);
+    let mut give = |bed: &mut TestBed, number| {
+        let before = *bed.nic.drops();
+        let passed = !bed.receive(vec![sender.esp(&plain[0], number)]).is_empty();
+        let after = *bed.nic.drops();
         let reason = after.iter().find(|(drop, count)| *count > before.of(*drop));
-        (passed, reason.map(|(drop, _)| drop), stand.nic.take_runs_short())
+        (passed, reason.map(|(drop, _)| drop), bed.nic.take_runs_short())
     };
     for number in [1, 50, 100] {
         let told = (false, Some(NicDrop::RxBeforeRestart), false);
-        assert_eq!(give(&mut stand, number), told, "{number}");
+        assert_eq!(give(&mut bed, number), told, "{number}");
     }
-    assert_eq!(give(&mut stand, 101), (true, None, false));
-    assert_eq!(give(&mut stand, 180), (true, None, true), "half of it is used");
-    assert_eq!(give(&mut stand, 181), (true, None, false), "that is said once");
-    assert_eq!(give(&mut stand, 181), (false, Some(NicDrop::RxReplay), false));
-    assert_eq!(give(&mut stand, 201), (false, Some(NicDrop::RxReplayReserve), true));
-    let counts = stand.counts(handle);
+    assert_eq!(give(&mut bed, 101), (true, None, false));
+    assert_eq!(give(&mut bed, 180), (true, None, true), "half of it is used");
+    assert_eq!(give(&mut bed, 181), (true, None, false), "that is said once");
+    assert_eq!(give(&mut bed, 181), (false, Some(NicDrop::RxReplay), false));
+    assert_eq!(give(&mut bed, 201), (false, Some(NicDrop::RxReplayReserve), true));
+    let counts = bed.counts(handle);
     assert_eq!((counts.received, counts.wanted), (181, 201));
-    stand.port().reserve_received(handle, 101..=400);
-    assert_eq!(give(&mut stand, 201), (true, None, false));
+    bed.port().reserve_received(handle, 101..=400);
+    assert_eq!(give(&mut bed, 201), (true, None, false));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn it_takes_what_a_naive_window_takes(
+    fn replay_window_matches_naive_window(
         numbers in numbers(),
         window in prop::sample::select(vec![32_u32, 64, 128, 256]),
         batch in 1_usize..20,
@@ -88,26 +88,26 @@ proptest! {
         let flags = if esn { SaFlags::ESN } else { SaFlags::empty() };
         let wrapping = Wrapping { window, flags, ..Wrapping::tunnel4() };
         let mut sender = Sender::new(&wrapping.sa(Way::Right, FIRST_SPI));
-        let mut stand = Stand::new("connectx6dx");
-        let handle = stand.add_receiving(&wrapping, OffloadKind::Packet);
+        let mut bed = TestBed::new("connectx6dx");
+        let handle = bed.add_receiving(&wrapping, OffloadKind::Packet);
         let plain = datagrams(&wrapping, &[10]);
         let mut naive = Naive::default();
         let mut passed_in_all = 0;
         for some in numbers.chunks(batch) {
             let wire = some.iter().map(|number| sender.esp(&plain[0], *number)).collect();
-            let passed = stand.receive(wire).len();
+            let passed = bed.receive(wire).len();
             let taken = some.iter().filter(|number| naive.takes(**number, window.into())).count();
             prop_assert_eq!(passed, taken);
             passed_in_all += taken;
         }
         let dropped = (numbers.len() - passed_in_all) as u64;
-        prop_assert_eq!(stand.nic.drops().total(), dropped);
-        let failures = stand.counts(handle).failures;
+        prop_assert_eq!(bed.nic.drops().total(), dropped);
+        let failures = bed.counts(handle).failures;
         let counted = failures.replay_window + failures.replay + failures.integrity_failed;
-        // Number 0 is no failure of the state, but where it passes for one of the next 2^32.
+        // Number 0 is no failure of the SA, unless it counts as one of the next 2^32.
         let unnumbered = numbers.iter().filter(|number| **number == 0).count() as u64;
         let expected = dropped.saturating_sub(unnumbered)..=dropped;
         prop_assert!(expected.contains(&counted.into()), "{counted} of {expected:?}");
-        prop_assert_eq!(stand.counts(handle).received, naive.head);
+        prop_assert_eq!(bed.counts(handle).received, naive.head);
     }
 }

@@ -1,4 +1,5 @@
-//! The XDP program beside the router: what it takes from the kernel must be the gateway's, as nobody else gets it.
+//! Compares the XDP program with the router: what it takes from the kernel must be the gateway's,
+//! as nobody else gets it.
 
 use std::os::fd::AsFd as _;
 
@@ -15,7 +16,7 @@ use super::*;
 const FRAMES: usize = 100_000;
 const PORTS: [u16; 2] = [4500, 4501];
 
-/// Of each family: two own addresses, others', groups', neighbours', nobody's.
+/// Per family: two own addresses, others', groups', neighbours', impossible ones.
 const ENDS: [[&str; 8]; 2] = [
     [
         "192.0.2.1",
@@ -30,7 +31,7 @@ const ENDS: [[&str; 8]; 2] = [
     ["2001:db8::1", "fd00::1", "2001:db8::7", "fec0::1", "ff02::1", "fe80::1", "::1", "::"],
 ];
 
-/// A program at a device, with a socket: without one it would take nothing.
+/// Runs a program at a device, with a socket: without one it takes nothing.
 fn with_program(takes: Takes, test: impl FnOnce(&Program, MacAddr) + Send) {
     let namespaces = Namespace::new().and_then(|near| Ok((near, Namespace::new()?)));
     let (near, far) = match namespaces {
@@ -53,7 +54,7 @@ fn with_program(takes: Takes, test: impl FnOnce(&Program, MacAddr) + Send) {
     near.enter(run).unwrap();
 }
 
-/// A packet of which little is as usual.
+/// An unusual packet.
 fn packet(rng: &mut Rng) -> (EtherType, Vec<u8>) {
     let family = rng.below(2);
     let [source, destination] = [rng.below(8), rng.below(8)].map(|end| ENDS[family][end]);
@@ -92,12 +93,13 @@ fn own() -> Vec<IpAddr> {
     ENDS.iter().flat_map(|ends| &ends[..2]).map(|end| end.parse().unwrap()).collect()
 }
 
-/// What a program says of many packets, and what the router does of those that can be parsed: all others are dropped and counted by whoever takes them.
+/// Compares the program's verdict with the router's class for all packets that parse; others are
+/// dropped and counted by their receiver.
 fn beside(
     program: &Program,
     mac: MacAddr,
-    claim: impl Fn(&IpPacket, &[u8]) -> Claim,
-    mut judge: impl FnMut(Verdict, Claim, &IpPacket),
+    class_of: impl Fn(&IpPacket, &[u8]) -> PacketClass,
+    mut judge: impl FnMut(Verdict, PacketClass, &IpPacket),
 ) {
     let mut rng = Rng::new(1);
     for _ in 0..FRAMES {
@@ -105,36 +107,36 @@ fn beside(
         let header = EthernetHeader { destination: mac, source: MacAddr([2; 6]), ether_type };
         let verdict = program.verdict(&[header.as_bytes(), &bytes].concat()).unwrap();
         if let Ok(ip) = IpPacket::parse(&bytes) {
-            judge(verdict, claim(&ip, &bytes), &ip);
+            judge(verdict, class_of(&ip, &bytes), &ip);
         }
     }
 }
 
 #[test]
-fn what_is_taken_of_the_wire_is_never_the_hosts() {
+fn xdp_program_on_wire_takes_no_host_packets() {
     with_program(Takes::Esp { ports: PORTS.to_vec() }, |program, mac| {
         let own: HostAddresses = own().into_iter().collect();
-        let claim = |ip: &IpPacket, bytes: &[u8]| claim_on_wire(ip, bytes, &own, &PORTS);
+        let class_of = |ip: &IpPacket, bytes: &[u8]| classify_on_wire(ip, bytes, &own, &PORTS);
         let (mut taken, mut left) = (0, 0);
-        beside(program, mac, claim, |verdict, claim, ip| match (verdict, claim) {
-            (Verdict::Socket, claim) => {
+        beside(program, mac, class_of, |verdict, class, ip| match (verdict, class) {
+            (Verdict::Socket, class) => {
                 taken += 1;
-                assert_ne!(claim, Claim::Host, "{ip:?}");
+                assert_ne!(class, PacketClass::Host, "{ip:?}");
             }
-            (Verdict::Kernel, Claim::Protected) => {
+            (Verdict::Kernel, PacketClass::Esp) => {
                 left += 1;
-                // The longer way: options, fragments, limited broadcast, extension headers.
+                // The kernel's path: options, fragments, limited broadcast, extension headers.
                 let is_unusual = ip.is_fragment() || ip.has_options;
                 assert!(is_unusual || ip.destination == IpAddr::from([255; 4]), "{ip:?}");
             }
-            (Verdict::Kernel, Claim::Passing | Claim::Host | Claim::Martian) => {}
+            (Verdict::Kernel, PacketClass::Forward | PacketClass::Host | PacketClass::Martian) => {}
         });
         assert!(taken > FRAMES / 10 && left > FRAMES / 1000, "{taken} taken, {left} left");
     });
 }
 
 #[test]
-fn what_is_taken_of_the_protected_side_is_all_that_passes() {
+fn xdp_program_on_protected_side_takes_all_forwarded() {
     with_program(Takes::Passing, |program, mac| {
         program.know_host(&own()).unwrap();
         let own: HostAddresses = own().into_iter().collect();
@@ -142,16 +144,16 @@ fn what_is_taken_of_the_protected_side_is_all_that_passes() {
         beside(
             program,
             mac,
-            |ip, _| claim(ip, &own),
-            |verdict, claim, ip| match verdict {
+            |ip, _| classify(ip, &own),
+            |verdict, class, ip| match verdict {
                 Verdict::Socket => {
                     counts[0] += 1;
-                    assert_ne!(claim, Claim::Host, "{ip:?}");
+                    assert_ne!(class, PacketClass::Host, "{ip:?}");
                 }
                 Verdict::Kernel => {
                     counts[1] += 1;
-                    // Of class E, and of a header without an address.
-                    assert!(claim != Claim::Passing || is_reserved(ip.destination), "{ip:?}");
+                    // Class E, and packets whose header has no address.
+                    assert!(class != PacketClass::Forward || is_reserved(ip.destination), "{ip:?}");
                 }
             },
         );

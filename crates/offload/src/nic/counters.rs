@@ -1,0 +1,67 @@
+//! Counters of a device, for a successor in another process.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use uxfrm_engine::Traffic;
+
+use super::ModelNic;
+
+/// Counters of a device without packets in flight.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicTally {
+    sent: Way,
+    received: Way,
+    encrypted: u64,
+    /// Packets per receive queue.
+    queued: Vec<u64>,
+    /// Drops by [`NicDrop::as_str`](super::NicDrop::as_str).
+    drops: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Way {
+    received: u64,
+    received_bytes: u64,
+    sent: u64,
+    sent_bytes: u64,
+    dropped: u64,
+}
+
+impl ModelNic {
+    /// The counters. Delayed packets count as received, and must be released first.
+    #[must_use]
+    pub fn tally(&self) -> NicTally {
+        NicTally {
+            sent: Way::of(&self.sent),
+            received: Way::of(&self.received),
+            encrypted: self.encrypted,
+            queued: self.queued.clone(),
+            drops: self.drops.iter().map(|(why, n)| (why.as_str().to_owned(), n)).collect(),
+        }
+    }
+
+    /// Continues with another device's counters. Unknown drop reasons are ignored.
+    pub fn go_on_from(&mut self, tally: &NicTally) {
+        tally.sent.add_to(&mut self.sent);
+        tally.received.add_to(&mut self.received);
+        self.encrypted += tally.encrypted;
+        self.queued.iter_mut().zip(&tally.queued).for_each(|(count, before)| *count += before);
+        self.drops.add_named(&tally.drops);
+    }
+}
+
+impl Way {
+    const fn of(traffic: &Traffic) -> Self {
+        let &Traffic { received, received_bytes, sent, sent_bytes, dropped, .. } = traffic;
+        Self { received, received_bytes, sent, sent_bytes, dropped }
+    }
+
+    const fn add_to(self, traffic: &mut Traffic) {
+        traffic.received += self.received;
+        traffic.received_bytes += self.received_bytes;
+        traffic.sent += self.sent;
+        traffic.sent_bytes += self.sent_bytes;
+        traffic.dropped += self.dropped;
+    }
+}

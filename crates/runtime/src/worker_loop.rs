@@ -1,0 +1,408 @@
+//! One worker's loop: poll, receive, process, transmit.
+//!
+//! ```text
+//!   host port ─▶ outbound ─▶ wire        wire ─▶ inbound ─▶ host port
+//! ```
+//!
+//! 1 wait until a port is readable, and apply [next-hop updates](crate::News) → 2 a batch from the
+//! host through the engine to the wire → 3 a batch from each readable wire port through the engine
+//! to the host → 4 packets from devices through the engine to the host → 5 packets that wait for
+//! SAs → 6 once a second housekeeping → 1.
+//!
+//! A port with more packets is readable again at once, so a busy port cannot starve the others. In
+//! 2 and 3 a standing queue slows a TCP sender down ([`Codel`]). With [devices](Lane::behind),
+//! packets that the engine hands over go to their threads, and so do whole packets from the
+//! network, before the engine sees them.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering, fence},
+    },
+    time::Duration,
+};
+
+use uxfrm_engine::{DropReason, Moment, Output, Received, WaitingPacket, Worker};
+use uxfrm_io::{
+    NarrowPath, Port, Refused, clock,
+    poll::{Poller, Waker},
+};
+use uxfrm_packet::{Batch, Pool, congestion::Told};
+
+use crate::{
+    Bay, Events, Wire,
+    codel::Codel,
+    device_ports::{Backpressure, LostPackets, PortSlot, set_polled},
+};
+
+/// Ends a loop. The kernel's error is in the text; as a source it would be printed twice.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A port can't be polled.
+    #[error("polling failed: {0}")]
+    Poll(io::Error),
+    /// The host's port is gone (the TUN was deleted).
+    #[error("the TUN is gone: {0}")]
+    Host(io::Error),
+    /// A network device of inline mode is gone.
+    #[error("a network device is gone: {0}")]
+    Link(io::Error),
+    /// A loop polls at most 256 ports.
+    #[error("one loop waits for 256 interfaces and sockets of tunnels at the most")]
+    TooManyPorts,
+    /// Nobody can apply a change.
+    #[error("the worker has ended, or does not answer")]
+    Ended,
+}
+
+/// Longest wait between checks of the engine's timeouts.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// Longest wait while SAs and policies have uncommitted counts.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// Longest wait while a device has no room for outgoing packets.
+const RETRY: Duration = Duration::from_micros(50);
+
+/// Interval of housekeeping.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Packets may wait this many times longer at the host's port: a TUN's waiting time includes whole
+/// turns.
+const HOST_TARGET_FACTOR: u32 = 3;
+
+const HOST: u8 = 0;
+
+/// One worker with its ports.
+#[derive(Debug)]
+pub struct Lane {
+    poller: Poller,
+    host: Box<dyn Port>,
+    /// Receive queue of the host port, if it is monitored.
+    queue: Option<Codel>,
+    wire: Wire,
+    worker: Worker,
+    pool: Pool,
+    batch: Batch,
+    out: Output,
+    events: Events,
+    devices: Option<PortSlot>,
+    /// Directions without room at a device: ports that feed them are not polled.
+    backpressure: Backpressure,
+    received: Vec<Received>,
+    /// Number of buffers that wait for SAs, for other threads.
+    waiting: Arc<AtomicUsize>,
+    last_periodic: Moment,
+}
+
+impl Lane {
+    /// A loop between `host` and `wire`; `events` takes the engine's events.
+    ///
+    /// # Errors
+    /// When a port can't be polled.
+    pub fn new(
+        host: Box<dyn Port>,
+        wire: Wire,
+        worker: Worker,
+        events: Events,
+    ) -> Result<Self, Error> {
+        let poller = Poller::new().map_err(Error::Poll)?;
+        if let Some(descriptor) = host.descriptor() {
+            poller.add(descriptor, HOST).map_err(Error::Poll)?;
+        }
+        for port in 0..wire.len() {
+            if let Some(descriptor) = wire.descriptor(port) {
+                poller.add(descriptor, token(port)).map_err(Error::Poll)?;
+            }
+        }
+        Ok(Self {
+            poller,
+            host,
+            queue: None,
+            wire,
+            worker,
+            pool: Pool::new(),
+            batch: Batch::new(),
+            out: Output::default(),
+            events,
+            devices: None,
+            backpressure: Backpressure::default(),
+            received: Vec::new(),
+            waiting: Arc::default(),
+            last_periodic: Moment(0),
+        })
+    }
+
+    /// Attaches offload devices between engine and wire, including later ones.
+    #[must_use]
+    pub fn behind(mut self, device_ports: &Bay) -> Self {
+        self.devices = Some(device_ports.add_worker(self.poller.waker()));
+        self
+    }
+
+    /// Signals congestion to TCP senders once packets wait for `target` in a wire port's queue, or
+    /// three times as long in the host port's: by an ECN mark, or without ECN by the loss of a
+    /// segment.
+    #[must_use]
+    pub fn with_queue_delay(mut self, target: Duration) -> Self {
+        self.queue = Some(Codel::new(target * HOST_TARGET_FACTOR));
+        self.wire.watch(target);
+        self
+    }
+
+    /// Ends the current [`turn`](Self::turn)'s wait, or the next one's.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.poller.waker()
+    }
+
+    /// The engine, for its counters.
+    #[must_use]
+    pub fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    pub(crate) fn save_state(&mut self) {
+        self.wire.save_state();
+    }
+
+    pub(crate) fn restore_state(&mut self) -> io::Result<()> {
+        self.wire.restore_state()
+    }
+
+    /// Runs the loop once.
+    ///
+    /// # Errors
+    /// When polling fails or the host's port is gone. A broken wire port does not end the loop.
+    pub fn turn(&mut self) -> Result<(), Error> {
+        self.apply_backpressure()?;
+        // 1 wait
+        let timeout = match (self.wire.has_backlog(), self.worker.owes()) {
+            (true, _) => RETRY,
+            (false, true) => SETTLE,
+            (false, false) => IDLE,
+        };
+        let ready = self.poller.wait(Some(timeout)).map_err(Error::Poll)?;
+        if ready.is_empty() {
+            self.worker.settle();
+        }
+        if let Some(devices) = &mut self.devices {
+            devices.refresh_devices(&mut self.pool);
+        }
+        let sent = self.wire.poll_af_xdp(now, &mut self.pool);
+        self.count(&sent.refused);
+        // 2 host to wire
+        if ready.has(HOST) {
+            self.host.receive(&mut self.pool, &mut self.batch).map_err(Error::Host)?;
+            self.signal_host_congestion();
+            self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+            self.deliver();
+        }
+        // 3 wire to host
+        for port in 0..self.wire.len() {
+            if ready.has(token(port)) && self.receive(port) {
+                self.inbound(port);
+            }
+        }
+        // 4 devices to host
+        self.inbound_from_devices();
+        // 5 packets that wait for SAs
+        self.retry_waiting();
+        // 6 housekeeping
+        self.run_periodic();
+        Ok(())
+    }
+
+    /// Pushes what waits for devices; while some stays blocked, the ports that feed it are not
+    /// polled.
+    fn apply_backpressure(&mut self) -> Result<(), Error> {
+        let Some(devices) = &mut self.devices else { return Ok(()) };
+        let (backpressure, lost) = devices.retry(&mut self.pool);
+        self.count_lost(lost);
+        let before = std::mem::replace(&mut self.backpressure, backpressure);
+        if before.outward != backpressure.outward {
+            set_polled(&self.poller, HOST, self.host.descriptor(), backpressure.outward)?;
+        }
+        if before.inward != backpressure.inward {
+            for port in 0..self.wire.len() {
+                set_polled(
+                    &self.poller,
+                    token(port),
+                    self.wire.descriptor(port),
+                    backpressure.inward,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Slows down a sender on the host if the host port's queue stands.
+    fn signal_host_congestion(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        let told =
+            queue.signal_congestion(self.host.waited(), now(), &mut self.batch, &mut self.pool);
+        self.count_signalled(told, DropReason::OutQueueStands);
+    }
+
+    /// Passes a batch from a wire port to devices, or through the engine to the host. Of UDP
+    /// payloads devices get those of their SAs.
+    fn inbound(&mut self, port: usize) {
+        if let Some(devices) = self.devices.as_mut().filter(|devices| !devices.is_empty()) {
+            let lost = if self.wire.is_raw(port) {
+                devices.dispatch_all(&mut self.batch, &mut self.pool)
+            } else {
+                devices.dispatch_offloaded(&mut self.batch, &mut self.pool)
+            };
+            self.count_lost(lost);
+            if self.batch.is_empty() {
+                return;
+            }
+        }
+        self.worker.inbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+        let told = self.wire.signal_congestion(port, now(), &mut self.out.host, &mut self.pool);
+        self.count_signalled(told, DropReason::InQueueStands);
+        self.deliver();
+    }
+
+    /// Counts a packet dropped as a congestion signal.
+    fn count_signalled(&self, told: Option<Told>, reason: DropReason) {
+        match told {
+            Some(Told::ByShortening | Told::ByLoss) => self.worker.drops().add(reason, 1),
+            Some(Told::ByMark) | None => {}
+        }
+    }
+
+    /// Passes packets from devices to the host.
+    fn inbound_from_devices(&mut self) {
+        let Some(devices) = &self.devices else { return };
+        if devices.receive(&mut self.received, &mut self.pool) {
+            let received = &mut self.received;
+            self.worker.inbound_from_device(received, now(), &mut self.pool, &mut self.out);
+            self.deliver();
+        }
+    }
+
+    /// Continues with packets that waited in a predecessor, before the first turn.
+    pub fn wait_with(&mut self, waiting: Vec<WaitingPacket>) {
+        self.worker.wait_with(waiting, now(), &mut self.pool, &mut self.out);
+        self.deliver();
+        self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
+    }
+
+    /// Commits pending counts of SAs and policies.
+    pub(crate) fn settle(&mut self) {
+        self.worker.settle();
+    }
+
+    /// Continues with packets in memory, to or from devices; whether there were any. Full ports are
+    /// not waited for.
+    pub(crate) fn drain(&mut self) -> bool {
+        let Some(devices) = &mut self.devices else { return false };
+        devices.refresh_devices(&mut self.pool);
+        let had_some = devices.has_pending();
+        let (_full, lost) = devices.retry(&mut self.pool);
+        self.count_lost(lost);
+        self.inbound_from_devices();
+        self.worker.settle();
+        had_some
+    }
+
+    /// Number of buffers that wait for SAs.
+    pub(crate) fn waiting(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.waiting)
+    }
+
+    /// Retries waiting packets after a change. A publisher reads the count after it publishes, and
+    /// this loop writes the count before it looks: one of the two sees the other.
+    fn retry_waiting(&mut self) {
+        let before = self.worker.waiting();
+        if before == 0 {
+            return;
+        }
+        self.waiting.store(before, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.worker.outbound(&mut self.batch, now(), &mut self.pool, &mut self.out);
+        self.deliver();
+        self.waiting.store(self.worker.waiting(), Ordering::Relaxed);
+    }
+
+    /// Counts lost packets, and drops keys of deleted SAs and incomplete fragments, also without
+    /// traffic.
+    fn run_periodic(&mut self) {
+        let now = now();
+        if now.since(self.last_periodic) < PERIOD {
+            return;
+        }
+        self.last_periodic = now;
+        self.worker.drops().add(DropReason::InPortFull, self.wire.lost());
+        self.worker.drops().add(DropReason::OutPortFull, self.host.overflowed());
+        self.worker.refresh();
+        self.worker.inbound(&mut self.batch, now, &mut self.pool, &mut self.out);
+        self.deliver();
+    }
+
+    /// Receives from a wire port; whether anything came.
+    fn receive(&mut self, port: usize) -> bool {
+        match self.wire.receive(port, &mut self.pool, &mut self.batch) {
+            Ok(count) => count > 0,
+            Err(error) => {
+                tracing::warn!(%error, "a wire port failed");
+                false
+            }
+        }
+    }
+
+    /// Transmits the engine's output and sends its events.
+    fn deliver(&mut self) {
+        if !self.out.handed.is_empty() {
+            self.hand_over();
+        }
+        if !self.out.wire.is_empty() {
+            let sent = self.wire.transmit(&mut self.out.wire, &mut self.pool);
+            self.count(&sent.refused);
+        }
+        if !self.out.host.is_empty() {
+            let sent = self.host.transmit(&mut self.out.host, &mut self.pool);
+            self.count(&sent.refused);
+        }
+        self.events.send(&mut self.out.events);
+    }
+
+    /// Passes packets of offloaded SAs to their devices.
+    fn hand_over(&mut self) {
+        let lost = match &mut self.devices {
+            Some(devices) => devices.hand_over(&mut self.out.handed, &mut self.pool),
+            None => LostPackets::without_device(&mut self.out.handed, &mut self.pool),
+        };
+        self.count_lost(lost);
+    }
+
+    fn count_lost(&self, LostPackets { no_room, no_device }: LostPackets) {
+        let drops = self.worker.drops();
+        drops.add(DropReason::PortFull, no_room);
+        drops.add(DropReason::PortRefused, no_device);
+    }
+
+    fn count(&mut self, refused: &Refused) {
+        if let Some(NarrowPath { to, mtu }) = refused.path {
+            self.worker.meet_narrow_path(to, mtu, &mut self.out.events);
+        }
+        let drops = self.worker.drops();
+        drops.add(DropReason::PortFull, refused.busy);
+        drops.add(DropReason::PortTooBig, refused.too_big);
+        drops.add(DropReason::PortRefused, refused.unsupported + refused.failed);
+    }
+}
+
+fn now() -> Moment {
+    Moment(clock::boot_nanoseconds())
+}
+
+/// Poll token of a wire port; 0 is the host's.
+fn token(port: usize) -> u8 {
+    u8::try_from(port + 1).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+//! A loop on its thread.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+    },
+    thread::JoinHandle,
+};
+
+use uxfrm_engine::WaitingPacket;
+use uxfrm_io::{affinity, confine, poll::Waker};
+
+use crate::{Error, InlineLane, Lane, TunnelLane};
+
+/// A loop that a thread can run.
+pub trait Turns: Send + 'static {
+    /// Runs the loop once.
+    ///
+    /// # Errors
+    /// What ends the loop.
+    fn turn(&mut self) -> Result<(), Error>;
+
+    /// Ends the current turn's wait, or the next one's.
+    fn waker(&self) -> Waker;
+
+    /// Number of buffers that wait for SAs.
+    fn waiting(&self) -> Arc<AtomicUsize>;
+
+    /// Commits pending counts, after it was stopped.
+    fn settle(&mut self) {}
+
+    /// Saves the ring state that a successor process needs. The loop may also continue itself.
+    fn lay_down(&mut self) {}
+
+    /// Restores the saved ring state of a predecessor, before the first turn.
+    ///
+    /// # Errors
+    /// When none was saved.
+    fn take_up(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Runs once without ports, after it was stopped, for packets in memory to or from devices;
+    /// whether there were any.
+    fn drain(&mut self) -> bool {
+        false
+    }
+
+    /// Copies the packets that wait for SAs.
+    fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        Vec::new()
+    }
+
+    /// Continues with a predecessor's waiting packets, before the first turn.
+    fn wait_with(&mut self, packets: Vec<WaitingPacket>) {
+        drop(packets);
+    }
+}
+
+impl Turns for Lane {
+    fn turn(&mut self) -> Result<(), Error> {
+        Self::turn(self)
+    }
+
+    fn waker(&self) -> Waker {
+        Self::waker(self)
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        Self::waiting(self)
+    }
+
+    fn lay_down(&mut self) {
+        Self::save_state(self);
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        Self::restore_state(self)
+    }
+
+    fn settle(&mut self) {
+        Self::settle(self);
+    }
+
+    fn drain(&mut self) -> bool {
+        Self::drain(self)
+    }
+
+    fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        self.worker().portray_waiting()
+    }
+
+    fn wait_with(&mut self, packets: Vec<WaitingPacket>) {
+        Self::wait_with(self, packets);
+    }
+}
+
+impl Turns for InlineLane {
+    fn turn(&mut self) -> Result<(), Error> {
+        Self::turn(self)
+    }
+
+    fn waker(&self) -> Waker {
+        Self::waker(self)
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        self.held()
+    }
+
+    fn settle(&mut self) {
+        Self::settle(self);
+    }
+
+    fn lay_down(&mut self) {
+        Self::save_state(self);
+    }
+
+    fn take_up(&mut self) -> io::Result<()> {
+        Self::restore_state(self)
+    }
+}
+
+impl Turns for TunnelLane {
+    fn turn(&mut self) -> Result<(), Error> {
+        Self::turn(self)
+    }
+
+    fn waker(&self) -> Waker {
+        Self::waker(self)
+    }
+
+    fn waiting(&self) -> Arc<AtomicUsize> {
+        Arc::default()
+    }
+}
+
+/// A running loop. Dropping it stops and joins it.
+#[derive(Debug)]
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    waiting: Arc<AtomicUsize>,
+    name: String,
+    cpu: Option<usize>,
+    thread: Option<JoinHandle<Ended>>,
+}
+
+/// A loop whose thread has ended, and the error that ended it, if any.
+struct Ended {
+    event_loop: Box<dyn Turns>,
+    outcome: Result<(), Error>,
+}
+
+/// A loop that was stopped or has yet to start, with all its state. Dropping it ends the loop.
+pub struct Halted {
+    event_loop: Box<dyn Turns>,
+    name: String,
+    cpu: Option<usize>,
+}
+
+impl Halted {
+    /// A loop that has yet to start.
+    #[must_use]
+    pub fn new(event_loop: impl Turns, name: String) -> Self {
+        Self { event_loop: Box::new(event_loop), name, cpu: None }
+    }
+
+    /// Runs once without ports, on the calling thread, for packets in memory to or from a device;
+    /// whether there were any.
+    pub fn drain(&mut self) -> bool {
+        self.event_loop.drain()
+    }
+
+    /// Saves the ring state for a successor process; nothing may be drained any more.
+    pub fn lay_down(&mut self) {
+        self.event_loop.lay_down();
+    }
+
+    /// Copies the packets that wait for SAs.
+    #[must_use]
+    pub fn portray_waiting(&self) -> Vec<WaitingPacket> {
+        self.event_loop.portray_waiting()
+    }
+
+    /// Starts the loop again.
+    ///
+    /// # Errors
+    /// When the thread can't be started.
+    pub fn resume(self) -> io::Result<Running> {
+        Running::start_boxed(self.event_loop, self.name, self.cpu)
+    }
+}
+
+impl std::fmt::Debug for Halted {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Halted").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    /// Starts `event_loop` on a thread of its own, pinned to `cpu` if given. A failure to pin is
+    /// only logged.
+    ///
+    /// # Errors
+    /// When the thread can't be started.
+    pub fn start(event_loop: impl Turns, name: String, cpu: Option<usize>) -> io::Result<Self> {
+        Self::start_boxed(Box::new(event_loop), name, cpu)
+    }
+
+    /// Starts a boxed loop.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_boxed(
+        event_loop: Box<dyn Turns>,
+        name: String,
+        cpu: Option<usize>,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let waker = event_loop.waker();
+        let waiting = event_loop.waiting();
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
+            if let Some(Err(error)) = cpu.map(affinity::pin) {
+                tracing::warn!(%error, cpu, "can't pin a worker");
+            }
+            let confined = confine::packets();
+            if let Some(left) = confined.faults() {
+                tracing::debug!("a worker keeps more than it needs: {left}");
+            }
+            run(event_loop, &stopped)
+        })?;
+        Ok(Self { stop, waker, waiting, name, cpu, thread: Some(thread) })
+    }
+
+    /// Whether the loop ended by itself.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Wakes the loop if packets wait for SAs; to be called after SAs, policies or acquires were
+    /// published.
+    pub fn nudge(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) != 0 {
+            self.waker.wake();
+        }
+    }
+
+    /// Lets the loop finish its batch and joins its thread.
+    ///
+    /// # Errors
+    /// What ended the loop earlier.
+    ///
+    /// # Panics
+    /// When the loop did.
+    pub fn stop(mut self) -> Result<(), Error> {
+        self.finish().map_or(Ok(()), |ended| ended.outcome)
+    }
+
+    /// Lets the loop finish its batch and keeps it with all its state.
+    ///
+    /// # Errors
+    /// What ended the loop earlier.
+    ///
+    /// # Panics
+    /// When the loop did.
+    pub fn halt(mut self) -> Result<Option<Halted>, Error> {
+        let Some(Ended { mut event_loop, outcome }) = self.finish() else { return Ok(None) };
+        outcome?;
+        event_loop.settle();
+        Ok(Some(Halted { event_loop, name: std::mem::take(&mut self.name), cpu: self.cpu }))
+    }
+
+    fn finish(&mut self) -> Option<Ended> {
+        let thread = self.thread.take()?;
+        self.stop.store(true, Ordering::Relaxed);
+        self.waker.wake();
+        Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.finish();
+    }
+}
+
+fn run(mut event_loop: Box<dyn Turns>, stop: &AtomicBool) -> Ended {
+    while !stop.load(Ordering::Relaxed) {
+        if let Err(error) = event_loop.turn() {
+            return Ended { event_loop, outcome: Err(error) };
+        }
+    }
+    Ended { event_loop, outcome: Ok(()) }
+}
