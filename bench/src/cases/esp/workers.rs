@@ -43,6 +43,9 @@ enum SaSharing {
     Separate,
 }
 
+/// Numbers of workers, and whether they share an SA.
+type WorkerCounts = Vec<(usize, SaSharing)>;
+
 /// Measures what the options leave, with 1, 2, 4 … workers as long as there is a processor for
 /// each.
 ///
@@ -66,7 +69,7 @@ pub fn run(options: &BenchOptions) -> anyhow::Result<BenchReport> {
 }
 
 /// The numbers of workers that are measured, with shared and with separate SAs.
-fn worker_counts(cpus: &[usize]) -> Vec<(usize, SaSharing)> {
+fn worker_counts(cpus: &[usize]) -> WorkerCounts {
     let counts = (1..).map(|doublings| 1 << doublings);
     let several = counts.take_while(|count| *count <= cpus.len().min(MOST));
     let worker_counts =
@@ -86,7 +89,7 @@ fn case(test: &str, workers: usize, states: SaSharing) -> Case {
 fn wanted_paths(
     options: &BenchOptions,
     cpus: &[usize],
-) -> anyhow::Result<Vec<(WorkerPath, Vec<(usize, SaSharing)>)>> {
+) -> anyhow::Result<Vec<(WorkerPath, WorkerCounts)>> {
     let paths = WorkerPath::all()?.into_iter().map(|path| {
         let mut worker_counts = worker_counts(cpus);
         worker_counts

@@ -2,10 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use serde_json::Map;
-
 use super::peer::Peer;
 use super::relay::RelayEncap;
+use super::results;
 use crate::CaseFilter;
 use crate::pair::{
     EspEncapsulation, EspTransform, GatewayMode, GatewayTuning, Protection, WireFrames, is_root,
@@ -65,14 +64,7 @@ const INLINE_XDP: GatewayTuning = GatewayTuning { mode: GatewayMode::InlineXdp, 
 /// A row for each of these paths, none of which can be measured here.
 pub(crate) fn refused(paths: &[TestPath], only: &CaseFilter) -> Vec<Row> {
     let cases = paths.iter().map(TestPath::case).filter(|case| only.lists_path(case));
-    cases.map(|case| unmeasured(case, "needs root")).collect()
-}
-
-/// A row with a note instead of figures.
-pub(crate) fn unmeasured(case: Case, reason: &str) -> Row {
-    let mut row = Row { case, figures: Map::new() };
-    row.figures.insert("note".to_owned(), reason.into());
-    row
+    cases.map(|case| results::unmeasured(case, "needs root")).collect()
 }
 
 impl TestPath {

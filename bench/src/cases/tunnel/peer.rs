@@ -7,7 +7,7 @@ mod wireguard;
 use std::env;
 use std::path::Path;
 
-use super::path::unmeasured;
+use super::results::unmeasured;
 use crate::CaseFilter;
 use crate::pair::{Interrupt, Topology};
 use crate::report::{Case, Row};

@@ -3,7 +3,6 @@
 use serde_json::Map;
 
 use super::goal;
-use super::path::unmeasured;
 use crate::report::{Case, Row, Samples};
 
 /// A figure's name, its value in one round, and how many decimals are more than noise.
@@ -74,6 +73,13 @@ impl CaseResult {
         }
         row
     }
+}
+
+/// A row with a note instead of figures.
+pub(crate) fn unmeasured(case: Case, reason: &str) -> Row {
+    let mut row = Row { case, figures: Map::new() };
+    row.figures.insert("note".to_owned(), reason.into());
+    row
 }
 
 #[cfg(test)]
