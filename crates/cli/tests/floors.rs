@@ -115,7 +115,7 @@ fn floor(house: &House, module: &str) -> usize {
 }
 
 /// The top modules that a file of the module `path` uses outside its tests.
-fn uses_of(source: &str, path: &[String], names: &Names) -> BTreeSet<String> {
+fn uses_of(source: &str, path: &[String], names: &Names<'_>) -> BTreeSet<String> {
     let file = syn::parse_file(source).expect("the source compiles");
     let mut finder = Finder { path: path.to_vec(), names, found: BTreeSet::new() };
     finder.visit_file(&file);

@@ -2,6 +2,8 @@
 //! requests of a few words: encoding them through attribute lists took longer than all else that a
 //! gateway does about a route.
 
+use std::net::IpAddr;
+
 use netlink_packet_core::NLM_F_REQUEST;
 use uxfrm_netlink_wire::{AttributeWriter, set_message_len};
 
