@@ -16,31 +16,45 @@ struct House {
     floors: &'static [&'static [&'static str]],
 }
 
-const HOUSES: &[House] = &[House {
-    folder: "crates/engine",
-    floors: &[
-        &[
-            "sync",
-            "time",
-            "ids",
-            "prefix",
-            "lifetime",
-            "drop_reason",
-            "insertion_order",
-            "stage_watch",
+const HOUSES: &[House] = &[
+    House {
+        folder: "crates/engine",
+        floors: &[
+            &["sync", "time", "ids", "prefix", "lifetime", "drop_reason"],
+            &["insertion_order", "stage_watch", "selector", "flow_key", "stats", "pmtu"],
+            &["settings"],
+            &["error"],
+            &["sa"],
+            &["ecn", "fragments", "spd"],
+            &["device", "sad", "flow_cache"],
+            &["events", "snapshot", "esp"],
+            &["bundle"],
+            &["datapath"],
+            &["database", "worker"],
         ],
-        &["selector", "flow_key", "stats", "settings"],
-        &["pmtu"],
-        &["error"],
-        &["sa"],
-        &["ecn", "fragments", "spd"],
-        &["device", "sad", "flow_cache"],
-        &["events", "snapshot", "esp"],
-        &["bundle"],
-        &["datapath"],
-        &["database", "worker"],
-    ],
-}];
+    },
+    House {
+        folder: "crates/daemon",
+        floors: &[
+            &["clock", "descriptor_store", "fallback_socket", "local_ports", "pausable_thread"],
+            &["protocol", "tun"],
+            &["config"],
+            &["batch"],
+            &["routes"],
+            &["ports"],
+            &["inline"],
+            &["firewall"],
+            &["devices"],
+            &["tunnels"],
+            &["reconcile"],
+            &["control"],
+            &["sandbox"],
+            &["reload"],
+            &["upgrade"],
+            &["gateway"],
+        ],
+    },
+];
 
 #[test]
 fn modules_use_only_lower_floors() {
@@ -99,7 +113,10 @@ fn upward_uses(house: &House) -> Vec<String> {
     let mut wrong = Vec::new();
     for file in source_files(&folder) {
         let path = module_path(&folder, &file);
-        let Some(top) = path.first().cloned() else { continue };
+        // The root re-exports; modules that are for tests alone have no floor.
+        let Some(top) = path.first().filter(|top| modules.contains(*top)).cloned() else {
+            continue;
+        };
         for used in uses_of(&read(&file), &path, &names) {
             if used != top && floor(house, &used) >= floor(house, &top) {
                 wrong.push(format!("{}: `{top}` uses `{used}`", file.display()));

@@ -2,8 +2,6 @@
 //! requests of a few words: encoding them through attribute lists took longer than all else that a
 //! gateway does about a route.
 
-use std::net::IpAddr;
-
 use netlink_packet_core::NLM_F_REQUEST;
 use uxfrm_netlink_wire::{AttributeWriter, set_message_len};
 
@@ -97,21 +95,6 @@ fn head(request: Request, flags: u16, sequence: u32, route: &Route) -> [u8; HEAD
         kind,
     ]);
     head
-}
-
-fn put_address(kind: u16, address: IpAddr, bytes: &mut Vec<u8>) {
-    match address {
-        IpAddr::V4(v4) => put(kind, &v4.octets(), bytes),
-        IpAddr::V6(v6) => put(kind, &v6.octets(), bytes),
-    }
-}
-
-/// Appends an attribute whose `value` is a multiple of four bytes and less than 64 KiB.
-fn put(kind: u16, value: &[u8], bytes: &mut Vec<u8>) {
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    bytes.extend(length.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
 }
 
 #[cfg(test)]
