@@ -11,7 +11,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod counters;
-mod family;
+mod family_cache;
 mod key;
 mod probe;
 mod sub_main_pairs;
@@ -21,7 +21,7 @@ mod verdicts;
 
 use std::sync::Arc;
 
-use family::Side;
+use family_cache::Side;
 use key::{Contexts, Keys};
 use table::{Epochs, Value};
 use uxfrm_packet::Version;

@@ -7,21 +7,20 @@
 //! Promises: the same answer as a scan in order of [`Place`](crate::Place); no work that grows with what was removed.
 
 mod batch;
-mod classes;
-mod few;
-mod grid;
-mod lean;
-mod matrix;
+mod byte_bitvector;
+mod compact_rule;
+mod cost_model;
+mod field_bitvector;
+mod linear_leaf;
 mod node;
 mod plan;
-mod planning;
-mod revision;
+mod rebuild;
+mod replanning;
+mod root_cuts;
 mod rule;
-mod several;
-mod sieve;
+mod simd_leaf;
 pub(crate) mod ternary;
-mod trunk;
-mod weigh;
+mod tuple_space;
 mod window;
 
 use std::collections::HashMap;
@@ -31,11 +30,11 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
-pub(crate) use lean::{Shape, Shapes};
+pub(crate) use compact_rule::{Shape, Shapes};
 use node::Node;
-use planning::{Planned, Planning};
-pub(crate) use revision::Moved;
-pub use revision::{Revised, Revision};
+pub(crate) use rebuild::Moved;
+pub use rebuild::{Revised, Revision};
+use replanning::{Planned, Planning};
 pub(crate) use rule::Best;
 use rule::Rule;
 use ternary::{Key, V4, V6};
@@ -301,10 +300,10 @@ impl Bins {
     fn weigh(&self, flow: &FlowKey) -> usize {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
-                weigh::weigh_packet(&self.v4, &Key::v4(destination, source, flow))
+                cost_model::weigh_packet(&self.v4, &Key::v4(destination, source, flow))
             }
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
-                weigh::weigh_packet(&self.v6, &Key::v6(destination, source, flow))
+                cost_model::weigh_packet(&self.v6, &Key::v6(destination, source, flow))
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => 0,
         }

@@ -3,21 +3,21 @@
 //! some of these cuts after the other, level by level, so that they wait for memory together, and leave out what has no better one; and at
 //! last by the kind of what is to be compared, because a processor that does the same again and again need not guess what comes next.
 
-mod sift;
+mod tuple_batch;
 
 use std::hint::select_unpredictable;
 
 use arrayvec::ArrayVec;
 
-use super::lean::LeanOf;
+use super::compact_rule::LeanOf;
 use super::node::Node;
 use super::rule::Best;
-use super::several::{self, EightOf as _};
+use super::simd_leaf::{self, EightOf as _};
 use super::ternary::{Key, Words};
 use super::window::Window;
-use super::{TOGETHER, few};
+use super::{TOGETHER, linear_leaf};
 
-pub(super) use sift::sift;
+pub(super) use tuple_batch::sift;
 
 /// A packet among others, and a node that it has come to.
 #[derive(Clone, Copy, Debug)]
@@ -220,7 +220,7 @@ fn compare_few<'a, W: Words>(
 ) {
     for way in few {
         if let (Node::Few { rules, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-            few::find(rules, &key.words, key, &mut bests[way.packet % TOGETHER]);
+            linear_leaf::find(rules, &key.words, key, &mut bests[way.packet % TOGETHER]);
         }
     }
 }
@@ -234,7 +234,7 @@ fn compare_lean<'a, W: Words>(
     for way in lean {
         if let (Node::Lean { far, rules, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
             let seen = W::Lean::seen(&key.words, *far);
-            few::find(rules, &seen, key, &mut bests[way.packet % TOGETHER]);
+            linear_leaf::find(rules, &seen, key, &mut bests[way.packet % TOGETHER]);
         }
     }
 }
@@ -264,7 +264,7 @@ fn compare_several<'a, W: Words>(
         W::Eight::fitting_each(pairs, &mut fits);
         for (way, fits) in ways.iter().zip(&fits) {
             let best = &mut bests[way.packet % TOGETHER];
-            several::consider(eights(way), *fits, key(way), best);
+            simd_leaf::consider(eights(way), *fits, key(way), best);
         }
     }
 }

@@ -6,21 +6,19 @@
 //!
 //! Each node says which rank its first policy has: who has found a better one passes by, without a look at what may lie far away in memory.
 
-mod made;
-
 use std::sync::Arc;
 
-use super::grid::Grid;
-use super::lean::{End, LeanOf};
-use super::matrix::Matrix;
+use super::byte_bitvector::Matrix;
+use super::compact_rule::{End, LeanOf};
+use super::field_bitvector::Grid;
 use super::plan::FEW;
-use super::planning::{Planned, Planning};
+use super::replanning::{Planned, Planning};
 use super::rule::{Best, Comparable, Rank, Rule};
-use super::several::{self, EightOf, Several, count};
-use super::sieve::Sieve;
+use super::simd_leaf::{self, EightOf, Several, count};
 use super::ternary::{Key, Words};
+use super::tuple_space::Sieve;
 use super::window::Window;
-use super::{TOGETHER, batch, few, trunk};
+use super::{TOGETHER, batch, linear_leaf, root_cuts};
 use crate::PolicyEntry;
 
 /// Some policies. All that it may be has `first` at the same place, so that reading it is no branch.
@@ -95,7 +93,7 @@ impl<W: Words> Node<W> {
     pub(crate) fn first(&self, key: &Key<W>) -> Best<'_> {
         let mut best = Best::NONE;
         match self {
-            Self::Few { rules, .. } => few::find(rules, &key.words, key, &mut best),
+            Self::Few { rules, .. } => linear_leaf::find(rules, &key.words, key, &mut best),
             Self::Empty { .. }
             | Self::Lean { .. }
             | Self::Several { .. }
@@ -118,9 +116,9 @@ impl<W: Words> Node<W> {
                 batch::find_each(self, keys, bests)
             }
             Self::Sieve { sieve, .. } => batch::sift(sieve, keys, bests),
-            Self::Few { rules, .. } => few::find_each(rules, |key| key.words, keys, bests),
+            Self::Few { rules, .. } => linear_leaf::find_each(rules, |key| key.words, keys, bests),
             Self::Lean { far, rules, .. } => {
-                few::find_each(rules, |key| W::Lean::seen(&key.words, *far), keys, bests);
+                linear_leaf::find_each(rules, |key| W::Lean::seen(&key.words, *far), keys, bests);
             }
             Self::Many { matrix, .. } => matrix.find_each(keys, bests),
             Self::Grid { grid, .. } => grid.find_each(keys, bests),
@@ -167,11 +165,11 @@ impl<W: Words> Node<W> {
         loop {
             match node {
                 Self::Empty { .. } | Self::Tally { .. } => return,
-                Self::Few { rules, .. } => return few::find(rules, &key.words, key, best),
+                Self::Few { rules, .. } => return linear_leaf::find(rules, &key.words, key, best),
                 Self::Lean { far, rules, .. } => {
-                    return few::find(rules, &W::Lean::seen(&key.words, *far), key, best);
+                    return linear_leaf::find(rules, &W::Lean::seen(&key.words, *far), key, best);
                 }
-                Self::Several { eights, .. } => return several::find(eights, key, best),
+                Self::Several { eights, .. } => return simd_leaf::find(eights, key, best),
                 Self::Many { matrix, .. } => return matrix.find(key, best),
                 Self::Grid { grid, .. } => return grid.find(key, best),
                 Self::Sieve { sieve, .. } => return sieve.find(key, best),
@@ -203,7 +201,7 @@ impl<W: Words> Node<W> {
                 let is_few = rules.len() <= planning.few();
                 *self = if is_few { Self::few(rules) } else { Self::of(rules) };
             }
-            Self::Several { eights, .. } if count::<W>(eights) < several::MOST => {
+            Self::Several { eights, .. } if count::<W>(eights) < simd_leaf::MOST => {
                 let mut rules = self.rules();
                 let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
                 rules.insert(rules.partition_point(before), rule);
@@ -285,7 +283,7 @@ impl<W: Words> Node<W> {
         }
         let mut rules = self.rules();
         rules.extend(coming);
-        *self = trunk::tree(rules);
+        *self = root_cuts::tree(rules);
         Planned::Together
     }
 
@@ -293,7 +291,7 @@ impl<W: Words> Node<W> {
     pub(super) fn revised(&self) -> Self {
         let mut rules = self.rules();
         rules.sort_by_cached_key(|rule| rule.entry.place());
-        trunk::tree(rules)
+        root_cuts::tree(rules)
     }
 
     /// Takes a policy out that is in.
@@ -449,7 +447,7 @@ impl<W: Words> Node<W> {
             Self::Empty { .. } | Self::Tally { .. } => {}
             Self::Few { rules, .. } => rules.iter().for_each(|rule| visit(&rule.entry)),
             Self::Lean { rules, .. } => rules.iter().for_each(|rule| visit(rule.entry())),
-            Self::Several { eights, .. } => several::each::<W>(eights, visit),
+            Self::Several { eights, .. } => simd_leaf::each::<W>(eights, visit),
             Self::Many { matrix, .. } => matrix.each(visit),
             Self::Grid { grid, .. } => grid.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
@@ -573,5 +571,6 @@ fn outgrown<W: Words>(nodes: &[Node<W>], planning: Planning) -> bool {
     len >= planning.growth() * planned && len <= REPLANNED
 }
 
+mod build;
 #[cfg(test)]
 pub(super) mod tests;

@@ -2,9 +2,9 @@
 //!
 //! Costs are cycles of a look-up, as far as they can be foretold from counting how the policies would fall apart.
 
-use super::matrix;
+use super::byte_bitvector;
 use super::rule::Rule;
-use super::several::MOST;
+use super::simd_leaf::MOST;
 use super::ternary::Words;
 use super::window::Window;
 
@@ -87,8 +87,8 @@ fn flat<W: Words>(policies: usize, asked: &W) -> usize {
     if policies <= several::<W>() {
         return 28 + policies.div_ceil(8) * (3 + 2 * W::COUNT);
     }
-    let bytes = matrix::bytes(asked);
-    30 + bytes + bytes * matrix::width(policies).div_ceil(8) * 2
+    let bytes = byte_bitvector::bytes(asked);
+    30 + bytes + bytes * byte_bitvector::width(policies).div_ceil(8) * 2
 }
 
 /// So many of which little is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.

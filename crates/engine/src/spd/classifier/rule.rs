@@ -3,7 +3,7 @@
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
-use super::few;
+use super::linear_leaf;
 use super::ternary::{Key, Ternary, Words};
 use crate::{AnswerId, PolicyEntry};
 
@@ -128,7 +128,7 @@ impl<W: Words> Comparable<W> for Rule<W> {
     /// Seldom more than four are whole, and then soon planned anew.
     #[inline]
     fn fitting_more(policies: &[Self], words: &W) -> u32 {
-        few::fitting::<W, Self, 8>(policies, words)
+        linear_leaf::fitting::<W, Self, 8>(policies, words)
     }
 
     #[inline]

@@ -7,8 +7,8 @@ use uxfrm_packet::{Block, Grid, Line};
 use zerocopy::{Immutable, IntoBytes};
 
 use super::TOGETHER;
-use super::lean::{Lean, LeanOf};
-use super::several::{Eight, EightOf};
+use super::compact_rule::{Lean, LeanOf};
+use super::simd_leaf::{Eight, EightOf};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
 /// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is

@@ -3,10 +3,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::spd::classifier::matrix::tests::{flows, rules, selectors};
+use crate::spd::classifier::byte_bitvector::tests::{flows, rules, selectors};
+use crate::spd::classifier::root_cuts::tests::firewall;
 use crate::spd::classifier::rule::fits_more;
 use crate::spd::classifier::ternary::{V4, V6};
-use crate::spd::classifier::trunk::tests::firewall;
 use crate::spd::table::tests::policy;
 use crate::{Direction, Family, FlowKey, Prefix};
 

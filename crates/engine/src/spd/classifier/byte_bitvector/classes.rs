@@ -1,0 +1,169 @@
+//! What policies ask of a packet's bytes: values that no policy tells apart are one class, and each class has a row of bits, one for each policy
+//! that fits.
+
+use uxfrm_packet::Field;
+
+use crate::spd::classifier::rule::Rule;
+use crate::spd::classifier::ternary::Words;
+
+/// Values of a byte.
+const VALUES: usize = 256;
+
+/// The fields of rules whose rows have `width` words.
+pub(crate) fn fields<W: Words>(rules: &[Rule<W>], width: usize) -> Vec<Field> {
+    (0..W::COUNT * 8).filter_map(|place| field(rules, width, place)).collect()
+}
+
+/// None if no rule asks for the byte.
+fn field<W: Words>(rules: &[Rule<W>], width: usize, place: usize) -> Option<Field> {
+    let mut asked: Vec<Asked> =
+        (0..).zip(rules).map(|(at, rule)| Asked::of(rule, place, at)).collect();
+    asked.sort_unstable();
+    let alike = || asked.chunk_by(Asked::is_like).map(|group| (group[0].values(), group));
+    let mut classes = Partition::of(VALUES);
+    alike().for_each(|(values, _)| classes.split(&values));
+    if classes.len() == 1 {
+        return None;
+    }
+    let mut rows = vec![0; classes.len() * width];
+    for (values, group) in alike() {
+        for row in classes.met_by(&values) {
+            for Asked { rule, .. } in group {
+                rows[row * width + rule / 64] |= 1 << (rule % 64);
+            }
+        }
+    }
+    let numbers = std::array::from_fn(|value| classes.of[value]);
+    Some(Field { place, numbers, rows })
+}
+
+/// What a rule asks of a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    mask: u8,
+    value: u8,
+    rule: usize,
+}
+
+impl Asked {
+    /// Nothing where packets have nothing.
+    fn of<W: Words>(rule: &Rule<W>, place: usize, at: usize) -> Self {
+        let byte = |words: &W| {
+            let word = words.under(&W::COUNTING).word(place / 8);
+            word.to_le_bytes()[place % 8]
+        };
+        let mask = byte(&rule.mask);
+        Self { mask, value: byte(&rule.value) & mask, rule: at }
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        (self.mask, self.value) == (other.mask, other.value)
+    }
+
+    /// The values that fit.
+    fn values(self) -> Vec<usize> {
+        let Self { mask, value, .. } = self;
+        (0..=u8::MAX).filter(|seen| (seen ^ value) & mask == 0).map(usize::from).collect()
+    }
+}
+
+/// Things in classes.
+struct Partition {
+    /// The class of each.
+    of: Vec<u16>,
+    classes: Vec<Class>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Class {
+    size: usize,
+    /// How many of them are to be split off, while that is counted.
+    inside: usize,
+    /// The class that they go to.
+    heir: Option<u16>,
+}
+
+impl Partition {
+    /// All in one class.
+    fn of(things: usize) -> Self {
+        Self { of: vec![0; things], classes: vec![Class { size: things, ..Class::default() }] }
+    }
+
+    /// How many classes there are.
+    fn len(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Sees to it that each class is among these things, or none of it is.
+    fn split(&mut self, things: &[usize]) {
+        for thing in things {
+            self.classes[usize::from(self.of[*thing])].inside += 1;
+        }
+        for thing in things {
+            let at = usize::from(self.of[*thing]);
+            let Class { size, inside, heir } = self.classes[at];
+            if inside == size {
+                continue;
+            }
+            let heir = heir.unwrap_or_else(|| {
+                self.classes.push(Class::default());
+                number(self.classes.len() - 1)
+            });
+            self.classes[at].heir = Some(heir);
+            self.classes[usize::from(heir)].size += 1;
+            self.of[*thing] = heir;
+        }
+        for class in &mut self.classes {
+            if class.heir.take().is_some() {
+                class.size -= class.inside;
+            }
+            class.inside = 0;
+        }
+    }
+
+    /// The classes that some things are in.
+    fn met_by(&self, things: &[usize]) -> Vec<usize> {
+        let mut met: Vec<_> = things.iter().map(|thing| usize::from(self.of[*thing])).collect();
+        met.sort_unstable();
+        met.dedup();
+        met
+    }
+}
+
+/// There are no more than 65,536 of anything that is counted.
+fn number(count: usize) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against a look at each pair of values: those that some set parts are apart, no others are, and no class is empty.
+    #[test]
+    fn classes_are_as_few_as_tell_the_sets_apart() {
+        let mut seed = 1_usize;
+        let mut next = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed >> 40
+        };
+        for _ in 0..200 {
+            let sets: Vec<Vec<usize>> = (0..next() % 9)
+                .map(|_| {
+                    let (value, mask) = (next(), next() & next());
+                    (0..32).filter(|thing| (thing ^ value) & (mask % 32) == 0).collect()
+                })
+                .collect();
+            let mut classes = Partition::of(32);
+            sets.iter().for_each(|set| classes.split(set));
+            let seen = |thing: usize| sets.iter().map(move |set| set.contains(&thing));
+            for (one, other) in (0..32).flat_map(|one| (0..32).map(move |other| (one, other))) {
+                assert_eq!(classes.of[one] == classes.of[other], seen(one).eq(seen(other)));
+            }
+            assert_eq!(
+                classes.met_by(&(0..32).collect::<Vec<_>>()),
+                Vec::from_iter(0..classes.len())
+            );
+        }
+    }
+}

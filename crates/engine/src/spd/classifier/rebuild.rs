@@ -1,0 +1,163 @@
+//! Policies that came one by one, planned anew as if they had come together.
+//!
+//! What comes alone is put where there is a place for it, as whoever adds it waits; what has grown like that takes longer to look up than what
+//! was planned as a whole. That plan takes up to some tenths of a second, so it is made of a copy, by whoever has the time, and what came and went meanwhile is
+//! made up for when it is taken in.
+
+use std::sync::Arc;
+
+use super::node::Node;
+use super::replanning::Planning;
+use super::ternary::{V4, V6};
+use super::{Bins, Classifier};
+use crate::{Direction, Family, PolicyEntry, PolicyKind};
+
+/// Policies to be planned anew.
+#[derive(Debug)]
+pub struct Revision(Vec<Part>);
+
+/// The same, planned.
+#[derive(Debug)]
+pub struct Revised(Vec<Part>);
+
+/// A policy that came or went while others were planned.
+#[derive(Clone, Debug)]
+pub(crate) enum Moved {
+    Came(Arc<PolicyEntry>),
+    Went(Arc<PolicyEntry>),
+}
+
+/// All policies of one bin.
+#[derive(Debug)]
+struct Part {
+    bin: Bin,
+    tree: Tree,
+}
+
+/// One without interface id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bin {
+    direction: Direction,
+    kind: PolicyKind,
+    family: Family,
+}
+
+#[derive(Debug)]
+enum Tree {
+    V4(Node<V4>),
+    V6(Node<V6>),
+}
+
+/// Fewer are looked up as fast however they came; for more a plan takes too long, and is the same.
+const SIZES: std::ops::RangeInclusive<usize> = 64..=1 << 17;
+/// Planned anew when a part of them as large as this came or went.
+const SHARE: usize = 8;
+
+impl Revision {
+    /// Plans. Takes some milliseconds for a thousand policies, and some tenths of a second for a hundred thousand.
+    #[must_use]
+    pub fn plan(self) -> Revised {
+        Revised(self.0.into_iter().map(Part::planned).collect())
+    }
+}
+
+impl Classifier {
+    /// Whether so much came and went since all were planned that another plan may be better.
+    pub(crate) fn is_outgrown(&self) -> bool {
+        self.outgrown().next().is_some()
+    }
+
+    /// Those that have outgrown their plan.
+    pub(crate) fn revision(&self) -> Revision {
+        let part = |bin: Bin| Part { bin, tree: self.bins_of(bin).tree(bin.family) };
+        Revision(self.outgrown().map(part).collect())
+    }
+
+    /// Puts in what was planned of a copy; `moved` came and went since that was made.
+    pub(crate) fn adopt(&mut self, revised: Revised, moved: &[Moved]) {
+        for Part { bin, tree } in revised.0 {
+            let moved = moved.iter().filter(|moved| Bin::of(moved.entry()) == Some(bin));
+            self.plain[bin.direction as usize][bin.kind as usize].adopt(tree, moved);
+        }
+    }
+
+    fn outgrown(&self) -> impl Iterator<Item = Bin> {
+        Bin::all().filter(|bin| self.bins_of(*bin).has_outgrown(bin.family))
+    }
+
+    fn bins_of(&self, bin: Bin) -> &Bins {
+        &self.plain[bin.direction as usize][bin.kind as usize]
+    }
+}
+
+impl Bin {
+    /// Where a policy is, if it has no interface id.
+    fn of(entry: &PolicyEntry) -> Option<Self> {
+        let (direction, kind, family) = (entry.direction(), entry.kind(), entry.family());
+        (entry.if_id().0 == 0).then_some(Self { direction, kind, family })
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        let directions = [Direction::In, Direction::Out, Direction::Forward];
+        let kinds = [PolicyKind::Main, PolicyKind::Sub];
+        directions.into_iter().flat_map(move |direction| {
+            kinds.into_iter().flat_map(move |kind| {
+                [Family::V4, Family::V6].map(|family| Self { direction, kind, family })
+            })
+        })
+    }
+}
+
+impl Bins {
+    fn has_outgrown(&self, family: Family) -> bool {
+        let len = match family {
+            Family::V4 => self.v4.len(),
+            Family::V6 => self.v6.len(),
+        };
+        SIZES.contains(&len) && self.moved[family as usize] * SHARE >= len
+    }
+
+    fn tree(&self, family: Family) -> Tree {
+        match family {
+            Family::V4 => Tree::V4(self.v4.clone()),
+            Family::V6 => Tree::V6(self.v6.clone()),
+        }
+    }
+
+    /// Puts a tree in the place of that which it was planned of.
+    fn adopt<'a>(&mut self, tree: Tree, moved: impl Iterator<Item = &'a Moved>) {
+        match tree {
+            Tree::V4(tree) => (self.v4, self.moved[Family::V4 as usize]) = (tree, 0),
+            Tree::V6(tree) => (self.v6, self.moved[Family::V6 as usize]) = (tree, 0),
+        }
+        for moved in moved {
+            match moved {
+                Moved::Came(entry) => self.insert(entry, Planning::Now),
+                Moved::Went(entry) => self.remove(entry),
+            }
+        }
+    }
+}
+
+impl Part {
+    fn planned(self) -> Self {
+        Self { tree: self.tree.planned(), ..self }
+    }
+}
+
+impl Tree {
+    fn planned(self) -> Self {
+        match self {
+            Self::V4(tree) => Self::V4(tree.revised()),
+            Self::V6(tree) => Self::V6(tree.revised()),
+        }
+    }
+}
+
+impl Moved {
+    fn entry(&self) -> &PolicyEntry {
+        match self {
+            Self::Came(entry) | Self::Went(entry) => entry,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::spd::classifier::byte_bitvector::tests::rules;
+use crate::spd::classifier::ternary::V4;
+use crate::spd::classifier::window::Window;
+use crate::spd::table::tests::policy;
+use crate::{Direction, Policy, PortMask, Prefix};
+
+/// Numbers without a pattern.
+fn numbers() -> impl FnMut(u32) -> u32 {
+    let mut seed = 1_u64;
+    move |below| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        u32::try_from(seed >> 33).unwrap() % below
+    }
+}
+
+/// As a firewall's: often wide on one side, with services and blocks of ports.
+pub(in crate::spd::classifier) fn firewall(count: u32) -> Vec<Rule<V4>> {
+    let mut next = numbers();
+    let policy = |at: u32| {
+        let mut policy = policy(Direction::Out, next(2 * count));
+        let mut net = |lens: &[u8]| {
+            let length = lens[next(u32::try_from(lens.len()).unwrap()) as usize];
+            let address =
+                Ipv4Addr::from_bits(next(count / 16).wrapping_mul(0x9e37_79b1) ^ next(1 << 16));
+            Prefix::new(address.into(), length).unwrap()
+        };
+        policy.selector.source = net(&[0, 0, 0, 8, 16, 24, 32, 32]);
+        policy.selector.destination = net(&[0, 0, 0, 8, 21, 24, 29, 32]);
+        policy.selector.protocol = [6, 6, 17, 1][at as usize % 4];
+        let mask = [u16::MAX, 0xffc0, 0, 0][next(4) as usize];
+        policy.selector.destination_port =
+            PortMask { value: u16::try_from(next(1 << 16)).unwrap() & mask, mask };
+        policy
+    };
+    rules((0..count).map(policy).collect::<Vec<Policy>>())
+}
+
+/// Where the cuts of a trunk are.
+fn windows(mut node: &Node<V4>) -> Vec<Window> {
+    let mut windows = Vec::new();
+    while let Node::Cut { window, nodes, .. } = node
+        && let [.., rest, _] = &**nodes
+    {
+        windows.push(*window);
+        node = rest;
+    }
+    windows
+}
+
+/// Not what was planned, and no other cut of what the first one leaves would be better either.
+#[test]
+fn of_the_trunks_that_are_tried_the_cheapest_is_taken() {
+    let rules = firewall(10_000);
+    let scale = Scale::of(&rules);
+    let tree = cuts_of(rules.clone(), &scale);
+    let cost = scale.weigh(&tree);
+    assert!(cost * 10 < scale.weigh(&Node::of(rules)) * 6);
+    let left = rest(&tree).unwrap().rules();
+    let left: Vec<_> = left.iter().collect();
+    for window in cuts(&left).into_iter().take(CUTS) {
+        let other = with_rest(tree.clone(), Node::cut(window, left.clone()));
+        assert!(scale.weigh(&other) >= cost * (100 - MARGIN) / 100);
+    }
+}
+
+/// Both would be others.
+#[test]
+fn trees_of_very_many_policies_and_cheap_ones_are_left_as_they_were_planned() {
+    for count in [700, 33_000] {
+        let rules = firewall(count);
+        let planned = Node::of(rules.clone());
+        let scale = Scale::of(&rules);
+        let other = improved(planned.clone(), &|tree| scale.weigh(tree));
+        assert_ne!(windows(&other), windows(&planned));
+        assert_eq!(windows(&cuts_of(rules, &scale)), windows(&planned));
+    }
+}
+
+/// Weights err by as much.
+#[test]
+fn a_tree_that_saves_next_to_nothing_is_no_better() {
+    let planned = Node::of(firewall(700));
+    let cuts_after = |others: usize| {
+        let weigh = |tree: &Node<V4>| if windows(tree) == windows(&planned) { 100 } else { others };
+        windows(&improved(planned.clone(), &weigh))
+    };
+    assert_eq!(cuts_after(96), windows(&planned));
+    assert_ne!(cuts_after(95), windows(&planned));
+}
+
+/// Where it is thought to be quicker by so much that it is, and never where a tree leads each packet to one place.
+#[test]
+fn a_sieve_takes_the_place_of_a_tree_that_is_slower() {
+    let rules = firewall(10_000);
+    let scale = Scale::of(&rules);
+    let tree_alone = cuts_of(rules.clone(), &scale);
+    let Node::Sieve { sieve, .. } = tree(rules.clone()) else { panic!("a tree") };
+    assert!(scale.weigh_sieve(&sieve) * 8 < scale.weigh(&tree_alone) * 10);
+    assert_eq!(sieve.len(), rules.len());
+    let few = tree(firewall(4000));
+    assert!(!matches!(few, Node::Sieve { .. }), "too few");
+    let address = |at: u32| {
+        let mut policy = policy(Direction::Out, at);
+        policy.selector.destination = Prefix::new(Ipv4Addr::from_bits(at << 8).into(), 24).unwrap();
+        policy
+    };
+    let apart = tree(rules_of((0..5000).map(address)));
+    assert!(!matches!(apart, Node::Sieve { .. }), "one place for each");
+}
+
+fn rules_of(policies: impl Iterator<Item = Policy>) -> Vec<Rule<V4>> {
+    rules(policies.collect())
+}

@@ -1,0 +1,64 @@
+use super::*;
+use crate::bitvector::field_rows::tests::{nested, numbers};
+
+fn row(ends: &[(u128, u16)], value: u128) -> u16 {
+    ends[ends.partition_point(|(end, _)| *end < value)].1
+}
+
+fn check(ends: &[(u128, u16)], values: impl IntoIterator<Item = u128>) {
+    let patricia = Patricia::of(1, ends).unwrap();
+    for value in values {
+        let [high, low] = crate::bitvector::field_rows::row_index::halves(value);
+        assert_eq!(patricia.number(&[7, high, low]), row(ends, value), "{value:x} of {ends:x?}");
+    }
+}
+
+/// Against a search among the stretches: at their ends, beside them, and where one bit differs from these.
+#[test]
+#[cfg_attr(miri, ignore = "minutes there")]
+fn finds_the_row_that_a_search_finds() {
+    let mut next = numbers(3);
+    for most in [1, 2, 3, 9, 40, 300, 900].into_iter().cycle().take(140) {
+        let ends = nested(most, &mut next);
+        let ends: Vec<_> =
+            ends.iter().map(|(end, row)| (*end, u16::try_from(*row).unwrap())).collect();
+        let some = ends.iter().map(|(end, _)| *end).step_by(1 + ends.len() / 50);
+        let near = some.flat_map(|end| [end, end.wrapping_add(1), end ^ 1 << (next() % 128)]);
+        check(&ends, near.chain([0, u128::MAX]).collect::<Vec<_>>());
+    }
+}
+
+/// Prefixes that part at another bit each, so that no fork looks at all of them.
+#[test]
+#[cfg_attr(miri, ignore = "minutes there")]
+fn a_trie_may_be_deep() {
+    let hosts = |bit: u32| 1_u128 << (127 - bit);
+    let mut ends: Vec<_> =
+        (0..127).rev().flat_map(|bit| [(hosts(bit) - 1, 0), (hosts(bit), 1)]).collect();
+    ends.push((u128::MAX, 0));
+    let patricia = Patricia::of(0, &ends).unwrap();
+    assert!(patricia.forks.len() > 4);
+    let values =
+        (0..127).flat_map(|bit| [hosts(bit) - 1, hosts(bit), hosts(bit) + 1, hosts(bit) | 3]);
+    check(&ends, values);
+}
+
+/// Each inside the one before.
+#[test]
+fn too_many_rows_behind_each_other_are_refused() {
+    let inside = |count: u32| {
+        let firsts = (0..count).map(|at| (u128::MAX << (127 - at)) - 1);
+        firsts.zip(0..).chain([(u128::MAX, 99)]).collect::<Vec<(u128, u16)>>()
+    };
+    let most = u32::try_from(ROWS).unwrap() - 1;
+    assert!(Patricia::of(0, &inside(most)).is_some());
+    assert!(Patricia::of(0, &inside(most + 1)).is_none());
+    check(&inside(most), (0..128).map(|bit| u128::MAX << bit));
+}
+
+#[test]
+fn neighbours_of_the_same_row_are_one() {
+    let one = Patricia::of(0, &[(5, 3), (9, 3), (u128::MAX, 3)]).unwrap();
+    assert_eq!((one.leaves.len(), one.forks.len(), one.number(&[7, 7])), (1, 1, 3));
+    assert!(Patricia::of(0, &[]).is_none());
+}
