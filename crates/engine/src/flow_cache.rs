@@ -21,14 +21,14 @@ mod verdicts;
 
 use std::sync::Arc;
 
-use family_cache::Side;
-use key::{Contexts, Keys};
+use family_cache::FamilyCache;
+use key::{ContextNumbers, KeyBuilder};
 use table::{Epochs, Value};
 use uxfrm_packet::Version;
 use validity::Concerned;
-use verdicts::{Answers, is_sub};
+use verdicts::{VerdictTable, is_sub};
 
-use crate::spd::classifier::{Best, TOGETHER};
+use crate::spd::classifier::{BestMatch, LOOKUP_BATCH};
 use crate::{AnswerId, Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
 
 pub use counters::published::CacheCounts;
@@ -111,10 +111,10 @@ pub(crate) struct Turn(u32);
 /// What was found out by flow, for one worker and direction.
 #[derive(Debug)]
 pub struct PolicyCache {
-    v4: Side<2, 4>,
-    v6: Side<5, 8>,
-    answers: Answers,
-    contexts: Contexts,
+    v4: FamilyCache<2, 4>,
+    v6: FamilyCache<5, 8>,
+    verdicts: VerdictTable,
+    contexts: ContextNumbers,
     /// The policies' generation.
     generation: Option<u64>,
     concerned: Concerned,
@@ -124,7 +124,7 @@ pub struct PolicyCache {
 
 /// What all flows of one look-up share.
 #[derive(Clone, Copy, Debug)]
-struct Question<'a> {
+struct LookupContext<'a> {
     spd: &'a Spd,
     direction: Direction,
     now: Epochs,
@@ -214,10 +214,10 @@ impl PolicyCache {
     pub fn new(settings: impl Into<CacheFamilies>, seed: u64) -> Self {
         let CacheFamilies { v4, v6 } = settings.into();
         Self {
-            v4: Side::new(v4, seed),
-            v6: Side::new(v6, seed),
-            answers: Answers::default(),
-            contexts: Contexts::default(),
+            v4: FamilyCache::new(v4, seed),
+            v6: FamilyCache::new(v6, seed),
+            verdicts: VerdictTable::default(),
+            contexts: ContextNumbers::default(),
             generation: None,
             concerned: Concerned::default(),
             now: Epochs { policies: 1, states: 1 },
@@ -228,8 +228,8 @@ impl PolicyCache {
     /// Takes more room when too many flows push each other out.
     #[inline]
     pub fn begin(&mut self, spd: &Spd) {
-        self.v4.make_room();
-        self.v6.make_room();
+        self.v4.grow_if_wanted();
+        self.v6.grow_if_wanted();
         if self.generation != Some(spd.generation()) {
             self.begin_anew(spd);
         }
@@ -238,12 +238,12 @@ impl PolicyCache {
     #[inline(never)]
     fn begin_anew(&mut self, spd: &Spd) {
         let before = self.generation.replace(spd.generation());
-        self.answers.begin_anew();
-        if self.answers.shed(spd.len()) {
+        self.verdicts.invalidate();
+        if self.verdicts.drop_surplus_pairs(spd.len()) {
             self.forget();
         }
         self.now.policies = self.next(self.now.policies);
-        if self.v4.may_know() || self.v6.may_know() {
+        if self.v4.is_enabled() || self.v6.is_enabled() {
             let concerns = before.and_then(|before| spd.concerned_since(before));
             self.concerned.note(concerns, self.now.policies);
         }
@@ -279,17 +279,17 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let question = Question { spd, direction, now: self.now, concerned: &self.concerned };
+        let lookup = LookupContext { spd, direction, now: self.now, concerned: &self.concerned };
         let context = self.contexts.number(flow);
         let known = if is_v4(flow) {
             let key = key::v4(flow, direction, context, spi);
-            self.v4.ask_alone(&question, flow, key, &mut self.answers)
+            self.v4.lookup_one(&lookup, flow, key, &mut self.verdicts)
         } else {
             let key = key::v6(flow, direction, context, spi);
-            self.v6.ask_alone(&question, flow, key, &mut self.answers)
+            self.v6.lookup_one(&lookup, flow, key, &mut self.verdicts)
         };
-        if !self.answers.are_near() {
-            self.answers.prefetch(known.answer);
+        if !self.verdicts.fit_near_cache() {
+            self.verdicts.prefetch(known.answer);
         }
         known
     }
@@ -303,7 +303,7 @@ impl PolicyCache {
         spi: Spi,
         found: &mut Vec<AnswerId>,
     ) {
-        self.know_some(
+        self.lookup_groups(
             spd,
             direction,
             flows,
@@ -323,17 +323,17 @@ impl PolicyCache {
     ) {
         let spi = |at: usize| spis.get(at).copied().unwrap_or(Spi(0));
         let before = found.len();
-        self.know_some(spd, direction, flows, spi, |known| found.extend_from_slice(known));
-        if !self.answers.are_near() {
-            found[before..].iter().for_each(|known| self.answers.prefetch(known.answer));
+        self.lookup_groups(spd, direction, flows, spi, |known| found.extend_from_slice(known));
+        if !self.verdicts.fit_near_cache() {
+            found[before..].iter().for_each(|known| self.verdicts.prefetch(known.answer));
         }
     }
 
     /// Asks for what [`PolicyCache::count_first`] writes, where that is far away.
     #[inline]
     pub(crate) fn fetch(&self, answer: AnswerId) {
-        if !self.answers.are_near() {
-            self.answers.prefetch(answer);
+        if !self.verdicts.fit_near_cache() {
+            self.verdicts.prefetch(answer);
         }
     }
 
@@ -341,8 +341,8 @@ impl PolicyCache {
     #[inline]
     pub(crate) fn know_again(&mut self, version: Version) {
         match version {
-            Version::V4 => self.v4.know_again(),
-            Version::V6 => self.v6.know_again(),
+            Version::V4 => self.v4.count_revalidated(),
+            Version::V6 => self.v6.count_revalidated(),
         }
     }
 
@@ -366,9 +366,9 @@ impl PolicyCache {
     fn note(&mut self, direction: Direction, flow: &FlowKey, spi: Spi, value: Value) {
         let context = self.contexts.number(flow);
         if is_v4(flow) {
-            self.v4.teach(key::v4(flow, direction, context, spi), value, self.now);
+            self.v4.set_bundle(key::v4(flow, direction, context, spi), value, self.now);
         } else {
-            self.v6.teach(key::v6(flow, direction, context, spi), value, self.now);
+            self.v6.set_bundle(key::v6(flow, direction, context, spi), value, self.now);
         }
     }
 
@@ -376,41 +376,41 @@ impl PolicyCache {
     #[must_use]
     #[inline]
     pub fn answer(&self, id: AnswerId) -> &[Arc<PolicyEntry>] {
-        self.answers.policies(id)
+        self.verdicts.policies(id)
     }
 
     /// Notes packets for the policies of an answer, up to the first that blocks.
     #[inline]
     pub(crate) fn count(&mut self, id: AnswerId, packets: u32, bytes: u64) {
-        self.answers.count(id, packets, bytes);
+        self.verdicts.count(id, packets, bytes);
     }
 
     /// As [`PolicyCache::count`], for the first policy only.
     #[inline]
     pub(crate) fn count_first(&mut self, id: AnswerId, packets: u32, bytes: u64) {
-        self.answers.count_first(id, packets, bytes);
+        self.verdicts.count_first(id, packets, bytes);
     }
 
     /// To be called after a batch: charges policies with what was noted, few packets of one of them a little later.
     #[inline]
     pub(crate) fn settle(&mut self, now: Moment) {
-        self.answers.settle(now);
+        self.verdicts.flush_due(now);
     }
 
     /// To be called about once a second, between batches: lets go of policies that are gone, some of them each time.
     pub fn let_go(&mut self, spd: &Spd) {
         self.begin(spd);
-        self.answers.let_go(self.now.policies);
+        self.verdicts.release_stale(self.now.policies);
     }
 
     /// Charges policies with what was noted.
     pub(crate) fn charge(&mut self) {
-        self.answers.charge();
+        self.verdicts.flush();
     }
 
     /// Whether anything is noted.
     pub(crate) const fn owes(&self) -> bool {
-        self.answers.owe()
+        self.verdicts.has_pending()
     }
 
     /// What it did so far, both families together.
@@ -437,12 +437,12 @@ impl PolicyCache {
 
     /// Bytes that serve both families.
     fn memory_shared(&self) -> usize {
-        self.answers.memory() + self.contexts.memory() + self.concerned.memory()
+        self.verdicts.memory() + self.contexts.memory() + self.concerned.memory()
     }
 
     /// What is known of each flow, some at a time.
     #[inline]
-    fn know_some(
+    fn lookup_groups(
         &mut self,
         spd: &Spd,
         direction: Direction,
@@ -453,8 +453,8 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let question = Question { spd, direction, now: self.now, concerned: &self.concerned };
-        let (answers, contexts) = (&mut self.answers, &mut self.contexts);
+        let lookup = LookupContext { spd, direction, now: self.now, concerned: &self.concerned };
+        let (verdicts, contexts) = (&mut self.verdicts, &mut self.contexts);
         let mut rest = flows;
         while let Some(first) = rest.first() {
             let v4 = is_v4(first);
@@ -462,11 +462,11 @@ impl PolicyCache {
             let before = flows.len() - rest.len();
             let these;
             (these, rest) = rest.split_at(alike);
-            let keys = Keys { direction, contexts: &mut *contexts, before, spi: &spi };
+            let keys = KeyBuilder { direction, contexts: &mut *contexts, before, spi: &spi };
             if v4 {
-                self.v4.ask(&question, these, keys, answers, &mut found);
+                self.v4.lookup_batch(&lookup, these, keys, verdicts, &mut found);
             } else {
-                self.v6.ask(&question, these, keys, answers, &mut found);
+                self.v6.lookup_batch(&lookup, these, keys, verdicts, &mut found);
             }
         }
     }
@@ -505,39 +505,49 @@ fn is_v4(flow: &FlowKey) -> bool {
     flow.destination.is_ipv4()
 }
 
-impl Question<'_> {
-    /// Asks the policies themselves, about [`TOGETHER`] flows at the most.
+impl LookupContext<'_> {
+    /// Asks the policies themselves, about [`LOOKUP_BATCH`] flows at the most.
     #[inline]
-    fn look_up(&self, answers: &mut Answers, flows: &[FlowKey], found: &mut [AnswerId; TOGETHER]) {
-        let mut bests = [Best::NONE; TOGETHER];
+    fn query_policies(
+        &self,
+        verdicts: &mut VerdictTable,
+        flows: &[FlowKey],
+        found: &mut [AnswerId; LOOKUP_BATCH],
+    ) {
+        let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
         self.spd.find_each(self.direction, flows, &mut bests);
-        let bests = &bests[..flows.len().min(TOGETHER)];
+        let bests = &bests[..flows.len().min(LOOKUP_BATCH)];
         if self.spd.has_subs(self.direction) {
             for ((flow, best), found) in flows.iter().zip(bests).zip(found) {
-                let both = |entry| self.both(answers, flow, entry);
+                let both = |entry| self.sub_and_main(verdicts, flow, entry);
                 *found = best.entry().map_or(AnswerId::NONE, both);
             }
         } else {
             let mut strangers = false;
             for (best, found) in bests.iter().zip(found) {
                 *found = best.answer();
-                strangers |= *found != AnswerId::NONE && !answers.has_met(*found);
+                strangers |= *found != AnswerId::NONE && !verdicts.is_known(*found);
             }
             if strangers {
                 let met = bests.iter().filter_map(|best| Some((best.answer(), best.entry()?)));
-                answers.meet_each(&met.collect());
+                verdicts.record_matches(&met.collect());
             }
         }
     }
 
     /// The answer of a policy and, if it is a sub one, of the main one behind it.
-    fn both(&self, answers: &mut Answers, flow: &FlowKey, entry: &Arc<PolicyEntry>) -> AnswerId {
+    fn sub_and_main(
+        &self,
+        verdicts: &mut VerdictTable,
+        flow: &FlowKey,
+        entry: &Arc<PolicyEntry>,
+    ) -> AnswerId {
         if !is_sub(entry) {
-            return answers.meet(entry.answer(), entry);
+            return verdicts.record_match(entry.answer(), entry);
         }
         match self.spd.lookup_kind(PolicyKind::Main, self.direction, flow) {
-            None => answers.meet(entry.answer(), entry),
-            Some(behind) => answers.pair(entry, behind),
+            None => verdicts.record_match(entry.answer(), entry),
+            Some(behind) => verdicts.pair(entry, behind),
         }
     }
 }

@@ -18,19 +18,19 @@ use crate::{
     Cpu, DeviceId, Direction, DropReason, Family, FlowKey, Handle, IfId, Mode, Reqid, Sa, SaId,
     SaProtocol, Spi,
 };
-use hash::Seed;
-use index::{Index, Key, TOGETHER};
+use hash::HashSeed;
+use index::{Index, IndexKey, LOOKUP_BATCH};
 
 /// All states of one generation. Cloning shares all that does not change afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Sad {
     by_id: Index<SaId>,
     /// Those with `wildrecv`.
-    wild: Index<AnyDestination>,
+    wild: Index<WildcardKey>,
     /// Those without.
-    outbound: Index<Peer>,
+    outbound: Index<OutboundKey>,
     /// Those on devices.
-    attached: Index<Seat>,
+    attached: Index<DeviceKey>,
     wild_len: usize,
     len: usize,
     turns: u64,
@@ -38,7 +38,7 @@ pub struct Sad {
 
 /// What must be a template's own in a state that serves it; a source may be wildcards on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Peer {
+struct OutboundKey {
     destination: Address,
     reqid: Reqid,
     if_id: IfId,
@@ -48,7 +48,7 @@ struct Peer {
 
 /// What names a state with `wildrecv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct AnyDestination {
+struct WildcardKey {
     spi: Spi,
     family: Family,
     protocol: SaProtocol,
@@ -56,7 +56,7 @@ struct AnyDestination {
 
 /// A device, and what it calls a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seat(Option<(DeviceId, Handle)>);
+struct DeviceKey(Option<(DeviceId, Handle)>);
 
 /// What an outbound packet wants of a state: a template with its addresses worked out, and the packet's flow.
 #[derive(Clone, Copy, Debug)]
@@ -106,10 +106,10 @@ impl Sad {
         wanted: &[(SaId, u32)],
         mut found: impl FnMut(Option<&'a Arc<Sa>>),
     ) {
-        for wanted in wanted.chunks(TOGETHER) {
-            let trails = self.by_id.trails(wanted.iter().map(|(id, _)| *id));
-            for ((id, mark), trail) in wanted.iter().zip(trails) {
-                let own = trail.youngest(id, |sa| sa.config().mark.fits(*mark));
+        for wanted in wanted.chunks(LOOKUP_BATCH) {
+            let probes = self.by_id.probes(wanted.iter().map(|(id, _)| *id));
+            for ((id, mark), probe) in wanted.iter().zip(probes) {
+                let own = probe.youngest(id, |sa| sa.config().mark.fits(*mark));
                 found(own.or_else(|| self.wild(*id, *mark)));
             }
         }
@@ -120,7 +120,7 @@ impl Sad {
         if self.wild_len == 0 {
             return None;
         }
-        let any = AnyDestination { spi, family: Family::of(destination), protocol };
+        let any = WildcardKey { spi, family: Family::of(destination), protocol };
         self.wild.youngest(&any, |sa| sa.config().mark.fits(mark))
     }
 
@@ -128,13 +128,13 @@ impl Sad {
     #[must_use]
     #[inline]
     pub const fn is_far(&self) -> bool {
-        self.len > NEAR
+        self.len > CACHED_SAS
     }
 
     /// Brings the states for these packets into the processor's cache, together: for a batch that is about to ask [`Sad::outbound`] for each.
     #[inline]
     pub fn fetch_outbound<'a>(&self, queries: impl Iterator<Item = OutboundQuery<'a>>) {
-        self.outbound.fetch(queries.map(|query| query.peer()));
+        self.outbound.fetch(queries.map(|query| query.outbound_key()));
     }
 
     /// The state for an outbound packet, as `net/xfrm/xfrm_state.c: xfrm_state_find` and `xfrm_state_look_at` choose: one with
@@ -157,12 +157,12 @@ impl Sad {
         device: Option<DeviceId>,
         query: &OutboundQuery<'_>,
     ) -> Result<&Arc<Sa>, DropReason> {
-        self.outbound_where(query, |sa| sa.packet_device() == device)
+        self.find_outbound(query, |sa| sa.packet_device() == device)
     }
 
     /// Whether packets between the same addresses may want different states here: some are for certain protocols, ports or interfaces only.
     pub(crate) fn tells_flows_apart(&self, query: &OutboundQuery<'_>) -> bool {
-        self.outbound.fold(&query.peer(), false, |any, sa| {
+        self.outbound.fold(&query.outbound_key(), false, |any, sa| {
             any || sa.config().selector.as_ref().is_some_and(|one| !one.is_of_addresses())
         })
     }
@@ -170,15 +170,15 @@ impl Sad {
     /// Whether there is a state for a packet but for the device that has it, or has it not.
     #[must_use]
     pub fn is_elsewhere(&self, query: &OutboundQuery<'_>) -> bool {
-        self.outbound_where(query, |_| true).is_ok()
+        self.find_outbound(query, |_| true).is_ok()
     }
 
-    fn outbound_where(
+    fn find_outbound(
         &self,
         query: &OutboundQuery<'_>,
         is_there: impl Fn(&Sa) -> bool,
     ) -> Result<&Arc<Sa>, DropReason> {
-        let best = self.outbound.fold(&query.peer(), None, |best: Option<&Arc<Sa>>, sa| {
+        let best = self.outbound.fold(&query.outbound_key(), None, |best: Option<&Arc<Sa>>, sa| {
             let is_better = || best.is_none_or(|best| query.prefers(sa, best));
             if is_there(sa) && query.fits(sa) && is_better() { Some(sa) } else { best }
         });
@@ -193,7 +193,7 @@ impl Sad {
     #[must_use]
     #[inline]
     pub fn attached(&self, device: DeviceId, handle: Handle) -> Option<&Arc<Sa>> {
-        self.attached.youngest(&Seat(Some((device, handle))), |_| true)
+        self.attached.youngest(&DeviceKey(Some((device, handle))), |_| true)
     }
 
     /// All states that devices have, in no order.
@@ -241,7 +241,7 @@ impl Sad {
         self.turns += 1;
         sa.set_turn(self.turns);
         self.by_id.insert(sa);
-        self.insert_by_use(sa);
+        self.insert_by_role(sa);
         if sa.attachment().is_some() {
             self.attached.insert(sa);
         }
@@ -252,7 +252,7 @@ impl Sad {
     pub(crate) fn remove(&mut self, sa: &Arc<Sa>) -> Option<Arc<Sa>> {
         let held = self.generation(sa).cloned()?;
         self.by_id.remove(&held);
-        self.remove_by_use(&held);
+        self.remove_by_role(&held);
         if held.attachment().is_some() {
             self.attached.remove(&held);
         }
@@ -273,14 +273,14 @@ impl Sad {
         if new.attachment().is_some() {
             self.attached.replace(new);
         }
-        if is_wild(&held) == is_wild(new) && Peer::of(&held) == Peer::of(new) {
+        if is_wild(&held) == is_wild(new) && OutboundKey::of(&held) == OutboundKey::of(new) {
             match is_wild(new) {
                 true => self.wild.replace(new),
                 false => self.outbound.replace(new),
             }
         } else {
-            self.remove_by_use(&held);
-            self.insert_by_use(new);
+            self.remove_by_role(&held);
+            self.insert_by_role(new);
         }
         Some(held)
     }
@@ -312,7 +312,7 @@ impl Sad {
         )
     }
 
-    fn insert_by_use(&mut self, sa: &Arc<Sa>) {
+    fn insert_by_role(&mut self, sa: &Arc<Sa>) {
         if is_wild(sa) {
             self.wild.insert(sa);
             self.wild_len += 1;
@@ -321,7 +321,7 @@ impl Sad {
         }
     }
 
-    fn remove_by_use(&mut self, sa: &Arc<Sa>) {
+    fn remove_by_role(&mut self, sa: &Arc<Sa>) {
         if is_wild(sa) {
             self.wild.remove(sa);
             self.wild_len -= 1;
@@ -332,13 +332,13 @@ impl Sad {
 }
 
 /// So many states are in the processor's own caches, more or less (`uxfrm bench states`).
-const NEAR: usize = 4096;
+const CACHED_SAS: usize = 4096;
 
 fn is_wild(sa: &Sa) -> bool {
     sa.config().flags.contains(SaFlags::WILDRECV)
 }
 
-impl Key for SaId {
+impl IndexKey for SaId {
     #[inline]
     fn of(sa: &Sa) -> Self {
         sa.id()
@@ -350,8 +350,8 @@ impl Key for SaId {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
-        seed.spread_address(self.destination.into(), self.spi.0, self.protocol as u64)
+    fn hash(&self, seed: HashSeed) -> u64 {
+        seed.hash_address(self.destination.into(), self.spi.0, self.protocol as u64)
     }
 
     #[inline]
@@ -360,7 +360,7 @@ impl Key for SaId {
     }
 }
 
-impl Key for Peer {
+impl IndexKey for OutboundKey {
     #[inline]
     fn of(sa: &Sa) -> Self {
         let SaId { destination, protocol, .. } = sa.id();
@@ -379,10 +379,10 @@ impl Key for Peer {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
+    fn hash(&self, seed: HashSeed) -> u64 {
         let kind = (self.mode as u64) << 8 | self.protocol as u64;
         let more = u64::from(self.if_id.0) << 32 | kind;
-        seed.spread_address(self.destination, self.reqid.0, more)
+        seed.hash_address(self.destination, self.reqid.0, more)
     }
 
     #[inline]
@@ -391,7 +391,7 @@ impl Key for Peer {
     }
 }
 
-impl Key for Seat {
+impl IndexKey for DeviceKey {
     #[inline]
     fn of(sa: &Sa) -> Self {
         Self(sa.attachment().map(|place| (place.device, place.handle)))
@@ -403,10 +403,10 @@ impl Key for Seat {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
+    fn hash(&self, seed: HashSeed) -> u64 {
         let word =
             |(device, handle): (DeviceId, Handle)| u64::from(device.0) << 32 | u64::from(handle.0);
-        seed.spread(self.0.map_or(0, word), 0)
+        seed.hash_words(self.0.map_or(0, word), 0)
     }
 
     #[inline]
@@ -415,7 +415,7 @@ impl Key for Seat {
     }
 }
 
-impl Key for AnyDestination {
+impl IndexKey for WildcardKey {
     #[inline]
     fn of(sa: &Sa) -> Self {
         let SaId { destination, spi, protocol } = sa.id();
@@ -428,9 +428,9 @@ impl Key for AnyDestination {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
+    fn hash(&self, seed: HashSeed) -> u64 {
         let kind = (self.family as u64) << 8 | self.protocol as u64;
-        seed.spread(self.spi.0.into(), kind)
+        seed.hash_words(self.spi.0.into(), kind)
     }
 
     #[inline]
@@ -441,12 +441,12 @@ impl Key for AnyDestination {
 
 impl OutboundQuery<'_> {
     #[inline]
-    fn peer(&self) -> Peer {
+    fn outbound_key(&self) -> OutboundKey {
         let Self { destination, protocol, mode, reqid, if_id, .. } = *self;
-        Peer { destination: destination.into(), reqid, if_id, mode, protocol }
+        OutboundKey { destination: destination.into(), reqid, if_id, mode, protocol }
     }
 
-    /// Whether a state serves it that has what its [`Peer`] says.
+    /// Whether a state serves it that has what its [`OutboundKey`] says.
     #[inline]
     fn fits(&self, sa: &Sa) -> bool {
         let (config, source) = (sa.config(), sa.source());

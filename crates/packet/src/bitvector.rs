@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-pub use field_rows::{AXES, Axis, Grid, Place};
+pub use field_rows::{FieldLocation, FieldRows, KeyField, MAX_KEY_FIELDS};
 #[cfg(target_arch = "x86_64")]
 use layout::{BY_WORDS, LISTED};
-use layout::{Layout, TWO, whole_words};
-use row_search::Rest;
+use layout::{ByteLayout, TWO, whole_words};
+use row_search::RowScan;
 
 /// Eight words of rows.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
-pub struct Line(pub [u64; 8]);
+pub struct BitLine(pub [u64; 8]);
 
 /// A byte of a key, and which row each of its values stands for.
 #[derive(Clone, Debug)]
-pub struct Field {
-    /// Which byte, counted from the lowest of the first word. Of the last word, those below [`NOTHING`] are none.
+pub struct ByteField {
+    /// Which byte, counted from the lowest of the first word. Of the last word, those below [`UNUSED_BYTES`] are none.
     pub place: usize,
     /// The number of each value's row. One beyond the rows is the last one's.
     pub numbers: [u16; VALUES],
@@ -32,141 +32,161 @@ pub struct Field {
 
 /// Rows of bits, and which of them the bytes of a key stand for. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Rows {
+pub struct ByteRows {
     /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
     width: usize,
     /// How many there are.
     count: usize,
     /// How many bytes are asked for something.
-    read: usize,
+    rows_read: usize,
     /// How many words a key has at least, if it has all that is asked for.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    reach: usize,
+    min_key_words: usize,
     /// Whether the processor has what the quickest way needs.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    is_fast: bool,
+    uses_avx512: bool,
     /// The bytes that are asked for something, or all of the words that have some of these, and of the last.
-    asked: Arc<[Asked]>,
+    asked: Arc<[ByteIndex]>,
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    layout: Layout,
-    /// How far a row's number is shifted in [`Asked`], so that it counts words.
+    layout: ByteLayout,
+    /// How far a row's number is shifted in [`ByteIndex`], so that it counts words.
     scale: u32,
     /// How far it is to be shifted yet: not at all, unless there are too many rows.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     shift: u32,
     /// Row 0 has all bits. Of rows of 16 words and more, first 16 words of each, then the next 16. There is another line behind the last row.
-    lines: Arc<[Line]>,
+    lines: Arc<[BitLine]>,
 }
 
 /// A byte of keys.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ByteIndex {
     /// Which byte, counted from the lowest of the first word.
     place: usize,
-    /// Where the rows of its values begin in their block, in words or as far as [`Rows::shift`] says. `of` sees to it that there are such rows.
+    /// Where the rows of its values begin in their block, in words or as far as [`ByteRows::shift`] says. `of` sees to it that there are such rows.
     rows: [u16; VALUES],
 }
 
 /// Values of a byte.
 const VALUES: usize = 256;
 /// So many of the last word's bytes are never asked for anything.
-pub const NOTHING: usize = 3;
+pub const UNUSED_BYTES: usize = 3;
 /// Keys that are looked up side by side, so that what is the same for all of them is read once.
 #[cfg(target_arch = "x86_64")]
-const TOGETHER: usize = 2;
+const KEYS_AT_ONCE: usize = 2;
 /// Words that are compared together in the longest rows, and their bits.
-const BLOCK: usize = 16;
-const BITS: u32 = 64 * 16;
+const BLOCK_WORDS: usize = 16;
+const BLOCK_BITS: u32 = 64 * 16;
 /// Bytes of a word, and of the last one those that may be asked for something.
 const WORD: usize = 8;
-const LAST: usize = WORD - NOTHING;
+const LAST: usize = WORD - UNUSED_BYTES;
 
-impl Rows {
+impl ByteRows {
     /// All fields' of keys of so many words. Rows have `width` words: 1, 2, 4, 8 or a multiple of 16. A field for a place that is none asks
     /// nothing, nor does one beyond the first 65,535 rows.
     #[must_use]
-    pub fn of(key_words: usize, width: usize, fields: &[Field]) -> Self {
+    pub fn of(key_words: usize, width: usize, fields: &[ByteField]) -> Self {
         let (last, width) = (key_words.saturating_sub(1), width.max(1));
         let mut numbered: Vec<(usize, [u16; VALUES])> = Vec::new();
         let mut words = vec![u64::MAX; width];
         for field in fields {
-            let Some(numbers) = field.behind(words.len() / width, width) else { continue };
-            if field.place / 8 > last || field.place / 8 == last && field.place % 8 < NOTHING {
+            let Some(numbers) = field.with_offset(words.len() / width, width) else { continue };
+            if field.place / 8 > last || field.place / 8 == last && field.place % 8 < UNUSED_BYTES {
                 continue;
             }
             numbered.push((field.place, numbers));
             words.extend_from_slice(&field.rows[..field.rows.len() / width * width]);
         }
-        let (count, read) = (words.len() / width, numbered.len());
-        let unit = width.min(BLOCK).ilog2();
+        let (count, rows_read) = (words.len() / width, numbered.len());
+        let unit = width.min(BLOCK_WORDS).ilog2();
         let (scale, shift) = if count << unit <= 1 << u16::BITS { (unit, 0) } else { (0, unit) };
         let whole = if shift == 0 { whole_words(last, &numbered) } else { None };
         let layout = match &whole {
-            None => Layout::Listed,
-            Some(bytes) if key_words == 2 && bytes.len() == TWO => Layout::Two,
-            Some(_) => Layout::ByWords,
+            None => ByteLayout::Listed,
+            Some(bytes) if key_words == 2 && bytes.len() == TWO => ByteLayout::Two,
+            Some(_) => ByteLayout::ByWords,
         };
         let numbered = whole.unwrap_or(numbered);
-        let reach = numbered.iter().map(|(place, _)| place / 8 + 1).max().unwrap_or(0);
-        let asked = numbered
-            .into_iter()
-            .map(|(place, numbers)| Asked { place, rows: numbers.map(|number| number << scale) });
+        let min_key_words = numbered.iter().map(|(place, _)| place / 8 + 1).max().unwrap_or(0);
+        let asked = numbered.into_iter().map(|(place, numbers)| ByteIndex {
+            place,
+            rows: numbers.map(|number| number << scale),
+        });
         let (asked, lines) = (asked.collect(), lines(&words, width));
         // The fast way knows these only.
-        let is_fast = has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK == 0);
-        Self { width, count, read, reach, is_fast, asked, layout, scale, shift, lines }
+        let uses_avx512 =
+            has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK_WORDS == 0);
+        Self {
+            width,
+            count,
+            rows_read,
+            min_key_words,
+            uses_avx512,
+            asked,
+            layout,
+            scale,
+            shift,
+            lines,
+        }
     }
 
-    /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, the number of one that rows do
+    /// For each key the lowest bit that is set `candidates` some and in the rows that the key stands for; if there is none, the number of one that rows do
     /// not have. A word that the key does not have asks nothing.
-    pub fn first_of_each<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
+    pub fn find_first_batch<K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    ) {
         let keys = &keys[..keys.len().min(found.len())];
         #[cfg(target_arch = "x86_64")]
-        if self.is_fast
-            && among.len() >= self.width.div_ceil(8)
-            && keys.iter().all(|key| key.as_ref().len() >= self.reach)
+        if self.uses_avx512
+            && candidates.len() >= self.width.div_ceil(8)
+            && keys.iter().all(|key| key.as_ref().len() >= self.min_key_words)
         {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when these were made, and keys and `among` have all words.
-            return unsafe { self.first_avx512(keys, among, found) };
+            // SAFETY: all that the function is compiled for was detected when these were made, and keys and `candidates` have all words.
+            return unsafe { self.find_batch_avx512(keys, candidates, found) };
         }
         for (found, key) in found.iter_mut().zip(keys) {
-            *found = self.first_from(key.as_ref(), among, 0).unwrap_or(u32::MAX);
+            *found = self.find_first_from(key.as_ref(), candidates, 0).unwrap_or(u32::MAX);
         }
     }
 
-    /// As [`Rows::first_of_each`] of one key.
+    /// As [`ByteRows::find_first_batch`] of one key.
     #[must_use]
     #[inline]
-    pub fn first<K: AsRef<[u64]>>(&self, key: &K, among: &[Line]) -> u32 {
+    pub fn find_first<K: AsRef<[u64]>>(&self, key: &K, candidates: &[BitLine]) -> u32 {
         #[cfg(target_arch = "x86_64")]
-        if self.is_fast && among.len() >= self.width.div_ceil(8) && key.as_ref().len() >= self.reach
+        if self.uses_avx512
+            && candidates.len() >= self.width.div_ceil(8)
+            && key.as_ref().len() >= self.min_key_words
         {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when these were made, and the key and `among` have all words.
-            return unsafe { self.one_avx512(key, among) };
+            // SAFETY: all that the function is compiled for was detected when these were made, and the key and `candidates` have all words.
+            return unsafe { self.find_one_avx512(key, candidates) };
         }
-        self.first_from(key.as_ref(), among, 0).unwrap_or(u32::MAX)
+        self.find_first_from(key.as_ref(), candidates, 0).unwrap_or(u32::MAX)
     }
 
-    /// As [`Rows::first_of_each`] of one key, but the lowest bit from `from` on.
+    /// As [`ByteRows::find_first_batch`] of one key, but the lowest bit from `from` on.
     #[must_use]
-    pub fn first_from(&self, key: &[u64], among: &[Line], from: usize) -> Option<u32> {
-        let mut numbers = [0; MOST_FIELDS];
-        let bit = self.rest(key, among, &mut numbers).first(from)?;
+    pub fn find_first_from(&self, key: &[u64], candidates: &[BitLine], from: usize) -> Option<u32> {
+        let mut numbers = [0; MAX_FIELDS];
+        let bit = self.row_scan(key, candidates, &mut numbers).first(from)?;
         u32::try_from(bit).ok()
     }
 
     /// How many rows are read for a key.
     #[must_use]
-    pub fn read(&self) -> usize {
-        self.read
+    pub fn rows_read(&self) -> usize {
+        self.rows_read
     }
 
     /// Bytes on the heap.
@@ -176,12 +196,12 @@ impl Rows {
     }
 
     /// Notes the rows first: the loop over them is quicker without.
-    fn rest<'a>(
+    fn row_scan<'a>(
         &'a self,
         key: &[u64],
-        among: &'a [Line],
-        numbers: &'a mut [u16; MOST_FIELDS],
-    ) -> Rest<'a> {
+        candidates: &'a [BitLine],
+        numbers: &'a mut [u16; MAX_FIELDS],
+    ) -> RowScan<'a> {
         let rows = self.asked.iter().filter_map(|asked| {
             let byte = key.get(asked.place / 8)?.to_le_bytes()[asked.place % 8];
             Some(asked.rows[usize::from(byte)] >> self.scale)
@@ -189,25 +209,30 @@ impl Rows {
         let rows = rows.filter(|row| *row != 0);
         let noted = numbers.iter_mut().zip(rows).map(|(number, row)| *number = row).count();
         let Self { width, count, .. } = *self;
-        let (words, among) = (words(&self.lines), words(among));
-        Rest { words, numbers: &numbers[..noted], among, width, count }
+        let (words, candidates) = (words(&self.lines), words(candidates));
+        RowScan { words, numbers: &numbers[..noted], candidates, width, count }
     }
 
     /// Rows of up to half a line all go one way, of whatever width: nobody could foretell which comes next.
     ///
     /// # Safety
     ///
-    /// `among` has all lines of a row, each key has all words that are asked for, and there are no fewer `found`.
+    /// `candidates` has all lines of a row, each key has all words that are asked for, and there are no fewer `found`.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn first_avx512<K: AsRef<[u64]>>(&self, keys: &[K], among: &[Line], found: &mut [u32]) {
+    unsafe fn find_batch_avx512<K: AsRef<[u64]>>(
+        &self,
+        keys: &[K],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    ) {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
             match self.layout {
-                Layout::Listed => self.first_by::<LISTED, K>(keys, among, found),
-                Layout::ByWords => self.first_by::<BY_WORDS, K>(keys, among, found),
-                Layout::Two => self.first_by::<TWO, K>(keys, among, found),
+                ByteLayout::Listed => self.find_batch::<LISTED, K>(keys, candidates, found),
+                ByteLayout::ByWords => self.find_batch::<BY_WORDS, K>(keys, candidates, found),
+                ByteLayout::Two => self.find_batch::<TWO, K>(keys, candidates, found),
             }
         }
     }
@@ -216,40 +241,44 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`].
+    /// As of [`ByteRows::find_batch_avx512`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn one_avx512<K: AsRef<[u64]>>(&self, key: &K, among: &[Line]) -> u32 {
+    unsafe fn find_one_avx512<K: AsRef<[u64]>>(&self, key: &K, candidates: &[BitLine]) -> u32 {
         // SAFETY: as this function's caller says.
         unsafe {
             match self.layout {
-                Layout::Listed => self.one_by::<LISTED, K>(key, among),
-                Layout::ByWords => self.one_by::<BY_WORDS, K>(key, among),
-                Layout::Two => self.one_by::<TWO, K>(key, among),
+                ByteLayout::Listed => self.find_one::<LISTED, K>(key, candidates),
+                ByteLayout::ByWords => self.find_one::<BY_WORDS, K>(key, candidates),
+                ByteLayout::Two => self.find_one::<TWO, K>(key, candidates),
             }
         }
     }
 
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`], and this is the layout.
+    /// As of [`ByteRows::find_batch_avx512`], and this is the layout.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn one_by<const LAYOUT: usize, K: AsRef<[u64]>>(&self, key: &K, among: &[Line]) -> u32 {
+    unsafe fn find_one<const LAYOUT: usize, K: AsRef<[u64]>>(
+        &self,
+        key: &K,
+        candidates: &[BitLine],
+    ) -> u32 {
         let keys = std::array::from_ref(key);
         // SAFETY: as this function's caller says; widths are as the functions ask.
         let [found] = unsafe {
             match self.width {
-                ..=4 => self.first_short::<LAYOUT, 1, K>(keys, among),
-                8 => self.first_of_lines::<1, LAYOUT, 1, K>(keys, among, 0),
-                BLOCK => self.first_of_lines::<2, LAYOUT, 1, K>(keys, among, 0),
+                ..=4 => self.and_short::<LAYOUT, 1, K>(keys, candidates),
+                8 => self.and_lines::<1, LAYOUT, 1, K>(keys, candidates, 0),
+                BLOCK_WORDS => self.and_lines::<2, LAYOUT, 1, K>(keys, candidates, 0),
                 _ => {
                     let mut found = [0];
-                    self.each_of_blocks::<LAYOUT, K>(keys, among, &mut found);
+                    self.batch_blocks::<LAYOUT, K>(keys, candidates, &mut found);
                     found
                 }
             }
@@ -259,24 +288,24 @@ impl Rows {
 
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`], and this is the layout.
+    /// As of [`ByteRows::find_batch_avx512`], and this is the layout.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn first_by<const LAYOUT: usize, K: AsRef<[u64]>>(
+    unsafe fn find_batch<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        among: &[Line],
+        candidates: &[BitLine],
         found: &mut [u32],
     ) {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
             match self.width {
-                ..=4 => self.each_short::<LAYOUT, K>(keys, among, found),
-                8 => self.each_of_lines::<1, LAYOUT, K>(keys, among, 0, found),
-                BLOCK => self.each_of_lines::<2, LAYOUT, K>(keys, among, 0, found),
-                _ => self.each_of_blocks::<LAYOUT, K>(keys, among, found),
+                ..=4 => self.batch_short::<LAYOUT, K>(keys, candidates, found),
+                8 => self.batch_lines::<1, LAYOUT, K>(keys, candidates, 0, found),
+                BLOCK_WORDS => self.batch_lines::<2, LAYOUT, K>(keys, candidates, 0, found),
+                _ => self.batch_blocks::<LAYOUT, K>(keys, candidates, found),
             }
         }
     }
@@ -285,27 +314,27 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`].
+    /// As of [`ByteRows::find_batch_avx512`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_short<const LAYOUT: usize, K: AsRef<[u64]>>(
+    unsafe fn batch_short<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        among: &[Line],
+        candidates: &[BitLine],
         found: &mut [u32],
     ) {
-        let (groups, rest) = keys.as_chunks::<TOGETHER>();
+        let (groups, rest) = keys.as_chunks::<KEYS_AT_ONCE>();
         let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found = unsafe { self.first_short::<LAYOUT, _, K>(keys, among) };
+            *found = unsafe { self.and_short::<LAYOUT, _, K>(keys, candidates) };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             // SAFETY: as this function's caller says.
             [*found] =
-                unsafe { self.first_short::<LAYOUT, _, K>(std::array::from_ref(key), among) };
+                unsafe { self.and_short::<LAYOUT, _, K>(std::array::from_ref(key), candidates) };
         }
     }
 
@@ -314,49 +343,51 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`], and rows have such a block.
+    /// As of [`ByteRows::find_batch_avx512`], and rows have such a block.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_of_lines<const LINES: usize, const LAYOUT: usize, K: AsRef<[u64]>>(
+    unsafe fn batch_lines<const LINES: usize, const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        among: &[Line],
+        candidates: &[BitLine],
         block: usize,
         found: &mut [u32],
     ) {
-        let (groups, rest) = keys.as_chunks::<TOGETHER>();
+        let (groups, rest) = keys.as_chunks::<KEYS_AT_ONCE>();
         let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found =
-                unsafe { self.first_of_lines::<LINES, LAYOUT, TOGETHER, K>(keys, among, block) };
+            *found = unsafe {
+                self.and_lines::<LINES, LAYOUT, KEYS_AT_ONCE, K>(keys, candidates, block)
+            };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             let key = std::array::from_ref(key);
             // SAFETY: as this function's caller says.
-            [*found] = unsafe { self.first_of_lines::<LINES, LAYOUT, 1, K>(key, among, block) };
+            [*found] = unsafe { self.and_lines::<LINES, LAYOUT, 1, K>(key, candidates, block) };
         }
     }
 
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`], and rows have some blocks.
+    /// As of [`ByteRows::find_batch_avx512`], and rows have some blocks.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_of_blocks<const LAYOUT: usize, K: AsRef<[u64]>>(
+    unsafe fn batch_blocks<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        among: &[Line],
+        candidates: &[BitLine],
         found: &mut [u32],
     ) {
         // SAFETY: as this function's caller says.
-        unsafe { self.each_of_lines::<2, LAYOUT, K>(keys, among, 0, found) };
+        unsafe { self.batch_lines::<2, LAYOUT, K>(keys, candidates, 0, found) };
         for (found, key) in found.iter_mut().zip(keys) {
-            for (block, first) in (0..self.width / BLOCK).zip((0..).step_by(BITS as usize)).skip(1)
+            for (block, first) in
+                (0..self.width / BLOCK_WORDS).zip((0..).step_by(BLOCK_BITS as usize)).skip(1)
             {
                 if *found < first {
                     break;
@@ -364,9 +395,9 @@ impl Rows {
                 let mut bit = [0];
                 // SAFETY: as this function's caller says.
                 unsafe {
-                    self.each_of_lines::<2, LAYOUT, K>(
+                    self.batch_lines::<2, LAYOUT, K>(
                         std::slice::from_ref(key),
-                        among,
+                        candidates,
                         block,
                         &mut bit,
                     );
@@ -380,26 +411,26 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// As of [`Rows::first_avx512`].
+    /// As of [`ByteRows::find_batch_avx512`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_short<const LAYOUT: usize, const KEYS: usize, K: AsRef<[u64]>>(
+    unsafe fn and_short<const LAYOUT: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K; KEYS],
-        among: &[Line],
+        candidates: &[BitLine],
     ) -> [u32; KEYS] {
         use core::arch::x86_64::{
             _mm_cvtsi128_si64, _mm256_and_si256, _mm256_castsi256_si128, _mm256_loadu_epi64,
             _mm256_maskz_compress_epi64, _mm256_test_epi64_mask,
         };
         let first = self.lines.as_ptr().cast::<i64>();
-        // SAFETY: `among` has a line, which is twice as long.
-        let mut all = [unsafe { _mm256_loadu_epi64(among.as_ptr().cast()) }; KEYS];
+        // SAFETY: `candidates` has a line, which is twice as long.
+        let mut all = [unsafe { _mm256_loadu_epi64(candidates.as_ptr().cast()) }; KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
-            self.each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
+            self.for_each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
                 // The row begins in the lines, and behind the last one there is another line.
                 let row = _mm256_loadu_epi64(first.add(row));
                 all[at] = _mm256_and_si256(all[at], row);
@@ -416,12 +447,12 @@ impl Rows {
     ///
     /// # Safety
     ///
-    /// As of [`Rows::each_of_lines`].
+    /// As of [`ByteRows::batch_lines`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_of_lines<
+    unsafe fn and_lines<
         const LINES: usize,
         const LAYOUT: usize,
         const KEYS: usize,
@@ -429,20 +460,20 @@ impl Rows {
     >(
         &self,
         keys: &[K; KEYS],
-        among: &[Line],
+        candidates: &[BitLine],
         block: usize,
     ) -> [u32; KEYS] {
         use core::arch::x86_64::{_mm512_and_si512, _mm512_loadu_si512};
 
-        // SAFETY: rows have this block, and `among` has a row.
-        let load = |line: *const Line| unsafe {
+        // SAFETY: rows have this block, and `candidates` has a row.
+        let load = |line: *const BitLine| unsafe {
             std::array::from_fn::<_, LINES, _>(|at| _mm512_loadu_si512(line.add(at).cast()))
         };
         let first = self.lines.as_ptr().wrapping_add(block * self.count * LINES);
-        let mut all = [load(among.as_ptr().wrapping_add(block * LINES)); KEYS];
+        let mut all = [load(candidates.as_ptr().wrapping_add(block * LINES)); KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
-            self.each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
+            self.for_each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
                 let row = load(first.cast::<u64>().wrapping_add(row).cast());
                 all[at] = std::array::from_fn(|line| _mm512_and_si512(all[at][line], row[line]));
             });
@@ -459,7 +490,7 @@ impl Rows {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn each_row<const LAYOUT: usize, const KEYS: usize, K: AsRef<[u64]>>(
+    unsafe fn for_each_row<const LAYOUT: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K; KEYS],
         mut show: impl FnMut(usize, usize),
@@ -467,24 +498,24 @@ impl Rows {
         // Every x86-64 has the lowest byte first.
         let bytes = keys.each_ref().map(|key| {
             let words = key.as_ref();
-            assert!(words.len() >= self.reach, "a key that became shorter");
+            assert!(words.len() >= self.min_key_words, "a key that became shorter");
             words.as_ptr().cast::<u8>()
         });
-        let mut look = |asked: &Asked, place: usize, shift: u32| {
+        let mut look = |asked: &ByteIndex, place: usize, shift: u32| {
             for (at, bytes) in bytes.iter().enumerate() {
                 // SAFETY: the byte is in one of the words that keys have.
                 let byte = unsafe { *bytes.add(place) };
                 show(at, usize::from(asked.rows[usize::from(byte)]) << shift);
             }
         };
-        let mut all_of = |bytes: &[Asked], first: usize| {
+        let mut all_of = |bytes: &[ByteIndex], first: usize| {
             bytes.iter().enumerate().for_each(|(at, asked)| look(asked, first + at, 0));
         };
         let (words, last) = self.asked.as_chunks::<WORD>();
         match (LAYOUT, words, last.first_chunk::<LAST>()) {
             (TWO, [first], Some(last)) => {
                 all_of(first, 0);
-                all_of(last, WORD + NOTHING);
+                all_of(last, WORD + UNUSED_BYTES);
             }
             (BY_WORDS, words, Some(last)) => {
                 words.iter().for_each(|word| all_of(word, word[0].place));
@@ -509,32 +540,32 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("lzcnt")
 }
 
-/// Rows as they lie in [`Rows`].
-fn lines(rows: &[u64], width: usize) -> Arc<[Line]> {
-    let mut lines = vec![Line::default(); rows.len().div_ceil(8) + 1];
+/// Rows as they lie in [`ByteRows`].
+fn lines(rows: &[u64], width: usize) -> Arc<[BitLine]> {
+    let mut lines = vec![BitLine::default(); rows.len().div_ceil(8) + 1];
     let room = <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default();
     let of_block = |block: usize| {
-        let blocks = rows.chunks_exact(width).map(move |row| row.iter().skip(block * BLOCK));
-        blocks.flat_map(|block| block.take(BLOCK))
+        let blocks = rows.chunks_exact(width).map(move |row| row.iter().skip(block * BLOCK_WORDS));
+        blocks.flat_map(|block| block.take(BLOCK_WORDS))
     };
-    let words = (0..width.div_ceil(BLOCK)).flat_map(of_block);
+    let words = (0..width.div_ceil(BLOCK_WORDS)).flat_map(of_block);
     room.iter_mut().zip(words).for_each(|(room, word)| *room = *word);
     lines.into()
 }
 
 /// No key has more bytes.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
-impl Field {
+impl ByteField {
     /// Its numbers behind so many rows of `width` words; none if they do not reach so far, or there are no rows.
-    fn behind(&self, rows: usize, width: usize) -> Option<[u16; VALUES]> {
+    fn with_offset(&self, rows: usize, width: usize) -> Option<[u16; VALUES]> {
         let first = u16::try_from(rows).ok()?;
         let last = u16::try_from(rows + (self.rows.len() / width).checked_sub(1)?).ok()?;
         Some(self.numbers.map(|number| first.saturating_add(number).min(last)))
     }
 }
 
-fn words(lines: &[Line]) -> &[u64] {
+fn words(lines: &[BitLine]) -> &[u64] {
     <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
 }
 

@@ -48,8 +48,8 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`Rows::first_of_each`] and
-//! [`Grid::first_of_each`], and of [`fitting`], and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`ByteRows::find_first_batch`] and
+//! [`FieldRows::find_first_batch`], and of [`fitting`], and to prefetch.
 
 #![deny(unsafe_code)]
 
@@ -87,7 +87,9 @@ mod prefetch;
 mod specimen;
 
 pub use batch::{BATCH, Batch};
-pub use bitvector::{AXES, Axis, Field, Grid, Line, NOTHING, Place, Rows};
+pub use bitvector::{
+    BitLine, ByteField, ByteRows, FieldLocation, FieldRows, KeyField, MAX_KEY_FIELDS, UNUSED_BYTES,
+};
 pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, UdpPath};
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
@@ -99,8 +101,10 @@ pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{
     prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_first, prefetch_whole,
 };
-pub use prefilter_table::{KEYS, NO_LEVEL, Slots, Steps, TABLES, Told};
+pub use prefilter_table::{
+    MAX_TABLES, NO_RANK, PROBE_KEYS, PrefilterProbe, PrefilterTable, ProbeTargets,
+};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;
-pub use simd_ternary::{Lanes, fitting, fitting_each};
-pub use ternary_block::{Block, LANES, fit_each};
+pub use simd_ternary::{SimdTernary8, match_lanes, match_lanes_batch};
+pub use ternary_block::{BLOCK_LANES, TernaryBlock, match_blocks};

@@ -4,12 +4,12 @@ mod probe;
 
 use std::sync::Arc;
 
-pub use probe::{KEYS, Steps, TABLES, Told};
+pub use probe::{MAX_TABLES, PROBE_KEYS, PrefilterProbe, ProbeTargets};
 
 /// For each hash of what keys have under a mask the lowest level of all that was noted for such a hash. A word of a slot has the level and, if all
 /// that was noted had the same, more bits of the hash. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slots {
+pub struct PrefilterTable {
     /// Word by word, as keys.
     mask: Box<[u64]>,
     slots: Arc<[u32]>,
@@ -18,23 +18,23 @@ pub struct Slots {
 }
 
 /// The level of a hash that nothing was noted for, above all others.
-pub const NO_LEVEL: u32 = u16::MAX as u32;
-const EMPTY: u32 = NO_LEVEL << 16;
+pub const NO_RANK: u32 = u16::MAX as u32;
+const EMPTY: u32 = NO_RANK << 16;
 /// Bits of the hash.
-const PRINT: u32 = 0x7fff;
+const FINGERPRINT: u32 = 0x7fff;
 /// Set where hashes with different bits were noted.
-const SEVERAL: u32 = 0x8000;
+const MIXED: u32 = 0x8000;
 /// Of the hash, which bits do not tell the slot, if there are no more than 2^33 slots.
-const PRINT_SHIFT: u32 = 16;
-const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+const FINGERPRINT_SHIFT: u32 = 16;
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// More slots than a hash has bits for would all be one.
-const MOST_BITS: u32 = 24;
+const MAX_BITS: u32 = 24;
 
-impl Slots {
+impl PrefilterTable {
     /// Empty ones, by these bits of keys: `1 << bits`, for `bits` from 1 to 24.
     #[must_use]
     pub fn of(mask: &[u64], bits: u32) -> Self {
-        let bits = bits.clamp(1, MOST_BITS);
+        let bits = bits.clamp(1, MAX_BITS);
         Self { mask: mask.into(), slots: vec![EMPTY; 1 << bits].into(), shift: u64::BITS - bits }
     }
 
@@ -55,14 +55,14 @@ impl Slots {
     fn hash_of(&self, key: impl Iterator<Item = u64>) -> u64 {
         let asked = self.mask.iter().zip(key).filter(|(mask, _)| **mask != 0);
         asked.fold(0, |hash: u64, (mask, word)| {
-            (hash.rotate_left(32) ^ (word & mask)).wrapping_mul(ODD)
+            (hash.rotate_left(32) ^ (word & mask)).wrapping_mul(MULTIPLIER)
         })
     }
 
     /// The number of a hash's slot.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "no more than MOST_BITS are left")]
+    #[expect(clippy::cast_possible_truncation, reason = "no more than MAX_BITS are left")]
     pub const fn slot(&self, hash: u64) -> usize {
         (hash >> self.shift) as usize
     }
@@ -79,20 +79,20 @@ impl Slots {
         self.slots.is_empty()
     }
 
-    /// The lowest level noted for a hash, or a lower one; [`NO_LEVEL`] if there is none.
+    /// The lowest level noted for a hash, or a lower one; [`NO_RANK`] if there is none.
     #[must_use]
     #[inline]
-    pub fn level(&self, hash: u64) -> u32 {
-        level_in(self.slots.get(self.slot(hash)).copied().unwrap_or(EMPTY), hash)
+    pub fn rank(&self, hash: u64) -> u32 {
+        rank_in(self.slots.get(self.slot(hash)).copied().unwrap_or(EMPTY), hash)
     }
 
-    /// Notes a level, below [`NO_LEVEL`], for a hash.
-    pub fn note(&mut self, hash: u64, level: u32) {
+    /// Notes a level, below [`NO_RANK`], for a hash.
+    pub fn insert(&mut self, hash: u64, rank: u32) {
         let at = self.slot(hash);
         let slot = &mut Arc::make_mut(&mut self.slots)[at];
-        let alike = *slot == EMPTY || (*slot ^ print(hash)) & (PRINT | SEVERAL) == 0;
-        let print = if alike { print(hash) } else { SEVERAL };
-        *slot = level.min(*slot >> 16) << 16 | print;
+        let alike = *slot == EMPTY || (*slot ^ fingerprint(hash)) & (FINGERPRINT | MIXED) == 0;
+        let fingerprint = if alike { fingerprint(hash) } else { MIXED };
+        *slot = rank.min(*slot >> 16) << 16 | fingerprint;
     }
 
     /// Notes that nothing below a level is left of what was noted for a slot.
@@ -100,9 +100,9 @@ impl Slots {
     /// # Panics
     ///
     /// If there is no such slot.
-    pub fn raise(&mut self, slot: usize, level: u32) {
+    pub fn raise_rank(&mut self, slot: usize, rank: u32) {
         let slot = &mut Arc::make_mut(&mut self.slots)[slot];
-        *slot = level.max(*slot >> 16) << 16 | *slot & (PRINT | SEVERAL);
+        *slot = rank.max(*slot >> 16) << 16 | *slot & (FINGERPRINT | MIXED);
     }
 
     /// Forgets all that was noted for a slot.
@@ -110,7 +110,7 @@ impl Slots {
     /// # Panics
     ///
     /// If there is no such slot.
-    pub fn forget(&mut self, slot: usize) {
+    pub fn clear(&mut self, slot: usize) {
         Arc::make_mut(&mut self.slots)[slot] = EMPTY;
     }
 
@@ -119,7 +119,7 @@ impl Slots {
     /// # Panics
     ///
     /// If there is no such slot.
-    pub fn follow(&mut self, other: &Self, slot: usize) {
+    pub fn sync_slot(&mut self, other: &Self, slot: usize) {
         if self.slots[slot] != other.slots[slot] {
             Arc::make_mut(&mut self.slots)[slot] = other.slots[slot];
         }
@@ -134,16 +134,16 @@ impl Slots {
 
 /// What a slot says of a hash. No branch, as nobody could foretell it.
 #[inline]
-fn level_in(slot: u32, hash: u64) -> u32 {
-    let is_known = ((slot ^ print(hash)) & PRINT == 0) | (slot & SEVERAL != 0);
-    std::hint::select_unpredictable(is_known, slot >> 16, NO_LEVEL)
+fn rank_in(slot: u32, hash: u64) -> u32 {
+    let is_known = ((slot ^ fingerprint(hash)) & FINGERPRINT == 0) | (slot & MIXED != 0);
+    std::hint::select_unpredictable(is_known, slot >> 16, NO_RANK)
 }
 
 /// Some bits of a hash that do not tell its slot.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "fifteen bits are used")]
-const fn print(hash: u64) -> u32 {
-    (hash >> PRINT_SHIFT) as u32 & PRINT
+const fn fingerprint(hash: u64) -> u32 {
+    (hash >> FINGERPRINT_SHIFT) as u32 & FINGERPRINT
 }
 
 #[cfg(test)]
@@ -153,38 +153,38 @@ mod tests {
     /// Never more than what was noted for a key, and seldom less.
     #[test]
     fn slots_tell_the_lowest_level_of_each_hash() {
-        let mut slots = Slots::of(&[0xff, 0, u64::MAX], 8);
-        let hash = |slots: &Slots, at: u64| slots.hash(&[at, at * 7, 0]);
-        let level = |at: u64| u32::try_from(at % 90).unwrap();
+        let mut slots = PrefilterTable::of(&[0xff, 0, u64::MAX], 8);
+        let hash = |slots: &PrefilterTable, at: u64| slots.hash(&[at, at * 7, 0]);
+        let rank = |at: u64| u32::try_from(at % 90).unwrap();
         for at in 0..100 {
             let hash = hash(&slots, at);
-            slots.note(hash, level(at) + 3);
-            slots.note(hash, level(at));
+            slots.insert(hash, rank(at) + 3);
+            slots.insert(hash, rank(at));
         }
         for at in 0..100 {
-            assert!(slots.level(hash(&slots, at)) <= level(at));
+            assert!(slots.rank(hash(&slots, at)) <= rank(at));
         }
-        let exact = (0..100).filter(|at| slots.level(hash(&slots, *at)) == level(*at)).count();
+        let exact = (0..100).filter(|at| slots.rank(hash(&slots, *at)) == rank(*at)).count();
         assert!(exact > 70, "{exact}");
-        let strange = (100..200).filter(|at| slots.level(hash(&slots, *at)) != NO_LEVEL).count();
+        let strange = (100..200).filter(|at| slots.rank(hash(&slots, *at)) != NO_RANK).count();
         assert!(strange < 30, "{strange}");
         assert_eq!(slots.hash(&[5, 1, 2]), slots.hash(&[0x105, 9, 2]), "not under the mask");
     }
 
     #[test]
     fn a_slot_is_forgotten_and_follows_alone() {
-        let mut slots = Slots::of(&[u64::MAX], 4);
+        let mut slots = PrefilterTable::of(&[u64::MAX], 4);
         let hashes = [1, 2, 3, 4].map(|key| slots.hash(&[key]));
-        hashes.iter().for_each(|hash| slots.note(*hash, 7));
-        slots.raise(slots.slot(hashes[1]), 3);
-        assert_eq!(slots.level(hashes[1]), 7, "it is no lower");
-        slots.raise(slots.slot(hashes[1]), 9);
-        assert_eq!(slots.level(hashes[1]), 9);
+        hashes.iter().for_each(|hash| slots.insert(*hash, 7));
+        slots.raise_rank(slots.slot(hashes[1]), 3);
+        assert_eq!(slots.rank(hashes[1]), 7, "it is no lower");
+        slots.raise_rank(slots.slot(hashes[1]), 9);
+        assert_eq!(slots.rank(hashes[1]), 9);
         let mut other = slots.clone();
-        other.forget(other.slot(hashes[0]));
-        assert_eq!(other.level(hashes[0]), NO_LEVEL);
-        assert_eq!(slots.level(hashes[0]), 7);
-        slots.follow(&other, slots.slot(hashes[0]));
+        other.clear(other.slot(hashes[0]));
+        assert_eq!(other.rank(hashes[0]), NO_RANK);
+        assert_eq!(slots.rank(hashes[0]), 7);
+        slots.sync_slot(&other, slots.slot(hashes[0]));
         assert_eq!(slots, other);
     }
 }

@@ -3,7 +3,7 @@
 /// Eight values and their masks, of `N` words each; a cache line is what the eight have for one word.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub struct Lanes<const N: usize> {
+pub struct SimdTernary8<const N: usize> {
     /// For each word, the eight values.
     pub values: [[u64; 8]; N],
     /// For each word, the eight masks.
@@ -12,7 +12,7 @@ pub struct Lanes<const N: usize> {
 
 /// How many values are compared at a time.
 #[derive(Clone, Copy, Debug)]
-enum Width {
+enum SimdWidth {
     One,
     /// On a processor that has AVX2.
     #[cfg(target_arch = "x86_64")]
@@ -26,24 +26,28 @@ enum Width {
 /// not in `last` left out.
 #[must_use]
 #[inline]
-pub fn fitting<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N], last: u64) -> u64 {
-    fitting_by(Width::here(), lanes, key, last)
+pub fn match_lanes<const N: usize, T: AsRef<SimdTernary8<N>>>(
+    lanes: &[T],
+    key: &[u64; N],
+    last: u64,
+) -> u64 {
+    match_with(SimdWidth::detect(), lanes, key, last)
 }
 
-/// As [`fitting`], for each key beside its lanes, in as many `fits` as there are.
+/// As [`match_lanes`], for each key beside its lanes, in as many `fits` as there are.
 #[inline]
-pub fn fitting_each<'a, const N: usize, T: AsRef<Lanes<N>> + 'a>(
+pub fn match_lanes_batch<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
     pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
     last: u64,
     fits: &mut [u64],
 ) {
-    fitting_each_by(Width::here(), pairs, last, fits);
+    match_batch_with(SimdWidth::detect(), pairs, last, fits);
 }
 
-impl Width {
+impl SimdWidth {
     /// The widest that this processor has.
     #[inline(always)]
-    fn here() -> Self {
+    fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
             return Self::Eight;
@@ -55,28 +59,28 @@ impl Width {
 }
 
 #[inline(always)]
-fn fitting_by<const N: usize, T: AsRef<Lanes<N>>>(
-    width: Width,
+fn match_with<const N: usize, T: AsRef<SimdTernary8<N>>>(
+    width: SimdWidth,
     lanes: &[T],
     key: &[u64; N],
     last: u64,
 ) -> u64 {
     match width {
-        Width::One => fitting_anywhere(lanes, key, last),
+        SimdWidth::One => match_portable(lanes, key, last),
         #[cfg(target_arch = "x86_64")]
-        Width::Four => {
+        SimdWidth::Four => {
             #[expect(unsafe_code, reason = "compiled for more than every x86-64 has")]
             // SAFETY: this width is one of processors that have AVX2.
             unsafe {
-                fitting_avx2(lanes, key, last)
+                match_avx2(lanes, key, last)
             }
         }
         #[cfg(target_arch = "x86_64")]
-        Width::Eight => {
+        SimdWidth::Eight => {
             #[expect(unsafe_code, reason = "compiled for more than every x86-64 has")]
             // SAFETY: this width is one of processors that have AVX-512F.
             unsafe {
-                fitting_avx512(lanes, key, last)
+                match_avx512(lanes, key, last)
             }
         }
     }
@@ -84,43 +88,43 @@ fn fitting_by<const N: usize, T: AsRef<Lanes<N>>>(
 
 /// With AVX-512 the loop is compiled for it, too.
 #[inline(always)]
-fn fitting_each_by<'a, const N: usize, T: AsRef<Lanes<N>> + 'a>(
-    width: Width,
+fn match_batch_with<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
+    width: SimdWidth,
     pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
     last: u64,
     fits: &mut [u64],
 ) {
     #[cfg(target_arch = "x86_64")]
-    if let Width::Eight = width {
+    if let SimdWidth::Eight = width {
         #[expect(unsafe_code, reason = "compiled for more than every x86-64 has")]
         // SAFETY: this width is one of processors that have AVX-512F.
-        return unsafe { fitting_each_avx512(pairs, last, fits) };
+        return unsafe { match_batch_avx512(pairs, last, fits) };
     }
     for ((lanes, key), fits) in pairs.zip(fits) {
-        *fits = fitting_by(width, lanes, key, last);
+        *fits = match_with(width, lanes, key, last);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn fitting_each_avx512<'a, const N: usize, T: AsRef<Lanes<N>> + 'a>(
+fn match_batch_avx512<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
     pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
     last: u64,
     fits: &mut [u64],
 ) {
     for ((lanes, key), fits) in pairs.zip(fits) {
-        *fits = fitting_avx512(lanes, key, last);
+        *fits = match_avx512(lanes, key, last);
     }
 }
 
-fn fitting_anywhere<const N: usize, T: AsRef<Lanes<N>>>(
+fn match_portable<const N: usize, T: AsRef<SimdTernary8<N>>>(
     lanes: &[T],
     key: &[u64; N],
     last: u64,
 ) -> u64 {
     let mut fits = 0;
     for (first, lanes) in (0..64).step_by(8).zip(lanes) {
-        let Lanes { values, masks } = lanes.as_ref();
+        let SimdTernary8 { values, masks } = lanes.as_ref();
         let mut differs = [0; 8];
         for (at, key) in key.iter().enumerate() {
             let counts = if at == N - 1 { last } else { u64::MAX };
@@ -138,7 +142,7 @@ fn fitting_anywhere<const N: usize, T: AsRef<Lanes<N>>>(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn fitting_avx512<const N: usize, T: AsRef<Lanes<N>>>(
+fn match_avx512<const N: usize, T: AsRef<SimdTernary8<N>>>(
     lanes: &[T],
     key: &[u64; N],
     last: u64,
@@ -152,7 +156,7 @@ fn fitting_avx512<const N: usize, T: AsRef<Lanes<N>>>(
     let last = _mm512_set1_epi64(last.cast_signed());
     let mut fits = 0;
     for (first, lanes) in (0..64).step_by(8).zip(lanes) {
-        let Lanes { values, masks } = lanes.as_ref();
+        let SimdTernary8 { values, masks } = lanes.as_ref();
         let (mut before, mut differs) = (_mm512_setzero_si512(), _mm512_setzero_si512());
         for at in 0..N {
             #[expect(unsafe_code, reason = "loads through pointers")]
@@ -176,7 +180,11 @@ fn fitting_avx512<const N: usize, T: AsRef<Lanes<N>>>(
 /// Four values at a time.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn fitting_avx2<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N], last: u64) -> u64 {
+fn match_avx2<const N: usize, T: AsRef<SimdTernary8<N>>>(
+    lanes: &[T],
+    key: &[u64; N],
+    last: u64,
+) -> u64 {
     use core::arch::x86_64::{
         __m256i, _mm256_and_si256, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_loadu_si256,
         _mm256_movemask_pd, _mm256_or_si256, _mm256_set1_epi64x, _mm256_setzero_si256,
@@ -186,7 +194,7 @@ fn fitting_avx2<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N],
     let last = _mm256_set1_epi64x(last.cast_signed());
     let mut fits = 0;
     for (first, lanes) in (0..64).step_by(8).zip(lanes) {
-        let Lanes { values, masks } = lanes.as_ref();
+        let SimdTernary8 { values, masks } = lanes.as_ref();
         for half in 0..2 {
             let (mut before, mut differs) = (none, none);
             for at in 0..N {
@@ -216,27 +224,27 @@ fn fitting_avx2<const N: usize, T: AsRef<Lanes<N>>>(lanes: &[T], key: &[u64; N],
 mod tests {
     use super::*;
 
-    impl<const N: usize> AsRef<Self> for Lanes<N> {
+    impl<const N: usize> AsRef<Self> for SimdTernary8<N> {
         fn as_ref(&self) -> &Self {
             self
         }
     }
 
     /// All that this processor has.
-    fn widths() -> Vec<Width> {
-        let mut widths = vec![Width::One];
+    fn simd_widths() -> Vec<SimdWidth> {
+        let mut simd_widths = vec![SimdWidth::One];
         #[cfg(target_arch = "x86_64")]
         {
-            widths.extend(is_x86_feature_detected!("avx2").then_some(Width::Four));
-            widths.extend(is_x86_feature_detected!("avx512f").then_some(Width::Eight));
+            simd_widths.extend(is_x86_feature_detected!("avx2").then_some(SimdWidth::Four));
+            simd_widths.extend(is_x86_feature_detected!("avx512f").then_some(SimdWidth::Eight));
         }
-        widths
+        simd_widths
     }
 
     #[test]
     fn the_widest_is_taken() {
-        let widest = widths().pop().map(|width| format!("{width:?}"));
-        assert_eq!(widest, Some(format!("{:?}", Width::here())));
+        let widest = simd_widths().pop().map(|width| format!("{width:?}"));
+        assert_eq!(widest, Some(format!("{:?}", SimdWidth::detect())));
     }
 
     /// Of each width, alone and with others: what comparing one by one finds.
@@ -252,23 +260,23 @@ mod tests {
         let (mut before, mut all_before, mut key_before) = (Vec::new(), 0, [0; 3]);
         for count in (0..=9).cycle().take(1000) {
             let mut words = || std::array::from_fn(|_| std::array::from_fn(|_| next()));
-            let lanes: Vec<Lanes<3>> =
-                (0..count).map(|_| Lanes { values: words(), masks: words() }).collect();
+            let lanes: Vec<SimdTernary8<3>> =
+                (0..count).map(|_| SimdTernary8 { values: words(), masks: words() }).collect();
             let key = [next(), next(), next()];
             let fits = |at: usize| {
-                let Lanes { values, masks } = &lanes[at / 8];
+                let SimdTernary8 { values, masks } = &lanes[at / 8];
                 let differs =
                     |word: usize| (key[word] ^ values[word][at % 8]) & masks[word][at % 8];
                 differs(0) == 0 && differs(1) == 0 && differs(2) & LAST == 0
             };
             let all = (0..8 * count.min(8)).fold(0, |all, at| all | u64::from(fits(at)) << at);
-            assert_eq!(fitting(&lanes, &key, LAST), all);
-            for width in widths() {
-                assert_eq!(fitting_by(width, &lanes, &key, LAST), all, "{width:?}");
+            assert_eq!(match_lanes(&lanes, &key, LAST), all);
+            for width in simd_widths() {
+                assert_eq!(match_with(width, &lanes, &key, LAST), all, "{width:?}");
                 let pairs = [(&*lanes, &key), (&[], &key), (&*before, &key_before)];
                 for (room, expected) in [(2, [all, 0, 7, 7]), (4, [all, 0, all_before, 7])] {
                     let mut each = [7; 4];
-                    fitting_each_by(width, pairs.into_iter(), LAST, &mut each[..room]);
+                    match_batch_with(width, pairs.into_iter(), LAST, &mut each[..room]);
                     assert_eq!(each, expected, "{width:?}, room for {room}");
                 }
             }

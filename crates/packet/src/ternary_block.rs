@@ -2,21 +2,21 @@
 
 /// Some values and their masks: for each word of keys the values, then for each word the masks.
 #[derive(Clone, Copy, Debug)]
-pub struct Block<'a> {
+pub struct TernaryBlock<'a> {
     /// Twice as many for each of a key's words as there are values.
     pub words: &'a [u64],
-    /// How many values there are, [`LANES`] at the most.
+    /// How many values there are, [`BLOCK_LANES`] at the most.
     pub lanes: usize,
 }
 
 /// Values that are compared at a time.
-pub const LANES: usize = 8;
+pub const BLOCK_LANES: usize = 8;
 
 /// For each key which of its block's values fit, as bits: those from which it differs in no bit of their masks, bits of the last word that are not in
 /// `last` left out. Of a block that has too few words none does.
 #[inline]
-pub fn fit_each<'a, const N: usize>(
-    pairs: impl Iterator<Item = (Block<'a>, &'a [u64; N])>,
+pub fn match_blocks<'a, const N: usize>(
+    pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a [u64; N])>,
     last: u64,
     fits: &mut [u8],
 ) {
@@ -27,20 +27,20 @@ pub fn fit_each<'a, const N: usize>(
             reason = "calling a function compiled for more than every x86-64 has"
         )]
         // SAFETY: all that the function is compiled for was detected.
-        return unsafe { fit_each_avx512(pairs, last, fits) };
+        return unsafe { match_blocks_avx512(pairs, last, fits) };
     }
-    fit_each_anywhere(pairs, last, fits);
+    match_blocks_portable(pairs, last, fits);
 }
 
-fn fit_each_anywhere<'a, const N: usize>(
-    pairs: impl Iterator<Item = (Block<'a>, &'a [u64; N])>,
+fn match_blocks_portable<'a, const N: usize>(
+    pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a [u64; N])>,
     last: u64,
     fits: &mut [u8],
 ) {
     for ((block, key), fits) in pairs.zip(fits) {
-        let Block { words, lanes } = block;
+        let TernaryBlock { words, lanes } = block;
         *fits = 0;
-        if lanes == 0 || lanes > LANES || words.len() < 2 * N * lanes {
+        if lanes == 0 || lanes > BLOCK_LANES || words.len() < 2 * N * lanes {
             continue;
         }
         for lane in 0..lanes {
@@ -57,8 +57,8 @@ fn fit_each_anywhere<'a, const N: usize>(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,bmi2")]
-fn fit_each_avx512<'a, const N: usize>(
-    pairs: impl Iterator<Item = (Block<'a>, &'a [u64; N])>,
+fn match_blocks_avx512<'a, const N: usize>(
+    pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a [u64; N])>,
     last: u64,
     fits: &mut [u8],
 ) {
@@ -70,12 +70,12 @@ fn fit_each_avx512<'a, const N: usize>(
     const DIFFERENCE: i32 = 0x28;
     let last = _mm512_set1_epi64(last.cast_signed());
     for ((block, key), fits) in pairs.zip(fits) {
-        let Block { words, lanes } = block;
-        if lanes == 0 || lanes > LANES || words.len() < 2 * N * lanes {
+        let TernaryBlock { words, lanes } = block;
+        if lanes == 0 || lanes > BLOCK_LANES || words.len() < 2 * N * lanes {
             *fits = 0;
             continue;
         }
-        let these = u8::MAX >> (LANES - lanes);
+        let these = u8::MAX >> (BLOCK_LANES - lanes);
         let (mut before, mut differs) = (_mm512_setzero_si512(), _mm512_setzero_si512());
         for (word, key) in key.iter().enumerate() {
             let load = |word: usize| {
@@ -113,7 +113,7 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             seed >> 33 & 7 & seed >> 40
         };
-        for lanes in (0..=LANES + 1).cycle().take(1000) {
+        for lanes in (0..=BLOCK_LANES + 1).cycle().take(1000) {
             let words: Vec<u64> = (0..6 * lanes).map(|_| next()).collect();
             let key = [next(), next(), next()];
             let differs = |word: usize, lane: usize| {
@@ -123,15 +123,15 @@ mod tests {
                 differs(0, lane) == 0 && differs(1, lane) == 0 && differs(2, lane) & LAST == 0
             };
             let all = (0..lanes).fold(0, |all, lane| all | u32::from(fits(lane)) << lane);
-            let all = if lanes > LANES { 0 } else { u8::try_from(all).unwrap() };
-            let block = Block { words: &words, lanes };
-            let short = Block { words: &words[..words.len().saturating_sub(1)], lanes };
+            let all = if lanes > BLOCK_LANES { 0 } else { u8::try_from(all).unwrap() };
+            let block = TernaryBlock { words: &words, lanes };
+            let short = TernaryBlock { words: &words[..words.len().saturating_sub(1)], lanes };
             let pairs = [(block, &key), (short, &key)];
             let mut found = [7; 3];
-            fit_each(pairs.into_iter(), LAST, &mut found);
+            match_blocks(pairs.into_iter(), LAST, &mut found);
             assert_eq!(found, [all, 0, 7]);
             let mut found = [7; 3];
-            fit_each_anywhere(pairs.into_iter(), LAST, &mut found);
+            match_blocks_portable(pairs.into_iter(), LAST, &mut found);
             assert_eq!(found, [all, 0, 7]);
         }
     }

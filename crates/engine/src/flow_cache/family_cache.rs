@@ -2,519 +2,543 @@
 
 use arrayvec::ArrayVec;
 
-use super::admission::hit_rate::{Decision, Pace, Prospects, Worth};
-use super::admission::lookup_cost::{MANY, SMALLEST, Search};
-use super::admission::miss_cost::SearchCost;
-use super::admission::reuse::{Lookout, Orders};
-use super::key::{Key, KeysOf};
-use super::table::{Epochs, Finding, Hashed, Sets, Settled, Value};
-use super::verdicts::Answers;
-use super::{CacheMode, CacheSettings, CacheStats, Known, Question};
+use super::admission::hit_rate::{Decision, HitBenefit, HitRateWindow, WindowContext};
+use super::admission::lookup_cost::{LookupCost, MANY, SMALLEST};
+use super::admission::miss_cost::MissCost;
+use super::admission::reuse::{ReuseSampler, SamplerSettings};
+use super::key::{BuildKeys, CacheKey};
+use super::table::{Epochs, FlowTable, HashedKey, InsertOutcome, ProbeResult, Value};
+use super::verdicts::VerdictTable;
+use super::{CacheMode, CacheSettings, CacheStats, Known, LookupContext};
 use crate::FlowKey;
-use crate::spd::classifier::TOGETHER;
+use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::verdict::AnswerId;
 
 /// Flows of one family: keys of `N` words in places of `W`.
 #[derive(Debug)]
-pub(super) struct Side<const N: usize, const W: usize> {
+pub(super) struct FamilyCache<const N: usize, const W: usize> {
     settings: CacheSettings,
     seed: u64,
-    sets: Sets<N, W>,
-    standing: Standing,
-    pace: Pace,
-    lookout: Lookout,
-    cost: SearchCost,
+    table: FlowTable<N, W>,
+    state: CacheState,
+    hit_rate: HitRateWindow,
+    sampler: ReuseSampler,
+    cost: MissCost,
     /// More room that may help.
-    wanted: Option<usize>,
+    wanted_room: Option<usize>,
     stats: CacheStats,
 }
 
 /// Whether a cache is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Used,
-    Aside,
-    Never,
+enum CacheState {
+    Active,
+    Bypassed,
+    Off,
 }
 
 /// Flows with their hashes, as far as they are looked up together.
-type Group<const N: usize> = ArrayVec<Hashed<N>, TOGETHER>;
+type HashedGroup<const N: usize> = ArrayVec<HashedKey<N>, LOOKUP_BATCH>;
 
 /// A flow without an answer: its place among those asked for, its key, and what the cache says of it.
-type Open<const N: usize> = (usize, Hashed<N>, Finding);
+type Miss<const N: usize> = (usize, HashedKey<N>, ProbeResult);
 
 /// How many times as many flows a cache takes when its room is too little.
 const GROWTH: usize = 4;
 /// Among fewer than [`MANY`], it rests for so many spells after each in which it looks out; and among so many.
-const REST: usize = 16;
-const REST_BESIDE_MANY: usize = 3;
+const REST_ROUNDS: usize = 16;
+const REST_ROUNDS_MANY: usize = 3;
 /// While searches cost less than hits, nobody looks out for so many packets.
-const CHEAP: usize = 1 << 18;
+const REST_WHEN_CHEAP: usize = 1 << 18;
 /// Tables of so many bytes are near enough to be read without being fetched ahead.
 const NEAR: usize = 1 << 19;
 /// Flows asked of larger ones together: those that are not at home are waited for once.
-const SPAN: usize = 4 * TOGETHER;
+const FLOWS_AHEAD: usize = 4 * LOOKUP_BATCH;
 
-impl<const N: usize, const W: usize> Side<N, W> {
+impl<const N: usize, const W: usize> FamilyCache<N, W> {
     pub(super) fn new(settings: CacheSettings, seed: u64) -> Self {
-        let standing = match settings.mode {
-            CacheMode::Off => Standing::Never,
-            CacheMode::On | CacheMode::Auto => Standing::Used,
+        let state = match settings.mode {
+            CacheMode::Off => CacheState::Off,
+            CacheMode::On | CacheMode::Auto => CacheState::Active,
         };
         Self {
             settings,
             seed,
             // Most gateways have traffic of one family.
-            sets: Sets::new(0, seed),
-            standing,
-            pace: Pace::default(),
-            lookout: Lookout::default(),
-            cost: SearchCost::default(),
-            wanted: None,
+            table: FlowTable::new(0, seed),
+            state,
+            hit_rate: HitRateWindow::default(),
+            sampler: ReuseSampler::default(),
+            cost: MissCost::default(),
+            wanted_room: None,
             stats: CacheStats::default(),
         }
     }
 
     /// Takes more room, empty, when too many flows push each other out.
     #[inline]
-    pub(super) fn make_room(&mut self) {
-        if self.wanted.is_some() {
-            self.begin_anew();
+    pub(super) fn grow_if_wanted(&mut self) {
+        if self.wanted_room.is_some() {
+            self.grow();
         }
     }
 
     #[inline(never)]
-    fn begin_anew(&mut self) {
-        if let Some(room) = self.wanted.take() {
-            self.begin_with(room);
+    fn grow(&mut self) {
+        if let Some(room) = self.wanted_room.take() {
+            self.resize(room);
         }
     }
 
     /// Takes room, empty: it is not judged before flows had time to come again.
     #[cold]
-    fn begin_with(&mut self, room: usize) {
-        self.sets = Sets::new(room, self.seed);
-        self.pace.refill(self.sets.room());
+    fn resize(&mut self, room: usize) {
+        self.table = FlowTable::new(room, self.seed);
+        self.hit_rate.refill(self.table.room());
     }
 
     /// Whether it is ever used.
-    pub(super) fn may_know(&self) -> bool {
-        self.standing != Standing::Never
+    pub(super) fn is_enabled(&self) -> bool {
+        self.state != CacheState::Off
     }
 
     pub(super) fn forget(&mut self) {
-        match self.standing {
-            Standing::Used => self.sets.clear(),
+        match self.state {
+            CacheState::Active => self.table.clear(),
             // It takes room when it comes back.
-            Standing::Aside | Standing::Never => self.sets = Sets::new(0, self.seed),
+            CacheState::Bypassed | CacheState::Off => self.table = FlowTable::new(0, self.seed),
         }
     }
 
-    pub(super) fn teach(&mut self, key: Key<N>, value: Value, now: Epochs) {
-        if self.standing == Standing::Used {
-            let key = self.sets.hash(key);
-            self.sets.teach(&key, value, now);
+    pub(super) fn set_bundle(&mut self, key: CacheKey<N>, value: Value, now: Epochs) {
+        if self.state == CacheState::Active {
+            let key = self.table.hash(key);
+            self.table.set_bundle(&key, value, now);
         }
     }
 
     pub(super) fn stats(&self) -> CacheStats {
         CacheStats {
-            entries: self.sets.entries() as u64,
-            room: self.sets.room() as u64,
+            entries: self.table.entries() as u64,
+            room: self.table.room() as u64,
             bytes: self.memory() as u64,
             ..self.stats
         }
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.sets.memory() + self.lookout.memory()
+        self.table.memory() + self.sampler.memory()
     }
 
     /// Asks the cache, then the policies for what it does not know.
     #[inline]
-    pub(super) fn ask(
+    pub(super) fn lookup_batch(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flows: &[FlowKey],
-        mut keys: impl KeysOf<N>,
-        answers: &mut Answers,
+        mut keys: impl BuildKeys<N>,
+        verdicts: &mut VerdictTable,
         found: &mut impl FnMut(&[Known]),
     ) {
-        match self.standing {
-            Standing::Used => self.ask_sets(question, flows, keys, answers, found),
-            Standing::Never => self.pass_by(question, flows, answers, found),
-            Standing::Aside => {
-                if !self.lookout.rests(flows.len()) {
-                    self.look_out(question, flows, &mut keys);
+        match self.state {
+            CacheState::Active => self.lookup_table(lookup, flows, keys, verdicts, found),
+            CacheState::Off => self.bypass(lookup, flows, verdicts, found),
+            CacheState::Bypassed => {
+                if !self.sampler.is_resting(flows.len()) {
+                    self.sample(lookup, flows, &mut keys);
                 }
-                self.pass_by(question, flows, answers, found);
+                self.bypass(lookup, flows, verdicts, found);
             }
         }
     }
 
     /// Counts a flow that is remembered elsewhere.
     #[inline]
-    pub(super) fn know_again(&mut self) {
-        match self.standing {
-            Standing::Used => self.stats.hits += 1,
-            Standing::Aside | Standing::Never => self.stats.bypassed += 1,
+    pub(super) fn count_revalidated(&mut self) {
+        match self.state {
+            CacheState::Active => self.stats.hits += 1,
+            CacheState::Bypassed | CacheState::Off => self.stats.bypassed += 1,
         }
     }
 
     /// A key as it is looked for.
     #[inline(always)]
-    pub(super) fn hash(&self, key: Key<N>) -> Hashed<N> {
-        self.sets.hash(key)
+    pub(super) fn hash(&self, key: CacheKey<N>) -> HashedKey<N> {
+        self.table.hash(key)
     }
 
-    /// Asks for what [`Side::find_at_home`] reads.
+    /// Asks for what [`FamilyCache::find_primary`] reads.
     #[inline(always)]
-    pub(super) fn prefetch(&self, key: &Hashed<N>) {
-        self.sets.prefetch(key);
+    pub(super) fn prefetch(&self, key: &HashedKey<N>) {
+        self.table.prefetch(key);
     }
 
     /// What is known of a flow, if it is where it is likely to be. Nothing is counted, and the policies are not asked.
     #[inline(always)]
-    pub(super) fn find_at_home(&self, key: &Hashed<N>, now: Epochs) -> Option<Known> {
-        if self.standing != Standing::Used {
+    pub(super) fn find_primary(&self, key: &HashedKey<N>, now: Epochs) -> Option<Known> {
+        if self.state != CacheState::Active {
             return None;
         }
-        let Value { answer, bundle } = self.sets.find_at_home(key, now)?;
+        let Value { answer, bundle } = self.table.find_primary(key, now)?;
         Some(Known { answer: AnswerId(answer), bundle })
     }
 
-    /// As [`Side::find_at_home`], wherever it is.
+    /// As [`FamilyCache::find_primary`], wherever it is.
     #[inline(never)]
-    pub(super) fn find_stray(&self, key: &Hashed<N>, now: Epochs) -> Option<Known> {
-        if self.standing != Standing::Used {
+    pub(super) fn find_overflow(&self, key: &HashedKey<N>, now: Epochs) -> Option<Known> {
+        if self.state != CacheState::Active {
             return None;
         }
-        match self.sets.find(key, now) {
-            Finding::Fresh(Value { answer, bundle }) => {
+        match self.table.find(key, now) {
+            ProbeResult::Fresh(Value { answer, bundle }) => {
                 Some(Known { answer: AnswerId(answer), bundle })
             }
-            Finding::Stale(_) | Finding::Absent => None,
+            ProbeResult::Stale(_) | ProbeResult::Absent => None,
         }
     }
 
-    /// Asks for what [`Side::find_stray`] mostly reads.
+    /// Asks for what [`FamilyCache::find_overflow`] mostly reads.
     #[inline(always)]
-    pub(super) fn prefetch_stray(&self, key: &Hashed<N>) {
-        self.sets.prefetch_stray(key);
+    pub(super) fn prefetch_overflow(&self, key: &HashedKey<N>) {
+        self.table.prefetch_overflow(key);
     }
 
     /// Counts flows that were found.
-    pub(super) fn count_found(&mut self, question: &Question<'_>, flows: usize) {
+    pub(super) fn count_found(&mut self, lookup: &LookupContext<'_>, flows: usize) {
         self.stats.hits += flows as u64;
-        if self.pace.note(flows, flows, 0) {
-            self.decide(question);
+        if self.hit_rate.note(flows, flows, 0) {
+            self.decide(lookup);
         }
     }
 
-    /// As [`Side::ask`], of one flow, which mostly is known and at home.
+    /// As [`FamilyCache::lookup_batch`], of one flow, which mostly is known and at home.
     #[inline]
-    pub(super) fn ask_alone(
+    pub(super) fn lookup_one(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flow: &FlowKey,
-        key: Key<N>,
-        answers: &mut Answers,
+        key: CacheKey<N>,
+        verdicts: &mut VerdictTable,
     ) -> Known {
-        match self.recall(question, key) {
+        match self.find_hit(lookup, key) {
             Some(known) => known,
-            None => self.find_out(question, flow, key, answers),
+            None => self.lookup_miss(lookup, flow, key, verdicts),
         }
     }
 
     /// What is known of a flow, if it is where it is likely to be.
     #[inline]
-    fn recall(&mut self, question: &Question<'_>, key: Key<N>) -> Option<Known> {
-        if self.standing != Standing::Used {
+    fn find_hit(&mut self, lookup: &LookupContext<'_>, key: CacheKey<N>) -> Option<Known> {
+        if self.state != CacheState::Active {
             return None;
         }
-        let key = self.sets.hash(key);
-        let Value { answer, bundle } = self.sets.find_at_home(&key, question.now)?;
+        let key = self.table.hash(key);
+        let Value { answer, bundle } = self.table.find_primary(&key, lookup.now)?;
         self.stats.hits += 1;
-        if self.pace.note(1, 1, 0) {
-            self.decide(question);
+        if self.hit_rate.note(1, 1, 0) {
+            self.decide(lookup);
         }
         Some(Known { answer: AnswerId(answer), bundle })
     }
 
     #[inline(never)]
-    fn find_out(
+    fn lookup_miss(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flow: &FlowKey,
-        key: Key<N>,
-        answers: &mut Answers,
+        key: CacheKey<N>,
+        verdicts: &mut VerdictTable,
     ) -> Known {
         let mut found = Known::NOTHING;
-        self.ask(question, std::slice::from_ref(flow), key, answers, &mut |known: &[Known]| {
-            found = known.first().copied().unwrap_or(found);
-        });
+        self.lookup_batch(
+            lookup,
+            std::slice::from_ref(flow),
+            key,
+            verdicts,
+            &mut |known: &[Known]| {
+                found = known.first().copied().unwrap_or(found);
+            },
+        );
         found
     }
 
     /// Asks the policies alone.
-    fn pass_by(
+    fn bypass(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flows: &[FlowKey],
-        answers: &mut Answers,
+        verdicts: &mut VerdictTable,
         found: &mut impl FnMut(&[Known]),
     ) {
         self.stats.bypassed += flows.len() as u64;
-        for flows in flows.chunks(TOGETHER) {
-            let mut known = [AnswerId::NONE; TOGETHER];
-            question.look_up(answers, flows, &mut known);
+        for flows in flows.chunks(LOOKUP_BATCH) {
+            let mut known = [AnswerId::NONE; LOOKUP_BATCH];
+            lookup.query_policies(verdicts, flows, &mut known);
             found(&known.map(Known::only)[..flows.len()]);
         }
     }
 
     /// Watches for flows that come again while the cache stands aside.
-    fn look_out(&mut self, question: &Question<'_>, flows: &[FlowKey], keys: &mut impl KeysOf<N>) {
+    fn sample(
+        &mut self,
+        lookup: &LookupContext<'_>,
+        flows: &[FlowKey],
+        keys: &mut impl BuildKeys<N>,
+    ) {
         for (at, flow) in flows.iter().enumerate() {
-            if self.lookout.chooses(flow) {
-                let hash = self.sets.hash(keys.key(at, flow)).hash();
-                let Question { direction, now, concerned, .. } = *question;
+            if self.sampler.is_sampled(flow) {
+                let hash = self.table.hash(keys.key(at, flow)).hash();
+                let LookupContext { direction, now, concerned, .. } = *lookup;
                 let outdated = |since| concerned.is(direction, flow, since);
-                self.lookout.note(hash, now.policies, outdated);
+                self.sampler.note(hash, now.policies, outdated);
             }
         }
-        if self.cost.is_due(flows.len()) {
-            flows.first().into_iter().for_each(|flow| self.cost.weigh(question, flow));
+        if self.cost.is_sample_due(flows.len()) {
+            flows.first().into_iter().for_each(|flow| self.cost.sample(lookup, flow));
         }
-        let search = Search::of::<N>(question);
-        let orders = Orders {
+        let search = LookupCost::of::<N>(lookup);
+        let sampler_settings = SamplerSettings {
             most: search.most().min(self.settings.flows),
-            come: self.worth(search).come(),
+            min_reuse: self.worth(search).resume_above(),
             // A glance at a packet costs little beside a look-up among many policies, and flows that come again are worth more there.
-            rest: if question.spd.len() < MANY { REST } else { REST_BESIDE_MANY },
+            rest: if lookup.spd.len() < MANY { REST_ROUNDS } else { REST_ROUNDS_MANY },
         };
-        if let Some(room) = self.lookout.report(flows.len(), orders) {
-            let room = room.max(SMALLEST).min(orders.most);
-            if self.cost.is_below_a_hit(room * CacheSettings::BYTES[usize::from(N != 2)]) {
-                return self.lookout.begin(CHEAP);
+        if let Some(room) = self.sampler.decide_resume(flows.len(), sampler_settings) {
+            let room = room.max(SMALLEST).min(sampler_settings.most);
+            if self.cost.is_below_hit(room * CacheSettings::BYTES[usize::from(N != 2)]) {
+                return self.sampler.begin(REST_WHEN_CHEAP);
             }
-            self.standing = Standing::Used;
-            if Sets::<N, W>::room_for(room) > self.sets.room() {
-                self.wanted = Some(room);
+            self.state = CacheState::Active;
+            if FlowTable::<N, W>::room_for(room) > self.table.room() {
+                self.wanted_room = Some(room);
             } else {
                 // What it knows is outdated, or of others; but there is no more to come than this.
-                self.pace.refill(room / Lookout::ROOM);
+                self.hit_rate.refill(room / ReuseSampler::ROOM);
             }
         }
     }
 
     #[inline]
-    fn ask_sets(
+    fn lookup_table(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flows: &[FlowKey],
-        mut keys: impl KeysOf<N>,
-        answers: &mut Answers,
+        mut keys: impl BuildKeys<N>,
+        verdicts: &mut VerdictTable,
         found: &mut impl FnMut(&[Known]),
     ) {
-        if self.sets.room() < Sets::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
-            self.begin_with(SMALLEST.min(self.settings.flows));
+        if self.table.room() < FlowTable::<N, W>::room_for(SMALLEST.min(self.settings.flows)) {
+            self.resize(SMALLEST.min(self.settings.flows));
         }
-        if self.sets.memory() <= NEAR {
-            for (flows, from) in flows.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
-                let hashed =
-                    |sets: &Sets<N, W>, at: usize| sets.hash(keys.key(from + at, &flows[at]));
-                self.answer(question, flows, hashed, answers, found);
+        if self.table.memory() <= NEAR {
+            for (flows, from) in flows.chunks(LOOKUP_BATCH).zip((0..).step_by(LOOKUP_BATCH)) {
+                let hashed = |table: &FlowTable<N, W>, at: usize| {
+                    table.hash(keys.key(from + at, &flows[at]))
+                };
+                self.lookup_chunk(lookup, flows, hashed, verdicts, found);
             }
             return;
         }
-        let first = flows.iter().enumerate().take(TOGETHER);
-        let mut fetched: Group<N> = first.map(|flow| fetch(&self.sets, &mut keys, flow)).collect();
-        for (these, from) in flows.chunks(SPAN).zip((0..).step_by(SPAN)) {
+        let first = flows.iter().enumerate().take(LOOKUP_BATCH);
+        let mut fetched: HashedGroup<N> =
+            first.map(|flow| fetch(&self.table, &mut keys, flow)).collect();
+        for (these, from) in flows.chunks(FLOWS_AHEAD).zip((0..).step_by(FLOWS_AHEAD)) {
             // Each flow's line is asked for while another's is read, so that memory is never idle, nor asked for more than it takes at once.
-            let hashed = |sets: &Sets<N, W>, at: usize| {
-                let this = fetched[at % TOGETHER];
-                let ahead = from + TOGETHER + at;
+            let hashed = |table: &FlowTable<N, W>, at: usize| {
+                let this = fetched[at % LOOKUP_BATCH];
+                let ahead = from + LOOKUP_BATCH + at;
                 if let Some(flow) = flows.get(ahead) {
-                    fetched[at % TOGETHER] = fetch(sets, &mut keys, (ahead, flow));
+                    fetched[at % LOOKUP_BATCH] = fetch(table, &mut keys, (ahead, flow));
                 }
                 this
             };
-            self.answer(question, these, hashed, answers, found);
+            self.lookup_chunk(lookup, these, hashed, verdicts, found);
         }
     }
 
-    /// What is known of at most [`SPAN`] flows; what is not is found out.
+    /// What is known of at most [`FLOWS_AHEAD`] flows; what is not is found out.
     #[inline]
-    fn answer(
+    fn lookup_chunk(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flows: &[FlowKey],
-        mut hashed: impl FnMut(&Sets<N, W>, usize) -> Hashed<N>,
-        answers: &mut Answers,
+        mut hashed: impl FnMut(&FlowTable<N, W>, usize) -> HashedKey<N>,
+        verdicts: &mut VerdictTable,
         found: &mut impl FnMut(&[Known]),
     ) {
-        let mut known = ArrayVec::<Known, SPAN>::new();
-        let mut others = ArrayVec::<_, SPAN>::new();
-        for at in 0..flows.len().min(SPAN) {
-            let key = hashed(&self.sets, at);
-            known.push(match self.sets.find_at_home(&key, question.now) {
+        let mut known = ArrayVec::<Known, FLOWS_AHEAD>::new();
+        let mut others = ArrayVec::<_, FLOWS_AHEAD>::new();
+        for at in 0..flows.len().min(FLOWS_AHEAD) {
+            let key = hashed(&self.table, at);
+            known.push(match self.table.find_primary(&key, lookup.now) {
                 Some(Value { answer, bundle }) => Known { answer: AnswerId(answer), bundle },
                 None => {
-                    self.sets.prefetch_stray(&key);
+                    self.table.prefetch_overflow(&key);
                     others.push((at, key));
                     Known::NOTHING
                 }
             });
         }
         let (mut missed, mut evicted) = (0, 0);
-        for others in others.chunks(TOGETHER) {
-            let open = self.find_others(question, flows, others, answers, &mut known);
+        for others in others.chunks(LOOKUP_BATCH) {
+            let open = self.find_rest(lookup, flows, others, verdicts, &mut known);
             missed += open.len();
-            evicted += self.fill_in(question, flows, &open, answers, &mut known);
+            evicted += self.lookup_misses(lookup, flows, &open, verdicts, &mut known);
         }
         let hits = known.len() - missed;
         self.stats.hits += hits as u64;
-        if self.pace.note(known.len(), hits, evicted) {
-            self.cost.weigh(question, &flows[0]);
-            self.decide(question);
+        if self.hit_rate.note(known.len(), hits, evicted) {
+            self.cost.sample(lookup, &flows[0]);
+            self.decide(lookup);
         }
         found(&known);
     }
 
     /// What is not as it is likely to be: away from home, without its bundle, stale, or not there.
     #[inline(never)]
-    fn find_others(
+    fn find_rest(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flows: &[FlowKey],
-        others: &[(usize, Hashed<N>)],
-        answers: &mut Answers,
+        others: &[(usize, HashedKey<N>)],
+        verdicts: &mut VerdictTable,
         known: &mut [Known],
-    ) -> ArrayVec<Open<N>, TOGETHER> {
+    ) -> ArrayVec<Miss<N>, LOOKUP_BATCH> {
         let mut open = ArrayVec::new();
-        let mut far = ArrayVec::<_, TOGETHER>::new();
+        let mut far = ArrayVec::<_, LOOKUP_BATCH>::new();
         for (at, key) in others {
-            match self.sets.find_near(key, question.now) {
-                Some(finding) => match self.judge(question, &flows[*at], finding, answers) {
-                    Some(found) => known[*at] = found,
-                    None => open.push((*at, *key, finding)),
-                },
+            match self.table.find_near(key, lookup.now) {
+                Some(probe_result) => {
+                    match self.validate(lookup, &flows[*at], probe_result, verdicts) {
+                        Some(found) => known[*at] = found,
+                        None => open.push((*at, *key, probe_result)),
+                    }
+                }
                 None => {
-                    self.sets.prefetch_elsewhere(key);
+                    self.table.prefetch_rest_of_set(key);
                     far.push((*at, *key));
                 }
             }
         }
         for (at, key) in &far {
-            let finding = self.sets.find(key, question.now);
-            match self.judge(question, &flows[*at], finding, answers) {
+            let probe_result = self.table.find(key, lookup.now);
+            match self.validate(lookup, &flows[*at], probe_result, verdicts) {
                 Some(found) => known[*at] = found,
-                None => open.push((*at, *key, finding)),
+                None => open.push((*at, *key, probe_result)),
             }
         }
-        open.iter().for_each(|(_, key, _)| self.sets.prefetch_door(key));
+        open.iter().for_each(|(_, key, _)| self.table.prefetch_doorkeeper(key));
         open
     }
 
     /// What is known by a finding: an answer that is of other policies holds if their change did not concern it.
     #[inline]
-    fn judge(
+    fn validate(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flow: &FlowKey,
-        finding: Finding,
-        answers: &mut Answers,
+        probe_result: ProbeResult,
+        verdicts: &mut VerdictTable,
     ) -> Option<Known> {
-        let place = match finding {
-            Finding::Fresh(Value { answer, bundle }) => {
+        let place = match probe_result {
+            ProbeResult::Fresh(Value { answer, bundle }) => {
                 return Some(Known { answer: AnswerId(answer), bundle });
             }
-            Finding::Stale(place) => place,
-            Finding::Absent => return None,
+            ProbeResult::Stale(place) => place,
+            ProbeResult::Absent => return None,
         };
-        let Question { direction, now, concerned, .. } = *question;
-        let (since, Value { answer, bundle }) = self.sets.outdated(place, now);
+        let LookupContext { direction, now, concerned, .. } = *lookup;
+        let (since, Value { answer, bundle }) = self.table.outdated(place, now);
         let answer = AnswerId(answer);
-        let holds = !concerned.is(direction, flow, since) && answers.meet_again(answer, since);
+        let holds = !concerned.is(direction, flow, since) && verdicts.revalidate(answer, since);
         holds.then(|| {
-            self.sets.confirm(place, now);
+            self.table.confirm(place, now);
             Known { answer, bundle }
         })
     }
 
     /// Asks the policies about the gaps, and keeps what they say; how many flows had to go for that.
     #[inline(never)]
-    fn fill_in(
+    fn lookup_misses(
         &mut self,
-        question: &Question<'_>,
+        lookup: &LookupContext<'_>,
         flows: &[FlowKey],
-        open: &[Open<N>],
-        answers: &mut Answers,
+        open: &[Miss<N>],
+        verdicts: &mut VerdictTable,
         known: &mut [Known],
     ) -> usize {
-        let missed: ArrayVec<FlowKey, TOGETHER> = open.iter().map(|(at, ..)| flows[*at]).collect();
-        let mut found = [AnswerId::NONE; TOGETHER];
-        question.look_up(answers, &missed, &mut found);
-        if self.cost.is_due(missed.len()) {
-            missed.first().into_iter().for_each(|flow| self.cost.weigh(question, flow));
+        let missed: ArrayVec<FlowKey, LOOKUP_BATCH> =
+            open.iter().map(|(at, ..)| flows[*at]).collect();
+        let mut found = [AnswerId::NONE; LOOKUP_BATCH];
+        lookup.query_policies(verdicts, &missed, &mut found);
+        if self.cost.is_sample_due(missed.len()) {
+            missed.first().into_iter().for_each(|flow| self.cost.sample(lookup, flow));
         }
         let mut evicted = 0;
-        for ((at, key, finding), answer) in open.iter().zip(&found) {
+        for ((at, key, probe_result), answer) in open.iter().zip(&found) {
             known[*at] = Known::only(*answer);
-            let settled = self.settle(key, *finding, answer.0, question.now);
-            evicted += usize::from(settled == Settled::Evicted);
+            let settled = self.store_miss(key, *probe_result, answer.0, lookup.now);
+            evicted += usize::from(settled == InsertOutcome::Evicted);
         }
         self.stats.evicted += evicted as u64;
         evicted
     }
 
-    fn settle(&mut self, key: &Hashed<N>, finding: Finding, answer: u32, now: Epochs) -> Settled {
-        match finding {
-            Finding::Fresh(_) => Settled::Kept,
-            Finding::Stale(place) => {
+    fn store_miss(
+        &mut self,
+        key: &HashedKey<N>,
+        probe_result: ProbeResult,
+        answer: u32,
+        now: Epochs,
+    ) -> InsertOutcome {
+        match probe_result {
+            ProbeResult::Fresh(_) => InsertOutcome::Stored,
+            ProbeResult::Stale(place) => {
                 self.stats.stale += 1;
-                self.pace.note_outdated();
-                self.sets.renew(place, key, answer, now);
-                Settled::Kept
+                self.hit_rate.note_outdated();
+                self.table.refresh(place, key, answer, now);
+                InsertOutcome::Stored
             }
-            Finding::Absent => {
+            ProbeResult::Absent => {
                 self.stats.misses += 1;
-                self.sets.offer(key, answer, now)
+                self.table.offer(key, answer, now)
             }
         }
     }
 
     /// What is gained by a hit, in this mode.
-    const fn worth(&self, search: Search) -> Worth {
+    const fn worth(&self, search: LookupCost) -> HitBenefit {
         match (self.settings.mode, search) {
             // Asked for where a hit takes about as long.
-            (CacheMode::On, Search::Glance | Search::Short) | (CacheMode::Off, _) => Worth::Much,
+            (CacheMode::On, LookupCost::Glance | LookupCost::Short) | (CacheMode::Off, _) => {
+                HitBenefit::Much
+            }
             (CacheMode::On | CacheMode::Auto, _) => search.worth(),
         }
     }
 
     /// After a window.
-    fn decide(&mut self, question: &Question<'_>) {
-        if self.cost.is_below_a_hit(self.sets.memory()) {
-            self.standing = Standing::Aside;
-            return self.lookout.begin(CHEAP);
+    fn decide(&mut self, lookup: &LookupContext<'_>) {
+        if self.cost.is_below_hit(self.table.memory()) {
+            self.state = CacheState::Bypassed;
+            return self.sampler.begin(REST_WHEN_CHEAP);
         }
-        let search = Search::of::<N>(question);
-        let (most, room) = (search.most().min(self.settings.flows), self.sets.room());
-        let may_double = 2 * room <= Sets::<N, W>::room_for(most);
+        let search = LookupCost::of::<N>(lookup);
+        let (most, room) = (search.most().min(self.settings.flows), self.table.room());
+        let may_double = 2 * room <= FlowTable::<N, W>::room_for(most);
         let worth = match self.settings.mode {
             // Asked for, but with so many flows it would be slower than no cache.
             CacheMode::On if !may_double && search.most() < self.settings.flows => search.worth(),
             CacheMode::On | CacheMode::Off | CacheMode::Auto => self.worth(search),
         };
         // Growing loses all that is known: for little more room that is not worth it.
-        let prospects = Prospects { may_grow: may_double, worth, known: self.sets.entries() };
-        match self.pace.decide(prospects) {
-            Decision::GoOn => {}
-            Decision::TakeRoom => self.wanted = Some((room * GROWTH).min(most)),
-            Decision::StepAside(packets) => {
-                self.standing = Standing::Aside;
-                self.lookout.begin(packets);
+        let prospects = WindowContext { may_grow: may_double, worth, known: self.table.entries() };
+        match self.hit_rate.decide(prospects) {
+            Decision::Continue => {}
+            Decision::Grow => self.wanted_room = Some((room * GROWTH).min(most)),
+            Decision::Bypass(packets) => {
+                self.state = CacheState::Bypassed;
+                self.sampler.begin(packets);
             }
         }
     }
@@ -523,11 +547,11 @@ impl<const N: usize, const W: usize> Side<N, W> {
 /// Hashes a flow's key, and fetches what is known of it.
 #[inline(always)]
 fn fetch<const N: usize, const W: usize>(
-    sets: &Sets<N, W>,
-    keys: &mut impl KeysOf<N>,
+    table: &FlowTable<N, W>,
+    keys: &mut impl BuildKeys<N>,
     (at, flow): (usize, &FlowKey),
-) -> Hashed<N> {
-    let hashed = sets.hash(keys.key(at, flow));
-    sets.prefetch(&hashed);
+) -> HashedKey<N> {
+    let hashed = table.hash(keys.key(at, flow));
+    table.prefetch(&hashed);
     hashed
 }

@@ -10,7 +10,7 @@ pub(super) type Pair = [Arc<PolicyEntry>; 2];
 
 /// Pairs that were met.
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(super) struct SubMainPairs {
     pairs: Vec<Option<Pair>>,
     /// By the addresses of both.
     numbers: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
@@ -20,7 +20,7 @@ pub(super) struct Pairs {
     next: usize,
 }
 
-impl Pairs {
+impl SubMainPairs {
     #[inline]
     pub(super) fn find(&self, number: u32) -> Option<&Pair> {
         self.pairs.get(number as usize)?.as_ref()
@@ -49,7 +49,7 @@ impl Pairs {
     }
 
     /// Goes through so many, beginning where it left off, and lets go of those that need not be kept: no flow may know their numbers.
-    pub(super) fn let_go(&mut self, some: usize, keep: impl Fn(&Pair) -> bool) {
+    pub(super) fn release_stale(&mut self, some: usize, keep: impl Fn(&Pair) -> bool) {
         for _ in 0..self.pairs.len().min(some) {
             self.next = (self.next + 1) % self.pairs.len();
             if let Some(gone) = self.pairs[self.next].take_if(|pair| !keep(pair)) {

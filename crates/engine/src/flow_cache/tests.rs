@@ -27,7 +27,7 @@ fn cache(mode: CacheMode, flows: usize) -> PolicyCache {
     PolicyCache::new(CacheSettings { mode, flows }, 7)
 }
 
-fn ask(cache: &mut PolicyCache, database: &Database, flow: &FlowKey) -> Option<u32> {
+fn lookup_batch(cache: &mut PolicyCache, database: &Database, flow: &FlowKey) -> Option<u32> {
     let snapshot = database.snapshot();
     cache.begin(&snapshot.spd);
     let id = cache.lookup(&snapshot.spd, Direction::Out, flow, Spi(0));
@@ -45,7 +45,7 @@ fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
     let database = Database::new(Backend::Portable, 1);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..4 {
-        assert_eq!(ask(&mut cache, &database, &flow(1)), None);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), None);
     }
     let stats = cache.stats();
     assert_eq!((stats.entries, stats.hits, stats.misses), (1, 2, 2));
@@ -57,7 +57,7 @@ fn policies_are_met_wherever_in_a_batch_they_are_found() {
     let mut database = Database::new(Backend::Portable, 1);
     let policies = [1, 2, 3].map(|last| Some(add(&mut database, 10, last)));
     let mut cache = cache(CacheMode::Off, 64);
-    assert_eq!(ask(&mut cache, &database, &flow(3)), policies[2]);
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(3)), policies[2]);
     let spd = &database.snapshot().spd;
     let mut found = Vec::new();
     cache.lookup_each(spd, Direction::Out, &[1, 2, 3].map(flow), Spi(0), &mut found);
@@ -71,10 +71,10 @@ fn a_change_makes_stale_whom_it_may_concern() {
     let first = add(&mut database, 10, 1);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..3 {
-        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+        assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     }
     add(&mut database, 10, 2);
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     assert_eq!((cache.stats().stale, cache.stats().hits), (0, 2), "it is another host's");
     let from_here = |priority: u32| {
         let mut new = policy(Direction::Out, priority);
@@ -84,15 +84,15 @@ fn a_change_makes_stale_whom_it_may_concern() {
         new
     };
     database.apply(Moment(0), |change| change.add_policy(from_here(11)).map(drop)).unwrap();
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     assert_eq!((cache.stats().stale, cache.stats().hits), (1, 2));
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     assert_eq!((cache.stats().stale, cache.stats().hits), (1, 3), "it was revalidated");
     let better = database.apply(Moment(0), |change| change.add_policy(from_here(9)).unwrap());
     let better = better.index().0;
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(better));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(better));
     database.apply(Moment(0), |change| change.flush_policies(PolicyKind::Main));
-    assert_eq!(ask(&mut cache, &database, &flow(1)), None);
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), None);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn numbers_that_come_round_find_nothing_old() {
     let mut known = None;
     for round in 0..140_000_u32 {
         if round % 70_000 < 2 {
-            assert_eq!(ask(&mut cache, &database, &flow(1)), known);
+            assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), known);
         }
         if round == 3 {
             known = Some(add(&mut database, 1, 1));
@@ -122,7 +122,7 @@ fn numbers_that_come_round_leave_nobody_concerned() {
     cache.now.policies = u16::MAX - 2;
     let mut ask_often = |database: &Database| {
         for _ in 0..3 {
-            assert_eq!(ask(&mut cache, database, &flow(1)), Some(first));
+            assert_eq!(lookup_batch(&mut cache, database, &flow(1)), Some(first));
         }
         (cache.now.policies, cache.stats().stale)
     };
@@ -150,13 +150,13 @@ fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
         let families = CacheFamilies { v4: settings(four), v6: settings(six) };
         let mut cache = PolicyCache::new(families, 7);
         for _ in 0..3 {
-            assert_eq!(ask(&mut cache, &database, &flow), None);
+            assert_eq!(lookup_batch(&mut cache, &database, &flow), None);
         }
         let mut new = policy(Direction::Out, 1);
         new.selector = Selector::any(Family::of(flow.destination));
         new.selector.destination = Prefix::host(flow.destination);
         let new = database.apply(Moment(0), |change| change.add_policy(new).unwrap().index().0);
-        assert_eq!(ask(&mut cache, &database, &flow), Some(new));
+        assert_eq!(lookup_batch(&mut cache, &database, &flow), Some(new));
     }
 }
 
@@ -169,9 +169,12 @@ fn everything_that_decides_is_in_the_key() {
     let tagged = database.apply(Moment(0), |change| change.add_policy(tagged).unwrap().index().0);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..3 {
-        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(plain));
-        assert_eq!(ask(&mut cache, &database, &FlowKey { if_id: 9, ..flow(1) }), Some(tagged));
-        assert_eq!(ask(&mut cache, &database, &FlowKey { if_id: 8, ..flow(1) }), None);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(plain));
+        assert_eq!(
+            lookup_batch(&mut cache, &database, &FlowKey { if_id: 9, ..flow(1) }),
+            Some(tagged)
+        );
+        assert_eq!(lookup_batch(&mut cache, &database, &FlowKey { if_id: 8, ..flow(1) }), None);
         let snapshot = database.snapshot();
         for (direction, spi) in [(Direction::In, Spi(1)), (Direction::In, Spi(2))] {
             let id = cache.lookup(&snapshot.spd, direction, &flow(1), spi);
@@ -188,8 +191,14 @@ fn sixteen_places_serve_two_hundred_flows_rightly() {
     let mut cache = cache(CacheMode::On, 16);
     for _ in 0..20 {
         for last in 0..200 {
-            assert_eq!(ask(&mut cache, &database, &flow(last)), Some(all[usize::from(last)]));
-            assert_eq!(ask(&mut cache, &database, &flow(last)), Some(all[usize::from(last)]));
+            assert_eq!(
+                lookup_batch(&mut cache, &database, &flow(last)),
+                Some(all[usize::from(last)])
+            );
+            assert_eq!(
+                lookup_batch(&mut cache, &database, &flow(last)),
+                Some(all[usize::from(last)])
+            );
         }
     }
     assert!(cache.stats().entries <= 16 && cache.stats().evicted > 0);
@@ -204,12 +213,12 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
     let mut cache = cache(CacheMode::Auto, 1 << 12);
     let new = |serial: u32| FlowKey { mark: serial, ..flow(1) };
     for serial in 0..40_000 {
-        ask(&mut cache, &database, &new(serial));
+        lookup_batch(&mut cache, &database, &new(serial));
     }
     assert!(cache.stats().bypassed > 10_000);
     let before = cache.stats();
     for round in 0..700_000 {
-        ask(&mut cache, &database, &new((1 << 20) | (round % 256)));
+        lookup_batch(&mut cache, &database, &new((1 << 20) | (round % 256)));
     }
     assert!(cache.stats().hits - before.hits > 10_000);
 }
@@ -223,9 +232,9 @@ fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
     });
     let mut cache = cache(CacheMode::Auto, 1 << 12);
     for source_port in 0..40_000 {
-        ask(&mut cache, &database, &flow(1));
-        ask(&mut cache, &database, &FlowKey { source_port, ..flow(2) });
-        ask(&mut cache, &database, &FlowKey { source_port, ..flow(3) });
+        lookup_batch(&mut cache, &database, &flow(1));
+        lookup_batch(&mut cache, &database, &FlowKey { source_port, ..flow(2) });
+        lookup_batch(&mut cache, &database, &FlowKey { source_port, ..flow(3) });
     }
     let before = cache.stats();
     assert!(before.bypassed > 10_000 && before.entries > 0, "{before:?}");
@@ -237,11 +246,11 @@ fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
     cache.begin(&database.snapshot().spd);
     assert_eq!(cache.now.policies, 1);
     let comes_back = (0..1_000_000).any(|_| {
-        ask(&mut cache, &database, &flow(2));
+        lookup_batch(&mut cache, &database, &flow(2));
         cache.stats().hits > before.hits
     });
     assert!(comes_back);
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(better));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(better));
 }
 
 #[test]
@@ -251,12 +260,12 @@ fn few_policies_need_no_large_cache() {
     for mode in [CacheMode::Auto, CacheMode::On] {
         let mut cache = cache(mode, 1 << 20);
         for _ in 0..5 {
-            assert_eq!(ask(&mut cache, &database, &flow(1)), Some(one));
+            assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(one));
         }
         assert_eq!(cache.stats().hits, 3);
         let new = |serial: u32| FlowKey { mark: serial % 30_000, ..flow(1) };
         for serial in 0..100_000 {
-            assert_eq!(ask(&mut cache, &database, &new(serial)), Some(one));
+            assert_eq!(lookup_batch(&mut cache, &database, &new(serial)), Some(one));
         }
         let stats = cache.stats();
         assert!(stats.bypassed > 50_000 && stats.room < 4096, "{mode:?}: {stats:?}");
@@ -273,7 +282,7 @@ fn some_policies_have_their_flows_remembered() {
         let mut cache = cache(mode, 1 << 20);
         let flow = |serial: u32| FlowKey { mark: serial % 10_000, ..flow(1) };
         for serial in 0..400_000 {
-            ask(&mut cache, &database, &flow(serial));
+            lookup_batch(&mut cache, &database, &flow(serial));
         }
         let stats = cache.stats();
         assert!(stats.hits > 200_000 && stats.entries > 9_900, "{mode:?}: {stats:?}");
@@ -290,7 +299,7 @@ fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
     for round in 0..40_u32 {
         for serial in 0..1500_u16 {
             let flow = FlowKey { source_port: serial, ..flow(1) };
-            ask(&mut cache, &database, &flow);
+            lookup_batch(&mut cache, &database, &flow);
         }
         let before = cache.stats();
         assert!(round < 30 || before.entries > 1490, "{before:?}");
@@ -307,8 +316,8 @@ fn marks_without_end_are_told_apart_all_the_same() {
     for serial in 0..200_000_u32 {
         let expected = serial.is_multiple_of(2).then_some(even);
         let flow = FlowKey { mark: serial, ..flow(1) };
-        assert_eq!(ask(&mut cache, &database, &flow), expected);
-        assert_eq!(ask(&mut cache, &database, &flow), expected);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow), expected);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow), expected);
     }
 }
 
@@ -321,8 +330,8 @@ fn packets_between_two_families_have_no_policy() {
     let v6: IpAddr = "2001:db8::1".parse().unwrap();
     let odd = [FlowKey { source: v6, ..flow(1) }, FlowKey { destination: v6, ..flow(1) }];
     for _ in 0..4 {
-        assert!(ask(&mut cache, &database, &flow(1)).is_some());
-        assert_eq!(odd.each_ref().map(|odd| ask(&mut cache, &database, odd)), [None; 2]);
+        assert!(lookup_batch(&mut cache, &database, &flow(1)).is_some());
+        assert_eq!(odd.each_ref().map(|odd| lookup_batch(&mut cache, &database, odd)), [None; 2]);
     }
 }
 
@@ -342,7 +351,7 @@ fn beside(mode: CacheMode, mut change: impl FnMut(u8, &mut Policy)) -> CacheStat
         let [.., high, low] = u32::to_be_bytes(serial % 10_000);
         let source_port = u16::from_be_bytes([high, low]);
         let flow = FlowKey { source: host(1), destination: host(low % 200), ..flow(1) };
-        ask(&mut cache, &database, &FlowKey { source_port, ..flow });
+        lookup_batch(&mut cache, &database, &FlowKey { source_port, ..flow });
     }
     cache.stats()
 }
@@ -373,7 +382,7 @@ fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
     for serial in 0..200_000_u32 {
         // Each third packet is of a flow that comes again.
         let mark = if serial.is_multiple_of(3) { serial / 3 % 64 } else { 64 + serial };
-        ask(&mut cache, &database, &FlowKey { mark, ..flow(1) });
+        lookup_batch(&mut cache, &database, &FlowKey { mark, ..flow(1) });
     }
     let stats = cache.stats();
     assert!(stats.bypassed > 100_000, "{stats:?}");
@@ -403,7 +412,7 @@ fn six_hits_of_ten_are_too_few_beside_thousands_of_policies() {
         let mut cache = cache(mode, 1 << 20);
         for serial in 0..400_000_u32 {
             let mark = if serial % 10 < of_ten { serial % 640 } else { 640 + serial };
-            ask(&mut cache, &database, &FlowKey { mark, ..flow(1) });
+            lookup_batch(&mut cache, &database, &FlowKey { mark, ..flow(1) });
         }
         let CacheStats { bypassed, .. } = cache.stats();
         assert!(
@@ -421,7 +430,7 @@ fn a_cache_that_comes_back_to_policies_that_change_on_soon_steps_aside_again() {
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     let turn = |cache: &mut PolicyCache, database: &Database| {
         for mark in 0..FLOWS {
-            ask(cache, database, &FlowKey { mark, ..flow(1) });
+            lookup_batch(cache, database, &FlowKey { mark, ..flow(1) });
         }
     };
     (0..40).for_each(|_| turn(&mut cache, &database));
@@ -467,7 +476,7 @@ fn it_neither_grows_nor_stays_while_policies_change_all_the_time() {
             if serial % 100 == 0 {
                 change(&mut database, serial);
             }
-            ask(&mut cache, &database, &in_turn(serial));
+            lookup_batch(&mut cache, &database, &in_turn(serial));
         }
         let stats = cache.stats();
         assert_eq!(stats.evicted, 0, "{mode:?}: {stats:?}");
@@ -480,14 +489,14 @@ fn it_knows_its_flows_before_policies_change_all_the_time_and_steps_aside_then_t
     let mut database = many(5000);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     for serial in 0..400_000 {
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let before = cache.stats();
     for serial in 0..400_000 {
         if serial % 200 == 0 {
             change(&mut database, serial);
         }
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let stats = cache.stats();
     assert_eq!((stats.room, stats.evicted), (before.room, before.evicted));
@@ -499,7 +508,7 @@ fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
     let mut database = many(5000);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     for serial in 0..400_000 {
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let before = cache.stats();
     assert_eq!(before.entries, 16_384);
@@ -508,7 +517,7 @@ fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
         if serial % 200_000 == 0 || serial % 200_000 == 1000 {
             change(&mut database, serial);
         }
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let stats = cache.stats();
     assert_eq!((stats.bypassed, stats.misses), (before.bypassed, before.misses), "{stats:?}");
@@ -521,14 +530,14 @@ fn flows_that_no_change_concerns_are_known_on_while_policies_change_all_the_time
         let mut database = many(5000);
         let mut cache = cache(mode, 1 << 20);
         for serial in 0..400_000 {
-            ask(&mut cache, &database, &in_turn(serial));
+            lookup_batch(&mut cache, &database, &in_turn(serial));
         }
         let before = cache.stats();
         for serial in 0..400_000 {
             if serial % 100 == 0 {
                 change_elsewhere(&mut database, serial);
             }
-            ask(&mut cache, &database, &in_turn(serial));
+            lookup_batch(&mut cache, &database, &in_turn(serial));
         }
         let stats = cache.stats();
         assert_eq!(stats.bypassed, before.bypassed, "{mode:?}: {stats:?}");
@@ -546,7 +555,7 @@ fn few_flows_take_little_beside_many_policies_and_all_of_it_is_told() {
             for port in [0, 20_000, 40_000, 59_999_u16] {
                 let destination = flow(port.to_le_bytes()[0]).destination;
                 let to = FlowKey { destination, destination_port: port, ..flow(1) };
-                assert!(ask(&mut cache, &database, &to).is_some());
+                assert!(lookup_batch(&mut cache, &database, &to).is_some());
             }
         }
         let stats = cache.stats();
@@ -598,6 +607,10 @@ fn policies_that_are_gone_are_let_go_and_others_are_found_on() {
         let left = gone.iter().filter(|one| one.upgrade().is_some()).count();
         assert_eq!(left, 0, "{mode:?}, {kind:?}");
         let again = add(&mut database, 1, 7);
-        assert_eq!(ask(&mut cache, &database, &flow(7)), Some(again), "{mode:?}, {kind:?}");
+        assert_eq!(
+            lookup_batch(&mut cache, &database, &flow(7)),
+            Some(again),
+            "{mode:?}, {kind:?}"
+        );
     }
 }

@@ -17,15 +17,15 @@ pub(super) struct Bucket {
 
 /// What a look-up has to look at besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Elsewhere {
+pub(super) enum OverflowKind {
     /// A state that belongs here stands in the next bucket.
     Spilled = 1,
     /// Many with one hash stand apart.
-    Crowded = 2,
+    Grouped = 2,
 }
 
 pub(super) const WIDTH: usize = 7;
-const NOTES: usize = 7;
+const FLAGS: usize = 7;
 
 impl Bucket {
     /// Its states with a tag, and some others perhaps.
@@ -36,7 +36,7 @@ impl Bucket {
 
     /// Asks for what [`Bucket::tagged`] reads.
     #[inline]
-    pub(super) fn prepare(&self) {
+    pub(super) fn prefetch(&self) {
         prefetch_far(&self.tags);
         prefetch_far(&self.states[WIDTH - 1]);
     }
@@ -70,21 +70,21 @@ impl Bucket {
 
     /// Whether a look-up has to look anywhere besides.
     #[inline]
-    pub(super) const fn has_any(&self) -> bool {
-        self.tags[NOTES] != 0
+    pub(super) const fn has_overflow(&self) -> bool {
+        self.tags[FLAGS] != 0
     }
 
     #[inline]
-    pub(super) const fn has(&self, note: Elsewhere) -> bool {
-        self.tags[NOTES] & note as u8 != 0
+    pub(super) const fn has(&self, set_flag: OverflowKind) -> bool {
+        self.tags[FLAGS] & set_flag as u8 != 0
     }
 
-    pub(super) fn note(&mut self, note: Elsewhere) {
-        self.tags[NOTES] |= note as u8;
+    pub(super) fn set_flag(&mut self, set_flag: OverflowKind) {
+        self.tags[FLAGS] |= set_flag as u8;
     }
 
-    pub(super) fn unnote(&mut self, note: Elsewhere) {
-        self.tags[NOTES] &= !(note as u8);
+    pub(super) fn clear_flag(&mut self, set_flag: OverflowKind) {
+        self.tags[FLAGS] &= !(set_flag as u8);
     }
 
     /// Places with a tag: a byte of the difference that is 0 borrows from the one above it, which may then be one too many.
@@ -125,8 +125,8 @@ mod tests {
             [3, 2, 1, 0, 3, 2, 1],
         ] {
             let mut bucket = Bucket::default();
-            for note in [Elsewhere::Spilled, Elsewhere::Crowded] {
-                bucket.note(note);
+            for set_flag in [OverflowKind::Spilled, OverflowKind::Grouped] {
+                bucket.set_flag(set_flag);
             }
             for (tag, sa) in tags.into_iter().zip(&all) {
                 bucket.push(tag, Arc::clone(sa)).unwrap();
@@ -143,11 +143,11 @@ mod tests {
                 (bucket.len(), bucket.tagged(tags[3]).any(|sa| Arc::ptr_eq(sa, &all[3]))),
                 (6, false)
             );
-            bucket.unnote(Elsewhere::Spilled);
-            assert!(!bucket.has(Elsewhere::Spilled) && bucket.has(Elsewhere::Crowded));
-            assert!(bucket.has_any());
-            bucket.unnote(Elsewhere::Crowded);
-            assert!(!bucket.has_any());
+            bucket.clear_flag(OverflowKind::Spilled);
+            assert!(!bucket.has(OverflowKind::Spilled) && bucket.has(OverflowKind::Grouped));
+            assert!(bucket.has_overflow());
+            bucket.clear_flag(OverflowKind::Grouped);
+            assert!(!bucket.has_overflow());
         }
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use uxfrm_packet::prefetch_far;
 
-use super::page::{Page, Spread};
+use super::page::{HashSource, Page};
 use crate::Sa;
 
 /// States by hash.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Directory {
+pub(super) struct PageTable {
     /// None, or a power of two. A chunk of depth `d` stands at all places that share its lowest `d` bits.
     chunks: Vec<Option<Arc<Chunk>>>,
     /// Of the chunks, so that a look-up reads one line of a chunk and not two.
@@ -34,15 +34,15 @@ struct Chunk {
 struct Addition<'a> {
     hash: u64,
     sa: &'a Arc<Sa>,
-    spread: &'a dyn Spread,
+    hash_source: &'a dyn HashSource,
 }
 
 const BITS: u8 = 6;
 const PLACES: usize = 1 << BITS;
 /// Bits of the hash that find pages. What a page below these has no room for stands in crowds.
-const DEEPEST: u32 = 48;
+const MAX_HASH_BITS: u32 = 48;
 
-impl Directory {
+impl PageTable {
     /// The page for a hash.
     #[inline]
     pub(super) fn page(&self, hash: u64) -> Option<&Page> {
@@ -60,14 +60,14 @@ impl Directory {
     }
 
     /// Puts in a state under a hash.
-    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, hash_source: &dyn HashSource) {
         if self.chunks.is_empty() {
             self.chunks.push(Some(Arc::default()));
             self.depths.push(0);
         }
-        let new = Addition { hash, sa, spread };
+        let new = Addition { hash, sa, hash_source };
         loop {
-            let Some(mut chunk) = self.lift(hash) else { return };
+            let Some(mut chunk) = self.take_out(hash) else { return };
             let is_in = Arc::make_mut(&mut chunk).add(&new);
             if is_in {
                 return self.put(hash, chunk);
@@ -87,11 +87,11 @@ impl Directory {
     pub(super) fn change(
         &mut self,
         hash: u64,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
-        let Some(mut chunk) = self.lift(hash) else { return };
-        Arc::make_mut(&mut chunk).change(hash, spread, change);
+        let Some(mut chunk) = self.take_out(hash) else { return };
+        Arc::make_mut(&mut chunk).change(hash, hash_source, change);
         self.put(hash, chunk);
     }
 
@@ -103,7 +103,7 @@ impl Directory {
         let Some(new) = newer.chunks.get(newer.place(hash)).and_then(Option::as_ref) else {
             return;
         };
-        match self.lift(hash) {
+        match self.take_out(hash) {
             Some(mut own) if own.depth == new.depth => {
                 match Arc::get_mut(&mut own) {
                     Some(own) => own.follow(new, hash),
@@ -126,7 +126,7 @@ impl Directory {
     }
 
     /// Takes a chunk out of all its places, so that it is not shared by itself.
-    fn lift(&mut self, hash: u64) -> Option<Arc<Chunk>> {
+    fn take_out(&mut self, hash: u64) -> Option<Arc<Chunk>> {
         let at = self.place(hash);
         let depth = self.chunks.get(at)?.as_ref()?.depth;
         let all = self.chunks[low(at, depth)..].iter_mut().step_by(1 << depth);
@@ -175,11 +175,11 @@ impl Chunk {
         loop {
             let depth = self.depths[at];
             let used = u32::from(self.depth + depth);
-            let mut page = self.lift(at);
+            let mut page = self.take_out(at);
             let is_full = page.as_ref().is_some_and(|page| !page.has_room(new.hash));
-            if !is_full || used >= DEEPEST {
+            if !is_full || used >= MAX_HASH_BITS {
                 let page = page.get_or_insert_default();
-                Arc::make_mut(page).add(new.hash, new.sa, new.spread);
+                Arc::make_mut(page).add(new.hash, new.sa, new.hash_source);
                 self.put(at, depth, Some(Arc::clone(page)));
                 return true;
             }
@@ -188,7 +188,7 @@ impl Chunk {
                 return false;
             }
             if let Some(page) = page {
-                let (lower, upper) = page.split(used, new.spread);
+                let (lower, upper) = page.split(used, new.hash_source);
                 let low = low(at, depth);
                 self.put(low, depth + 1, page_of(lower));
                 self.put(low | 1 << depth, depth + 1, page_of(upper));
@@ -209,14 +209,19 @@ impl Chunk {
         (half(0), half(1))
     }
 
-    fn change(&mut self, hash: u64, spread: &dyn Spread, change: &mut dyn FnMut(&mut Page)) {
+    fn change(
+        &mut self,
+        hash: u64,
+        hash_source: &dyn HashSource,
+        change: &mut dyn FnMut(&mut Page),
+    ) {
         let at = self.place(hash);
-        let mut page = self.lift(at);
+        let mut page = self.take_out(at);
         if let Some(page) = &mut page {
             change(Arc::make_mut(page));
         }
         self.put(at, self.depths[at], page.filter(|page| !page.is_empty()));
-        self.join(at, spread);
+        self.join(at, hash_source);
     }
 
     fn follow(&mut self, newer: &Self, hash: u64) {
@@ -229,17 +234,17 @@ impl Chunk {
     }
 
     /// Joins the page at a place with its other half, and what comes of that with its own, while they are small.
-    fn join(&mut self, at: usize, spread: &dyn Spread) {
+    fn join(&mut self, at: usize, hash_source: &dyn HashSource) {
         loop {
             let depth = self.depths[at];
             let Some(upper) = depth.checked_sub(1) else { return };
             let other = at ^ 1 << upper;
-            if self.depths[other] != depth || self.items(at) + self.items(other) > Page::FEW {
+            if self.depths[other] != depth || self.items(at) + self.items(other) > Page::JOIN_MAX {
                 return;
             }
-            let joined = match (self.lift(at), self.lift(other)) {
+            let joined = match (self.take_out(at), self.take_out(other)) {
                 (Some(mut left), Some(right)) => {
-                    Arc::make_mut(&mut left).join(&right, spread);
+                    Arc::make_mut(&mut left).join(&right, hash_source);
                     Some(left)
                 }
                 (left, right) => left.or(right),
@@ -253,7 +258,7 @@ impl Chunk {
     }
 
     /// Takes a page out of all its places, so that it is not shared by itself.
-    fn lift(&mut self, at: usize) -> Option<Arc<Page>> {
+    fn take_out(&mut self, at: usize) -> Option<Arc<Page>> {
         let depth = self.depths[at];
         let all = self.pages[low(at, depth)..].iter_mut().step_by(1 << depth);
         all.fold(None, |_, page| page.take())

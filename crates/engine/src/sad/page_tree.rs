@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use uxfrm_packet::prefetch_far;
 
-use super::page::{self, Page, Spread};
+use super::page::{self, HashSource, Page};
 use crate::Sa;
 
 /// States by hash.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
+pub(super) struct PageTree {
     root: Branch,
 }
 
@@ -29,7 +29,7 @@ enum Branch {
     Fork(Arc<Fork>),
 }
 
-/// By a few bits of the hash. A page of depth `d` stands at all places that share its lowest `d` bits; a fork has depth [`DEEP`].
+/// By a few bits of the hash. A page of depth `d` stands at all places that share its lowest `d` bits; a fork has depth [`FORK_DEPTH`].
 ///
 /// Most forks have pages only, and a look-up reads one line of those; so pages stand apart from forks.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ struct Fork {
 struct Addition<'a> {
     hash: u64,
     sa: &'a Arc<Sa>,
-    spread: &'a dyn Spread,
+    hash_source: &'a dyn HashSource,
 }
 
 /// All states of a tree.
@@ -55,18 +55,18 @@ pub(super) struct States<'a> {
 }
 
 const BITS: u32 = 3;
-const DEEP: u8 = 3;
+const FORK_DEPTH: u8 = 3;
 const WAYS: usize = 1 << BITS;
 /// Bits of the hash that make forks. What a page below these has no room for stands in crowds.
-const DEEPEST: u32 = 48;
+const MAX_HASH_BITS: u32 = 48;
 
-impl Default for Tree {
+impl Default for PageTree {
     fn default() -> Self {
         Self { root: Branch::Empty }
     }
 }
 
-impl Tree {
+impl PageTree {
     /// All states, in no order.
     pub(super) fn states(&self) -> States<'_> {
         let mut states = States { page: None, pages: Vec::new(), forks: Vec::new() };
@@ -75,18 +75,18 @@ impl Tree {
     }
 
     /// Puts in a state under a hash.
-    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
-        self.root.add(&Addition { hash, sa, spread }, 0);
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, hash_source: &dyn HashSource) {
+        self.root.add(&Addition { hash, sa, hash_source }, 0);
     }
 
     /// Changes the page for a hash, if there is one, and joins what has become small.
     pub(super) fn change(
         &mut self,
         hash: u64,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
-        self.root.change(hash, 0, spread, change);
+        self.root.change(hash, 0, hash_source, change);
     }
 }
 
@@ -100,7 +100,7 @@ impl<'a> Iterator for States<'a> {
             }
             if let Some(page) = self.pages.pop() {
                 self.page = Some(page.states());
-                page.crowds().for_each(|tree| self.begin(tree));
+                page.groups().for_each(|tree| self.begin(tree));
             } else {
                 let fork = self.forks.pop()?;
                 self.pages.extend(fork.own_pages());
@@ -113,7 +113,7 @@ impl<'a> Iterator for States<'a> {
 }
 
 impl<'a> States<'a> {
-    fn begin(&mut self, tree: &'a Tree) {
+    fn begin(&mut self, tree: &'a PageTree) {
         match &tree.root {
             Branch::Empty => {}
             Branch::Page(page) => self.pages.push(page),
@@ -131,7 +131,7 @@ impl Branch {
                 new.put_into(&mut page);
                 *self = Self::Page(Arc::new(page));
             }
-            Self::Page(page) if page.has_room(new.hash) || used >= DEEPEST => {
+            Self::Page(page) if page.has_room(new.hash) || used >= MAX_HASH_BITS => {
                 new.put_into(Arc::make_mut(page));
             }
             Self::Page(_) => {
@@ -148,7 +148,7 @@ impl Branch {
         &mut self,
         hash: u64,
         used: u32,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
         match self {
@@ -162,9 +162,9 @@ impl Branch {
             }
             Self::Fork(fork) => {
                 let fork = Arc::make_mut(fork);
-                fork.change(hash, used, spread, change);
+                fork.change(hash, used, hash_source, change);
                 if fork.depths[0] == 0 {
-                    *self = fork.lift(0, 0);
+                    *self = fork.take_out(0, 0);
                 }
             }
         }
@@ -193,10 +193,10 @@ impl Fork {
         let at = place(new.hash >> used);
         loop {
             let depth = self.depths[at];
-            let mut branch = self.lift(at, depth);
+            let mut branch = self.take_out(at, depth);
             match &mut branch {
-                Branch::Page(page) if depth < DEEP && !page.has_room(new.hash) => {
-                    let (lower, upper) = page.split(used + u32::from(depth), new.spread);
+                Branch::Page(page) if depth < FORK_DEPTH && !page.has_room(new.hash) => {
+                    let (lower, upper) = page.split(used + u32::from(depth), new.hash_source);
                     let low = at & ((1 << depth) - 1);
                     self.put(low, depth + 1, Branch::of(lower));
                     self.put(low | 1 << depth, depth + 1, Branch::of(upper));
@@ -213,32 +213,32 @@ impl Fork {
         &mut self,
         hash: u64,
         used: u32,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
         let at = place(hash >> used);
         let depth = self.depths[at];
-        let mut branch = self.lift(at, depth);
-        branch.change(hash, used + BITS, spread, change);
+        let mut branch = self.take_out(at, depth);
+        branch.change(hash, used + BITS, hash_source, change);
         self.put(at, depth, branch);
-        self.join(at, spread);
+        self.join(at, hash_source);
     }
 
     /// Joins the page at a place with its other half, and what comes of that with its own, while they are small.
-    fn join(&mut self, at: usize, spread: &dyn Spread) {
+    fn join(&mut self, at: usize, hash_source: &dyn HashSource) {
         loop {
             let depth = self.depths[at];
             let Some(upper) = depth.checked_sub(1) else { return };
             let other = at ^ 1 << upper;
             let both = self.items(at).zip(self.items(other));
             let Some((ours, theirs)) = both else { return };
-            if self.depths[other] != depth || ours + theirs > Page::FEW {
+            if self.depths[other] != depth || ours + theirs > Page::JOIN_MAX {
                 return;
             }
-            let (mut left, right) = (self.lift(at, depth), self.lift(other, depth));
+            let (mut left, right) = (self.take_out(at, depth), self.take_out(other, depth));
             match (&mut left, &right) {
                 (Branch::Page(left), Branch::Page(right)) => {
-                    Arc::make_mut(left).join(right, spread)
+                    Arc::make_mut(left).join(right, hash_source)
                 }
                 (Branch::Empty, _) => left = right,
                 (Branch::Page(_), Branch::Empty) | (_, Branch::Fork(_)) | (Branch::Fork(_), _) => {}
@@ -254,7 +254,7 @@ impl Fork {
     }
 
     /// Takes a branch out of all its places, so that it is not shared by itself.
-    fn lift(&mut self, at: usize, depth: u8) -> Branch {
+    fn take_out(&mut self, at: usize, depth: u8) -> Branch {
         if let Some(forks) = &mut self.forks
             && let Some(fork) = forks[at].take()
         {
@@ -286,7 +286,7 @@ impl Fork {
 
 impl Addition<'_> {
     fn put_into(&self, page: &mut Page) {
-        page.add(self.hash, self.sa, self.spread);
+        page.add(self.hash, self.sa, self.hash_source);
     }
 }
 

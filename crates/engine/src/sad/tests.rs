@@ -5,7 +5,7 @@ use std::{cell::Cell, sync::Arc};
 use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 
-use super::page::{Page, Spread};
+use super::page::{HashSource, Page};
 use crate::{
     Cpu, Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix,
     Reqid, Sa, SaConfig, SaId, SaProtocol, SaWords, Sad, Selector, Spi,
@@ -418,7 +418,7 @@ fn a_crowd_with_one_key_comes_and_goes() {
 /// All have one hash.
 struct Alike;
 
-impl Spread for Alike {
+impl HashSource for Alike {
     fn hash(&self, _: &Sa) -> u64 {
         7
     }

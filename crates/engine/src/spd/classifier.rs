@@ -30,25 +30,25 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
-pub(crate) use compact_rule::{Shape, Shapes};
+pub(crate) use compact_rule::{MaskTemplate, MaskTemplates};
 use node::Node;
 pub(crate) use rebuild::Moved;
 pub use rebuild::{Revised, Revision};
-use replanning::{Planned, Planning};
-pub(crate) use rule::Best;
+use replanning::{PlanScope, ReplanTiming};
+pub(crate) use rule::BestMatch;
 use rule::Rule;
-use ternary::{Key, V4, V6};
+use ternary::{PacketKey, V4, V6};
 
 /// All policies, by bin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classifier {
     /// Those without interface id.
     plain: [[Bins; 2]; 3],
-    by_interface: [[Interfaces; 2]; 3],
+    by_interface: [[BinsByIfId; 2]; 3],
     /// How many there are of each direction and kind.
     counts: [[usize; 2]; 3],
     /// How many of each direction fragments are no match for.
-    for_whole: [usize; 3],
+    whole_datagram_rules: [usize; 3],
 }
 
 /// What a classifier takes up.
@@ -67,36 +67,41 @@ struct Bins {
     v4: Node<V4>,
     v6: Node<V6>,
     /// How many policies of each family came or went since all of them were planned together.
-    moved: [usize; 2],
+    changed: [usize; 2],
 }
 
 /// Bins by interface id, in shards so that a change copies few.
 #[derive(Clone, Debug, Default)]
-struct Interfaces(Option<Arc<[Shard; SHARDS]>>);
+struct BinsByIfId(Option<Arc<[Shard; SHARDS]>>);
 
 type Shard = Arc<HashMap<u32, Bins, foldhash::fast::RandomState>>;
 
 const SHARDS: usize = 64;
 
 /// How many packets are looked up together, so that they wait for memory together.
-pub(crate) const TOGETHER: usize = 32;
+pub(crate) const LOOKUP_BATCH: usize = 32;
 
 impl Classifier {
     /// The first policy that fits, if any does.
     #[inline]
-    pub(crate) fn first(&self, kind: PolicyKind, direction: Direction, flow: &FlowKey) -> Best<'_> {
+    pub(crate) fn first(
+        &self,
+        kind: PolicyKind,
+        direction: Direction,
+        flow: &FlowKey,
+    ) -> BestMatch<'_> {
         let bins = self.bins(kind, direction, flow.if_id);
-        bins.map_or(Best::NONE, |bins| bins.first(flow))
+        bins.map_or(BestMatch::NONE, |bins| bins.first(flow))
     }
 
-    /// Considers the first policy that fits, for each flow, of which there are [`TOGETHER`] at the most.
+    /// Considers the first policy that fits, for each flow, of which there are [`LOOKUP_BATCH`] at the most.
     #[inline]
     pub(crate) fn find_each<'a>(
         &'a self,
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        bests: &mut [Best<'a>; TOGETHER],
+        bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
     ) {
         let Some(first) = flows.first() else { return };
         let is_found = match self.bins(kind, direction, first.if_id) {
@@ -115,16 +120,16 @@ impl Classifier {
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        bests: &mut [Best<'a>; TOGETHER],
+        bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
     ) {
         let (mut rest, mut bests) = (flows, &mut bests[..]);
         while let Some(first) = rest.first() {
             let flows;
-            (flows, rest) = rest.split_at(alike(first, rest));
+            (flows, rest) = rest.split_at(same_bin_prefix(first, rest));
             let Some((these, others)) = bests.split_at_mut_checked(flows.len()) else { return };
             bests = others;
             if let Some(bins) = self.bins(kind, direction, first.if_id) {
-                let mut found = [Best::NONE; TOGETHER];
+                let mut found = [BestMatch::NONE; LOOKUP_BATCH];
                 if !bins.find_each(flows, &mut found) {
                     let each = flows.iter().zip(&mut found);
                     each.for_each(|(flow, found)| *found = bins.first(flow));
@@ -137,7 +142,7 @@ impl Classifier {
     /// All that come together.
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         if entries.len() < self.len() {
-            return entries.iter().for_each(|entry| self.insert(entry, Planning::Now));
+            return entries.iter().for_each(|entry| self.insert(entry, ReplanTiming::Now));
         }
         let (mut v4, mut v6) =
             (<[[Vec<Rule<V4>>; 2]; 3]>::default(), <[[Vec<Rule<V6>>; 2]; 3]>::default());
@@ -145,12 +150,12 @@ impl Classifier {
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
             if entry.if_id().0 == 0 {
                 self.counts[direction][kind] += 1;
-                self.for_whole[direction] += usize::from(entry.asks_for_whole());
+                self.whole_datagram_rules[direction] += usize::from(entry.asks_for_whole());
             }
             match (entry.if_id().0, entry.family()) {
                 (0, Family::V4) => v4[direction][kind].push(Rule::of(entry)),
                 (0, Family::V6) => v6[direction][kind].push(Rule::of(entry)),
-                (_, _) => self.insert(entry, Planning::Now),
+                (_, _) => self.insert(entry, ReplanTiming::Now),
             }
         }
         for ((bins, v4), v6) in self.plain.iter_mut().zip(v4).zip(v6) {
@@ -163,7 +168,7 @@ impl Classifier {
     /// One alone, which [`Classifier::prepare`] is to be called for before the next change.
     pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
         let is_plain = entry.if_id().0 == 0;
-        self.insert(entry, if is_plain { Planning::Later } else { Planning::Now });
+        self.insert(entry, if is_plain { ReplanTiming::Later } else { ReplanTiming::Now });
     }
 
     /// Makes ready for another policy where one came.
@@ -178,16 +183,18 @@ impl Classifier {
         }
     }
 
-    fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
+    fn insert(&mut self, entry: &Arc<PolicyEntry>, timing: ReplanTiming) {
         self.counts[entry.direction() as usize][entry.kind() as usize] += 1;
-        self.for_whole[entry.direction() as usize] += usize::from(entry.asks_for_whole());
-        self.bins_mut(entry).insert(entry, planning);
+        self.whole_datagram_rules[entry.direction() as usize] +=
+            usize::from(entry.asks_for_whole());
+        self.bins_mut(entry).insert(entry, timing);
     }
 
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.counts[entry.direction() as usize][entry.kind() as usize] -= 1;
-        self.for_whole[entry.direction() as usize] -= usize::from(entry.asks_for_whole());
+        self.whole_datagram_rules[entry.direction() as usize] -=
+            usize::from(entry.asks_for_whole());
         let bins = self.bins_mut(entry);
         bins.remove(entry);
         let if_id = entry.if_id().0;
@@ -205,16 +212,16 @@ impl Classifier {
                 Family::V4 => own.v4.follow(&newer.v4, &Rule::of(entry)),
                 Family::V6 => own.v6.follow(&newer.v6, &Rule::of(entry)),
             }
-            own.moved = newer.moved;
+            own.changed = newer.changed;
         }
         self.by_interface.clone_from(&newer.by_interface);
-        (self.counts, self.for_whole) = (newer.counts, newer.for_whole);
+        (self.counts, self.whole_datagram_rules) = (newer.counts, newer.whole_datagram_rules);
     }
 
     /// Whether some policy of a direction is not for fragments.
     #[inline]
     pub(crate) const fn asks_for_whole(&self, direction: Direction) -> bool {
-        self.for_whole[direction as usize] != 0
+        self.whole_datagram_rules[direction as usize] != 0
     }
 
     /// Whether there is any policy of a kind and direction.
@@ -224,20 +231,20 @@ impl Classifier {
     }
 
     /// How many policies of a direction and family without interface id are compared one by one; `None` when there are too many for that.
-    pub(crate) fn compared(&self, direction: Direction, family: Family) -> Option<usize> {
-        let compared = |bins: &Bins| match family {
-            Family::V4 => bins.v4.compared(),
-            Family::V6 => bins.v6.compared(),
+    pub(crate) fn linear_len(&self, direction: Direction, family: Family) -> Option<usize> {
+        let linear_len = |bins: &Bins| match family {
+            Family::V4 => bins.v4.linear_len(),
+            Family::V6 => bins.v6.linear_len(),
         };
-        self.plain[direction as usize].iter().map(compared).sum()
+        self.plain[direction as usize].iter().map(linear_len).sum()
     }
 
     /// What finding a flow's policy costs among others, as far as it can be foretold, in tenths of a cycle; however much memory it waits for.
-    pub(crate) fn weigh(&self, direction: Direction, flow: &FlowKey) -> usize {
+    pub(crate) fn estimate_cost(&self, direction: Direction, flow: &FlowKey) -> usize {
         let kinds = [PolicyKind::Main, PolicyKind::Sub].into_iter();
         let asked = kinds.filter(|kind| self.has(*kind, direction));
         let bins = asked.filter_map(|kind| self.bins(kind, direction, flow.if_id));
-        bins.map(|bins| bins.weigh(flow)).sum()
+        bins.map(|bins| bins.estimate_cost(flow)).sum()
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -285,25 +292,25 @@ impl Classifier {
 
 impl Bins {
     #[inline]
-    fn first(&self, flow: &FlowKey) -> Best<'_> {
+    fn first(&self, flow: &FlowKey) -> BestMatch<'_> {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
-                self.v4.first(&Key::v4(destination, source, flow))
+                self.v4.first(&PacketKey::v4(destination, source, flow))
             }
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
-                self.v6.first(&Key::v6(destination, source, flow))
+                self.v6.first(&PacketKey::v6(destination, source, flow))
             }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Best::NONE,
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => BestMatch::NONE,
         }
     }
 
-    fn weigh(&self, flow: &FlowKey) -> usize {
+    fn estimate_cost(&self, flow: &FlowKey) -> usize {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
-                cost_model::weigh_packet(&self.v4, &Key::v4(destination, source, flow))
+                cost_model::estimate_packet(&self.v4, &PacketKey::v4(destination, source, flow))
             }
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
-                cost_model::weigh_packet(&self.v6, &Key::v6(destination, source, flow))
+                cost_model::estimate_packet(&self.v6, &PacketKey::v6(destination, source, flow))
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => 0,
         }
@@ -311,29 +318,33 @@ impl Bins {
 
     /// Considers the first policy that fits, for each flow; not at all unless all are of one family and interface, which is the result.
     #[inline]
-    fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; TOGETHER]) -> bool {
+    fn find_each<'a>(
+        &'a self,
+        flows: &[FlowKey],
+        bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    ) -> bool {
         let Some(first) = flows.first() else { return true };
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) if flow.if_id == first.if_id => {
-                Some(Key::v4(destination, source, flow))
+                Some(PacketKey::v4(destination, source, flow))
             }
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
         let v6 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V6(destination), IpAddr::V6(source)) if flow.if_id == first.if_id => {
-                Some(Key::v6(destination, source, flow))
+                Some(PacketKey::v6(destination, source, flow))
             }
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
         if first.destination.is_ipv4() {
-            let mut keys = ArrayVec::<_, TOGETHER>::new();
+            let mut keys = ArrayVec::<_, LOOKUP_BATCH>::new();
             keys.extend(flows.iter().map_while(v4));
             if keys.len() == flows.len() {
                 self.v4.find_each(&keys, bests);
                 return true;
             }
         } else {
-            let mut keys = ArrayVec::<_, TOGETHER>::new();
+            let mut keys = ArrayVec::<_, LOOKUP_BATCH>::new();
             keys.extend(flows.iter().map_while(v6));
             if keys.len() == flows.len() {
                 self.v6.find_each(&keys, bests);
@@ -343,28 +354,28 @@ impl Bins {
         false
     }
 
-    fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
-        self.moved[entry.family() as usize] += 1;
+    fn insert(&mut self, entry: &Arc<PolicyEntry>, timing: ReplanTiming) {
+        self.changed[entry.family() as usize] += 1;
         match entry.family() {
-            Family::V4 => self.v4.insert(Rule::of(entry), planning),
-            Family::V6 => self.v6.insert(Rule::of(entry), planning),
+            Family::V4 => self.v4.insert(Rule::of(entry), timing),
+            Family::V6 => self.v6.insert(Rule::of(entry), timing),
         }
     }
 
     fn insert_all(&mut self, v4: Vec<Rule<V4>>, v6: Vec<Rule<V6>>) {
         let counts = [v4.len(), v6.len()];
         let planned = [self.v4.insert_all(v4), self.v6.insert_all(v6)];
-        for ((moved, count), planned) in self.moved.iter_mut().zip(counts).zip(planned) {
-            *moved = match planned {
-                Planned::Together => 0,
-                Planned::Apart => *moved + count,
+        for ((changed, count), planned) in self.changed.iter_mut().zip(counts).zip(planned) {
+            *changed = match planned {
+                PlanScope::Whole => 0,
+                PlanScope::Incremental => *changed + count,
             };
         }
     }
 
     /// Takes a policy out that is in.
     fn remove(&mut self, entry: &Arc<PolicyEntry>) {
-        self.moved[entry.family() as usize] += 1;
+        self.changed[entry.family() as usize] += 1;
         match entry.family() {
             Family::V4 => self.v4.remove(&Rule::of(entry)),
             Family::V6 => self.v6.remove(&Rule::of(entry)),
@@ -381,7 +392,7 @@ impl Bins {
     }
 }
 
-impl Interfaces {
+impl BinsByIfId {
     fn bins(&self, if_id: u32) -> Option<&Bins> {
         self.0.as_ref()?[shard(if_id)].get(&if_id)
     }
@@ -403,7 +414,7 @@ impl Interfaces {
 }
 
 /// How many flows from the first on have the family and interface id of one. Mostly all have, which takes no branch to find out.
-fn alike(one: &FlowKey, flows: &[FlowKey]) -> usize {
+fn same_bin_prefix(one: &FlowKey, flows: &[FlowKey]) -> usize {
     let differs = |other: &FlowKey| {
         let family = one.destination.is_ipv4() ^ other.destination.is_ipv4();
         one.if_id ^ other.if_id | u32::from(family)

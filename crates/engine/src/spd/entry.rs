@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::classifier::Shape;
-use super::compact::inline::Own;
-use super::compact::shared::Terms;
+use super::classifier::MaskTemplate;
+use super::compact::inline::InlineFields;
+use super::compact::shared::SharedFields;
 use crate::{
     Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Mode, Moment,
     OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,
@@ -25,11 +25,11 @@ pub struct PolicyEntry {
     last_used: AtomicU32,
     bytes: AtomicU64,
     packets: AtomicU64,
-    terms: Arc<Terms>,
+    shared: Arc<SharedFields>,
     added: u32,
     /// The lower half; the terms have the upper one.
     age: u32,
-    own: Own,
+    inline: InlineFields,
 }
 
 /// An entry is the same as itself only: another policy may get its name and its index.
@@ -51,12 +51,12 @@ pub struct Place {
 
 /// Which number, age and terms a new policy gets.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct NewEntry {
     pub(crate) index: PolicyIndex,
     pub(crate) slot: u32,
     pub(crate) age: u64,
     pub(crate) added: Moment,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) shared: Arc<SharedFields>,
 }
 
 impl Place {
@@ -74,7 +74,7 @@ impl Place {
     }
 
     /// Whether a policy that takes the place of the one here stands there too.
-    pub(crate) fn suits(self, policy: &Policy) -> bool {
+    pub(crate) fn is_equal_rank(self, policy: &Policy) -> bool {
         (self.software, self.priority) == (is_software(policy), policy.priority)
     }
 
@@ -97,15 +97,15 @@ fn seconds(moment: Moment) -> u32 {
 
 const NEVER: u32 = u32::MAX;
 
-#[expect(clippy::cast_possible_truncation, reason = "the terms have the upper half")]
+#[expect(clippy::cast_possible_truncation, reason = "the shared have the upper half")]
 const fn lower_half(age: u64) -> u32 {
     age as u32
 }
 
 impl PolicyEntry {
     /// A policy with its own terms.
-    pub(crate) fn new(policy: &Policy, admission: Admission) -> Self {
-        let Admission { index, slot, age, added, terms } = admission;
+    pub(crate) fn new(policy: &Policy, admission: NewEntry) -> Self {
+        let NewEntry { index, slot, age, added, shared } = admission;
         Self {
             priority: policy.priority,
             answer: AnswerId::of(slot, policy.action, &policy.templates),
@@ -115,8 +115,8 @@ impl PolicyEntry {
             packets: AtomicU64::new(0),
             added: seconds(added),
             age: lower_half(age),
-            own: Own::of(&terms.form.bytes(policy)),
-            terms,
+            inline: InlineFields::of(&shared.layout.bytes(policy)),
+            shared,
         }
     }
 
@@ -131,11 +131,11 @@ impl PolicyEntry {
             priority: self.priority,
             action: self.action(),
             templates: self.templates().collect(),
-            mark: self.terms.mark,
-            if_id: self.terms.if_id,
-            flags: self.terms.flags,
-            limits: self.terms.limits(),
-            offload: self.terms.offload().cloned(),
+            mark: self.shared.mark,
+            if_id: self.shared.if_id,
+            flags: self.shared.flags,
+            limits: self.shared.limits(),
+            offload: self.shared.offload().cloned(),
         }
     }
 
@@ -162,28 +162,28 @@ impl PolicyEntry {
     #[must_use]
     #[inline]
     pub fn kind(&self) -> PolicyKind {
-        self.terms.kind
+        self.shared.kind
     }
 
     /// In, out or forward.
     #[must_use]
     #[inline]
     pub fn direction(&self) -> Direction {
-        self.terms.form.direction
+        self.shared.layout.direction
     }
 
     /// The traffic it is for.
     #[must_use]
     pub fn selector(&self) -> Selector {
-        let Terms { form, port_masks, ref traffic, ifindex, user, .. } = *self.terms;
-        let said = form.selector(self.own.words(), traffic, port_masks);
+        let SharedFields { layout, port_masks, ref traffic, ifindex, user, .. } = *self.shared;
+        let said = layout.selector(self.inline.bytes(), traffic, port_masks);
         Selector { ifindex, user, ..said }
     }
 
     /// Whether fragments cannot tell if it is for them, or cannot be protected as it says (RFC 4303 §3.1.1): ports are in the first one only, so is the
     /// protocol of an IPv6 datagram with destination options, and transport mode is for whole datagrams.
     pub(crate) fn asks_for_whole(&self) -> bool {
-        self.terms.port_masks != [0, 0]
+        self.shared.port_masks != [0, 0]
             || (self.family() == Family::V6 && self.selector().protocol != 0)
             || self.templates().any(|template| template.mode == Mode::Transport)
     }
@@ -192,52 +192,52 @@ impl PolicyEntry {
     #[must_use]
     #[inline]
     pub fn family(&self) -> Family {
-        self.terms.form.family
+        self.shared.layout.family
     }
 
     /// What is to be done, innermost first.
     #[must_use]
     #[inline]
     pub fn templates(&self) -> impl ExactSizeIterator<Item = Template> + DoubleEndedIterator {
-        self.terms.templates(self.own.words())
+        self.shared.templates(self.inline.bytes())
     }
 
     /// Packets whose mark fits match.
     #[must_use]
     #[inline]
     pub fn mark(&self) -> Mark {
-        self.terms.mark
+        self.shared.mark
     }
 
     /// XFRM interface id.
     #[must_use]
     #[inline]
     pub fn if_id(&self) -> IfId {
-        self.terms.if_id
+        self.shared.if_id
     }
 
     /// Flags.
     #[must_use]
     pub fn flags(&self) -> PolicyFlags {
-        self.terms.flags
+        self.shared.flags
     }
 
     /// Whether it only stands for a policy of the last run ([`PolicyFlags::HELD`]).
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.terms.flags.contains(PolicyFlags::HELD)
+        self.shared.flags.contains(PolicyFlags::HELD)
     }
 
     /// Limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.terms.limits()
+        self.shared.limits()
     }
 
     /// The device that has it, or had it until it went down.
     #[must_use]
     pub fn device(&self) -> Option<DeviceId> {
-        self.terms.device()
+        self.shared.device()
     }
 
     /// The index it was given; the lowest three bits are the direction.
@@ -259,21 +259,21 @@ impl PolicyEntry {
     }
 
     /// What it asks of packets beside the bits of the other side's address, where that is kept for many.
-    pub(crate) fn shape(&self) -> Option<&Arc<Shape>> {
-        self.terms.shape.as_ref()
+    pub(crate) fn mask_template(&self) -> Option<&Arc<MaskTemplate>> {
+        self.shared.mask_template.as_ref()
     }
 
     /// What it shares with others.
-    pub(crate) const fn terms(&self) -> &Arc<Terms> {
-        &self.terms
+    pub(crate) const fn shared(&self) -> &Arc<SharedFields> {
+        &self.shared
     }
 
     /// Its place among the others; smaller is found first.
     #[must_use]
     #[inline]
     pub fn place(&self) -> Place {
-        let age = u64::from(self.terms.epoch) << u32::BITS | u64::from(self.age);
-        Place { software: self.terms.is_software(), priority: self.priority, age }
+        let age = u64::from(self.shared.epoch) << u32::BITS | u64::from(self.age);
+        Place { software: self.shared.is_software(), priority: self.priority, age }
     }
 
     /// When it was added, in whole seconds.

@@ -26,7 +26,7 @@ pub(crate) struct Piece<'a> {
 /// Policies `fwd` that refuse plain packets by ports, or in IPv6 by protocol, found by their
 /// networks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RefusingPieces {
+pub(crate) struct FragmentRules {
     shards: Option<Arc<[Shard; SHARDS]>>,
     /// How many there are of each pair of prefix lengths.
     lengths: Arc<BTreeMap<Lengths, usize>>,
@@ -53,12 +53,12 @@ impl<'a> Piece<'a> {
     }
 
     /// Whether a policy asks for something that the piece doesn't tell.
-    fn leaves_open(&self, entry: &PolicyEntry) -> bool {
+    fn is_undecided(&self, entry: &PolicyEntry) -> bool {
         asks_for_ports(entry) || (!self.tells_protocol && entry.selector().protocol != 0)
     }
 
     /// Whether a policy fits, whatever it asks for that the piece doesn't tell.
-    fn may_be_of(&self, entry: &PolicyEntry) -> bool {
+    fn may_match(&self, entry: &PolicyEntry) -> bool {
         let mut selector = entry.selector();
         (selector.source_port, selector.destination_port) =
             (PortMask::default(), PortMask::default());
@@ -80,9 +80,9 @@ impl Spd {
         }
         // A sub policy that lets pass leaves it to the main ones.
         [PolicyKind::Sub, PolicyKind::Main].into_iter().find_map(|kind| {
-            let deciding = [self.certain(kind, piece), self.pieces().first(kind, piece)];
+            let deciding = [self.certain(kind, piece), self.fragment_rules().first(kind, piece)];
             let first = deciding.into_iter().flatten().min_by_key(|entry| entry.place())?;
-            refuses_plain(first).then_some(first)
+            blocks_plaintext(first).then_some(first)
         })
     }
 
@@ -97,22 +97,22 @@ impl Spd {
             let found = self.lookup_kind(kind, Direction::Forward, &flow);
             // Those that ask for ports and stand before it don't fit: this is the first of the
             // others.
-            if found.is_none_or(|entry| !piece.leaves_open(entry)) {
+            if found.is_none_or(|entry| !piece.is_undecided(entry)) {
                 return found;
             }
         }
         let fits = |entry: &&Arc<PolicyEntry>| {
             (entry.kind(), entry.direction()) == (kind, Direction::Forward)
-                && !piece.leaves_open(entry)
-                && piece.may_be_of(entry)
+                && !piece.is_undecided(entry)
+                && piece.may_match(entry)
         };
         self.iter().filter(fits).min_by_key(|entry| entry.place())
     }
 }
 
-impl RefusingPieces {
+impl FragmentRules {
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
-        if !is_one(entry) {
+        if !is_relevant(entry) {
             return;
         }
         let networks = networks_of(entry);
@@ -123,7 +123,7 @@ impl RefusingPieces {
 
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
-        if !is_one(entry) {
+        if !is_relevant(entry) {
             return;
         }
         let networks = networks_of(entry);
@@ -151,7 +151,7 @@ impl RefusingPieces {
         let found = lengths.filter_map(|(_, source_len, destination_len)| {
             let networks = (network(source, *source_len), network(destination, *destination_len));
             let mut all = shards[shard_of(networks)].get(&networks)?.iter();
-            all.find(|entry| entry.kind() == kind && piece.may_be_of(entry))
+            all.find(|entry| entry.kind() == kind && piece.may_match(entry))
         });
         found.min_by_key(|entry| entry.place())
     }
@@ -167,7 +167,7 @@ impl RefusingPieces {
 }
 
 /// Whether plain packets that a policy is for don't pass.
-fn refuses_plain(entry: &PolicyEntry) -> bool {
+fn blocks_plaintext(entry: &PolicyEntry) -> bool {
     entry.action() == Action::Block
         || entry.templates().any(|template| template.level == Level::Required)
 }
@@ -178,11 +178,11 @@ fn asks_for_ports(entry: &PolicyEntry) -> bool {
 }
 
 /// Whether a policy may refuse pieces of which it asks more than they tell.
-fn is_one(entry: &PolicyEntry) -> bool {
+fn is_relevant(entry: &PolicyEntry) -> bool {
     entry.direction() == Direction::Forward
         && (asks_for_ports(entry)
             || (entry.family() == Family::V6 && entry.selector().protocol != 0))
-        && refuses_plain(entry)
+        && blocks_plaintext(entry)
 }
 
 fn networks_of(entry: &PolicyEntry) -> Networks {

@@ -9,22 +9,22 @@ use crate::{Direction, Family, FlowKey, PolicyEntry, Prefix};
 
 /// All flows that a change may concern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Concern {
+pub(crate) enum InvalidationScope {
     /// Those in a cell.
-    Cell(Grain, u16),
+    Bucket(PrefixGranularity, u16),
     /// All.
     All,
 }
 
 /// By which addresses cells are told apart: the place of the bits among an end's lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grain {
+pub(crate) enum PrefixGranularity {
     Source(u8),
     Destination(u8),
 }
 
 /// Cells of a grain, each of addresses from all over: with few of them concerned, few other flows are taken for concerned.
-pub(crate) const CELLS: usize = 1 << 14;
+pub(crate) const BUCKETS: usize = 1 << 14;
 
 const LENGTHS: usize = 3;
 /// Bits that are told apart: of a host, a network, a site.
@@ -34,26 +34,29 @@ const V6: [u8; LENGTHS] = [128, 64, 48];
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const APART: u64 = 0xd6e8_feb8_6659_fd93;
 
-impl Concern {
+impl InvalidationScope {
     /// The flows that a policy may decide over, and others.
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
         let (direction, selector) = (entry.direction(), entry.selector());
-        let source = length(selector.source).map(|at| (at, Grain::Source(at), selector.source));
-        let destination = length(selector.destination)
-            .map(|at| (at, Grain::Destination(at), selector.destination));
+        let source = granularity_of(selector.source)
+            .map(|at| (at, PrefixGranularity::Source(at), selector.source));
+        let destination = granularity_of(selector.destination)
+            .map(|at| (at, PrefixGranularity::Destination(at), selector.destination));
         // Tunnels to many sites have this side's prefix in common, and may have no longer one on the other.
         let ends = match direction {
             Direction::Out => [destination, source],
             Direction::In | Direction::Forward => [source, destination],
         };
         match ends.into_iter().flatten().min_by_key(|(at, ..)| *at) {
-            Some((_, grain, prefix)) => Self::Cell(grain, grain.cell(direction, prefix.address())),
+            Some((_, granularity, prefix)) => {
+                Self::Bucket(granularity, granularity.bucket(direction, prefix.address()))
+            }
             None => Self::All,
         }
     }
 }
 
-impl Grain {
+impl PrefixGranularity {
     /// All of them.
     pub(crate) const ALL: [Self; 2 * LENGTHS] = [
         Self::Source(0),
@@ -66,17 +69,17 @@ impl Grain {
 
     /// Its place among all.
     #[inline]
-    pub(crate) const fn place(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         match self {
             Self::Source(at) => at as usize,
             Self::Destination(at) => LENGTHS + at as usize,
         }
     }
 
-    /// The cell that a flow lies in, below [`CELLS`].
+    /// The cell that a flow lies in, below [`BUCKETS`].
     #[inline]
-    pub(crate) fn cell_of(self, direction: Direction, flow: &FlowKey) -> u16 {
-        self.cell(
+    pub(crate) fn bucket_of(self, direction: Direction, flow: &FlowKey) -> u16 {
+        self.bucket(
             direction,
             match self {
                 Self::Source(_) => flow.source,
@@ -86,8 +89,8 @@ impl Grain {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "halves, and a cell's bits")]
-    fn cell(self, direction: Direction, address: IpAddr) -> u16 {
+    #[expect(clippy::cast_possible_truncation, reason = "halves, and a bucket's bits")]
+    fn bucket(self, direction: Direction, address: IpAddr) -> u16 {
         let (Self::Source(at) | Self::Destination(at)) = self;
         let bits = match address {
             IpAddr::V4(v4) => {
@@ -99,12 +102,12 @@ impl Grain {
             }
         };
         let spread = (bits ^ (direction as u64).wrapping_mul(APART)).wrapping_mul(SPREAD);
-        (spread >> (u64::BITS - CELLS.ilog2())) as u16
+        (spread >> (u64::BITS - BUCKETS.ilog2())) as u16
     }
 }
 
 /// The place of the most bits that all addresses of a prefix have in common.
-fn length(prefix: Prefix) -> Option<u8> {
+fn granularity_of(prefix: Prefix) -> Option<u8> {
     let lengths = match Family::of(prefix.address()) {
         Family::V4 => V4,
         Family::V6 => V6,
@@ -162,13 +165,13 @@ mod tests {
             let entry = entry(direction, source, destination);
             let flow = FlowKey::between(from, to);
             prop_assert!(entry.matches(&flow));
-            let has_site = length(source).is_some() || length(destination).is_some();
-            match Concern::of(&entry) {
-                Concern::All => prop_assert!(!has_site),
-                Concern::Cell(grain, cell) => {
-                    prop_assert!(has_site && usize::from(cell) < CELLS);
-                    prop_assert_eq!(grain.cell_of(direction, &flow), cell);
-                    prop_assert_eq!(Grain::ALL[grain.place()], grain);
+            let has_site = granularity_of(source).is_some() || granularity_of(destination).is_some();
+            match InvalidationScope::of(&entry) {
+                InvalidationScope::All => prop_assert!(!has_site),
+                InvalidationScope::Bucket(granularity, bucket) => {
+                    prop_assert!(has_site && usize::from(bucket) < BUCKETS);
+                    prop_assert_eq!(granularity.bucket_of(direction, &flow), bucket);
+                    prop_assert_eq!(PrefixGranularity::ALL[granularity.index()], granularity);
                 }
             }
         }
@@ -177,26 +180,28 @@ mod tests {
     #[test]
     fn tunnels_of_one_side_lie_apart_whichever_way_packets_go() {
         let here = Prefix::new(IpAddr::from([10, 0, 0, 0]), 24).unwrap();
-        let cells = |direction: Direction| {
-            let mut cells: Vec<_> = (0..200_u8)
+        let buckets = |direction: Direction| {
+            let mut buckets: Vec<_> = (0..200_u8)
                 .map(|site| {
                     let there = Prefix::new(IpAddr::from([10, 1, site, 0]), 24).unwrap();
                     let (from, to) = match direction {
                         Direction::Out => (here, there),
                         Direction::In | Direction::Forward => (there, here),
                     };
-                    match Concern::of(&entry(direction, from, to)) {
-                        Concern::Cell(grain, cell) => (grain.place(), cell),
-                        Concern::All => panic!("it has prefixes"),
+                    match InvalidationScope::of(&entry(direction, from, to)) {
+                        InvalidationScope::Bucket(granularity, bucket) => {
+                            (granularity.index(), bucket)
+                        }
+                        InvalidationScope::All => panic!("it has prefixes"),
                     }
                 })
                 .collect();
-            cells.sort_unstable();
-            cells.dedup();
-            cells.len()
+            buckets.sort_unstable();
+            buckets.dedup();
+            buckets.len()
         };
         for direction in [Direction::In, Direction::Out, Direction::Forward] {
-            assert!(cells(direction) > 190, "{direction:?}: {}", cells(direction));
+            assert!(buckets(direction) > 190, "{direction:?}: {}", buckets(direction));
         }
     }
 }

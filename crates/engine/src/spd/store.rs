@@ -7,16 +7,16 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use foldhash::fast::RandomState;
 
-use super::compact::shared::AllTerms;
-use super::entry::Admission;
+use super::compact::shared::SharedFieldsTable;
+use super::entry::NewEntry;
 use super::validate;
 use crate::{
     DeviceId, Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey,
     PolicyKind, PolicyName, Selector,
 };
-use id_index::Directory;
+use id_index::IdIndex;
+use order::InsertionOrder;
 pub use order::PolicyCursor;
-use order::Roll;
 
 /// All policies.
 #[derive(Debug, Default)]
@@ -25,12 +25,12 @@ pub(crate) struct Ledger {
     entries: Entries,
     free_slots: Vec<u32>,
     /// By the hashes of their names.
-    by_name: Directory,
+    by_name: IdIndex,
     /// By [`number`].
-    by_index: Directory,
-    roll: Roll,
+    by_index: IdIndex,
+    order: InsertionOrder,
     hasher: RandomState,
-    terms: AllTerms,
+    shared: SharedFieldsTable,
     age: u64,
     serial: u32,
 }
@@ -38,14 +38,14 @@ pub(crate) struct Ledger {
 type Entries = Vec<Option<Arc<PolicyEntry>>>;
 
 /// Where a policy is to stand: by name, among its equals, and among those that came.
-struct Standing {
+struct ListPosition {
     index: PolicyIndex,
     age: u64,
-    turn: u64,
+    seq: u64,
 }
 
 /// What two policies must not share.
-type Name = (Direction, PolicyKind, Selector, Mark, IfId);
+type PolicyIdentity = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
     /// Adds a policy whose name is new.
@@ -60,7 +60,7 @@ impl Ledger {
             return Err(Error::Exists);
         }
         let (index, age) = (self.index(policy), self.next_age());
-        Ok(self.insert(policy, device, Standing { index, age, turn: age }, now))
+        Ok(self.insert(policy, device, ListPosition { index, age, seq: age }, now))
     }
 
     /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
@@ -70,8 +70,8 @@ impl Ledger {
             return Err(Error::Exists);
         }
         let (index, age) = (self.index(&policy), entry.place().age());
-        let standing = Standing { index, age, turn: age };
-        let restored = self.insert(&policy, entry.device(), standing, entry.added());
+        let position = ListPosition { index, age, seq: age };
+        let restored = self.insert(&policy, entry.device(), position, entry.added());
         restored.set_counts(entry.packets(), entry.bytes(), entry.last_used());
         Ok(restored)
     }
@@ -91,10 +91,10 @@ impl Ledger {
         if let Some(old) = &old {
             self.remove(old);
         }
-        let place = old.as_ref().map(|old| old.place()).filter(|old| old.suits(policy));
-        let turn = self.next_age();
-        let standing = Standing { index, age: place.map_or(turn, |old| old.age()), turn };
-        Ok((self.insert(policy, device, standing, now), old))
+        let place = old.as_ref().map(|old| old.place()).filter(|old| old.is_equal_rank(policy));
+        let seq = self.next_age();
+        let position = ListPosition { index, age: place.map_or(seq, |old| old.age()), seq };
+        Ok((self.insert(policy, device, position, now), old))
     }
 
     /// The policy of that name.
@@ -121,7 +121,7 @@ impl Ledger {
         &self,
         cursor: PolicyCursor,
     ) -> impl Iterator<Item = (PolicyCursor, &Arc<PolicyEntry>)> {
-        let slots = self.roll.from(cursor, |slot| age_in(&self.entries, slot));
+        let slots = self.order.from(cursor, |slot| age_in(&self.entries, slot));
         slots.filter_map(|(cursor, slot)| self.held(slot).map(|entry| (cursor, entry)))
     }
 
@@ -136,8 +136,8 @@ impl Ledger {
         let slot = entry.slot();
         self.by_name.remove(self.hash(&name_of(entry)), slot);
         self.by_index.remove(number(entry.index()), slot);
-        self.terms.release(entry.terms());
-        self.roll.remove(slot, |slot| age_in(&self.entries, slot));
+        self.shared.release(entry.shared());
+        self.order.remove(slot, |slot| age_in(&self.entries, slot));
         self.entries[slot as usize] = None;
         self.free_slots.push(slot);
     }
@@ -146,16 +146,16 @@ impl Ledger {
         &mut self,
         policy: &Policy,
         device: Option<DeviceId>,
-        standing: Standing,
+        position: ListPosition,
         now: Moment,
     ) -> Arc<PolicyEntry> {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.entries.push(None);
             u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
-        let Standing { index, age, turn } = standing;
-        let terms = self.terms.share(policy, device, age);
-        let admission = Admission { index, slot, age, added: now, terms };
+        let ListPosition { index, age, seq } = position;
+        let shared = self.shared.share(policy, device, age);
+        let admission = NewEntry { index, slot, age, added: now, shared };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
         let Self { entries, hasher, .. } = self;
         entries[slot as usize] = Some(Arc::clone(&entry));
@@ -163,7 +163,7 @@ impl Ledger {
         let name_hash = |slot| held(slot).map_or(0, |entry| hasher.hash_one(name_of(entry)));
         self.by_name.insert(slot, name_hash);
         self.by_index.insert(slot, |slot| held(slot).map_or(0, |entry| number(entry.index())));
-        self.roll.insert(turn, slot, |slot| age_in(entries, slot));
+        self.order.insert(seq, slot, |slot| age_in(entries, slot));
         entry
     }
 
@@ -183,14 +183,14 @@ impl Ledger {
         index
     }
 
-    fn named(&self, name: &Name) -> Option<&Arc<PolicyEntry>> {
-        let is_it = |slot| self.held(slot).is_some_and(|entry| name_of(entry) == *name);
-        self.by_name.find(self.hash(name), is_it).and_then(|slot| self.held(slot))
+    fn named(&self, name: &PolicyIdentity) -> Option<&Arc<PolicyEntry>> {
+        let is_match = |slot| self.held(slot).is_some_and(|entry| name_of(entry) == *name);
+        self.by_name.find(self.hash(name), is_match).and_then(|slot| self.held(slot))
     }
 
     fn indexed(&self, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
-        let is_it = |slot| self.held(slot).is_some_and(|entry| entry.index() == index);
-        self.by_index.find(number(index), is_it).and_then(|slot| self.held(slot))
+        let is_match = |slot| self.held(slot).is_some_and(|entry| entry.index() == index);
+        self.by_index.find(number(index), is_match).and_then(|slot| self.held(slot))
     }
 
     fn held(&self, slot: u32) -> Option<&Arc<PolicyEntry>> {
@@ -215,11 +215,11 @@ fn age_in(entries: &Entries, slot: u32) -> u64 {
     entry.map_or(0, |entry| entry.place().age())
 }
 
-fn name(policy: &Policy) -> Name {
+fn name(policy: &Policy) -> PolicyIdentity {
     (policy.direction, policy.kind, policy.selector, policy.mark, policy.if_id)
 }
 
-fn name_of(entry: &PolicyEntry) -> Name {
+fn name_of(entry: &PolicyEntry) -> PolicyIdentity {
     (entry.direction(), entry.kind(), entry.selector(), entry.mark(), entry.if_id())
 }
 
@@ -240,11 +240,11 @@ mod tests {
         let mut ledger = Ledger::default();
         let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, port, 0)).collect();
         let other = add(&mut ledger, 1, 1);
-        assert_eq!(ledger.terms.len(), 2);
+        assert_eq!(ledger.shared.len(), 2);
         ledger.remove(&other);
-        assert_eq!(ledger.terms.len(), 1);
+        assert_eq!(ledger.shared.len(), 1);
         entries.iter().for_each(|entry| ledger.remove(entry));
-        assert_eq!((ledger.terms.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
+        assert_eq!((ledger.shared.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
         assert_eq!((ledger.iter().count(), ledger.from(PolicyCursor::default()).count()), (0, 0));
         assert_eq!(add(&mut ledger, 7, 7).slot(), entries[99].slot(), "slots are used again");
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::change_log::News;
-use super::classifier::{Best, Classifier, Footprint, Moved, Revised, Revision, TOGETHER};
-use super::fragment_rules::RefusingPieces;
-use super::scope::Concern;
+use super::change_log::PolicyChangeLog;
+use super::classifier::{BestMatch, Classifier, Footprint, LOOKUP_BATCH, Moved, Revised, Revision};
+use super::fragment_rules::FragmentRules;
+use super::scope::InvalidationScope;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 
 /// All policies of one generation, and what happens to packets that match none.
@@ -13,10 +13,10 @@ use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
 pub struct Spd {
     classifier: Classifier,
     defaults: Defaults,
-    news: News,
-    pieces: RefusingPieces,
+    change_log: PolicyChangeLog,
+    fragment_rules: FragmentRules,
     /// Policies `out` of IPv6 that let nothing leave plain.
-    kept_v6: usize,
+    v6_plaintext_blockers: usize,
 }
 
 /// `ip xfrm policy setdefault`: what happens to packets that match no policy.
@@ -55,22 +55,22 @@ impl Spd {
         flows: &[FlowKey],
         found: &mut Vec<Lookup<'a>>,
     ) {
-        for flows in flows.chunks(TOGETHER) {
+        for flows in flows.chunks(LOOKUP_BATCH) {
             let default = Lookup::Default(self.defaults.of(direction));
-            let mut bests = [Best::NONE; TOGETHER];
+            let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
             self.find_each(direction, flows, &mut bests);
             let bests = bests.iter().take(flows.len());
             found.extend(bests.map(|best| best.entry().map_or(default, Lookup::Policy)));
         }
     }
 
-    /// The policies that decide, of [`TOGETHER`] flows at the most, into `main`, where none are.
+    /// The policies that decide, of [`LOOKUP_BATCH`] flows at the most, into `main`, where none are.
     #[inline]
     pub(crate) fn find_each<'a>(
         &'a self,
         direction: Direction,
         flows: &[FlowKey],
-        main: &mut [Best<'a>; TOGETHER],
+        main: &mut [BestMatch<'a>; LOOKUP_BATCH],
     ) {
         if let [flow] = flows {
             main[0] = self.first(direction, flow);
@@ -78,7 +78,7 @@ impl Spd {
         }
         self.classifier.find_each(PolicyKind::Main, direction, flows, main);
         if self.has_subs(direction) {
-            let mut subs = [Best::NONE; TOGETHER];
+            let mut subs = [BestMatch::NONE; LOOKUP_BATCH];
             self.classifier.find_each(PolicyKind::Sub, direction, flows, &mut subs);
             for (main, sub) in main.iter_mut().zip(&subs) {
                 *main = sub.or(*main);
@@ -87,7 +87,7 @@ impl Spd {
     }
 
     /// The policy that decides, if any does.
-    fn first(&self, direction: Direction, flow: &FlowKey) -> Best<'_> {
+    fn first(&self, direction: Direction, flow: &FlowKey) -> BestMatch<'_> {
         if self.has_subs(direction) {
             let sub = self.classifier.first(PolicyKind::Sub, direction, flow);
             if sub.entry().is_some() {
@@ -137,12 +137,15 @@ impl Spd {
     #[must_use]
     #[inline]
     pub const fn generation(&self) -> u64 {
-        self.news.changes()
+        self.change_log.changes()
     }
 
     /// Whom the changes since a generation may concern; `None` when nobody knows any more.
-    pub(crate) fn concerned_since(&self, generation: u64) -> Option<impl Iterator<Item = Concern>> {
-        self.news.since(generation)
+    pub(crate) fn concerned_since(
+        &self,
+        generation: u64,
+    ) -> Option<impl Iterator<Item = InvalidationScope>> {
+        self.change_log.since(generation)
     }
 
     /// Whether some policy of a direction can be found or carried out for whole datagrams only.
@@ -158,28 +161,28 @@ impl Spd {
             kinds.into_iter().filter_map(|kind| self.lookup_kind(kind, Direction::Out, flow));
         match found.next() {
             None => self.defaults.outbound == Action::Block,
-            Some(first) => keeps(first) || found.any(|entry| keeps(entry)),
+            Some(first) => blocks_plaintext(first) || found.any(|entry| blocks_plaintext(entry)),
         }
     }
 
     /// Whether there is any flow of IPv6 of which no packet may leave plain.
     pub(crate) fn keeps_any_v6(&self) -> bool {
-        self.kept_v6 != 0 || self.defaults.outbound == Action::Block
+        self.v6_plaintext_blockers != 0 || self.defaults.outbound == Action::Block
     }
 
-    pub(crate) const fn pieces(&self) -> &RefusingPieces {
-        &self.pieces
+    pub(crate) const fn fragment_rules(&self) -> &FragmentRules {
+        &self.fragment_rules
     }
 
     /// How many policies without interface id of a direction and family are compared one by one; `None` when there are too many for that.
-    pub(crate) fn compared(&self, direction: Direction, family: Family) -> Option<usize> {
-        self.classifier.compared(direction, family)
+    pub(crate) fn linear_len(&self, direction: Direction, family: Family) -> Option<usize> {
+        self.classifier.linear_len(direction, family)
     }
 
     /// What finding a flow's policy costs among others, as far as it can be foretold, in tenths of a cycle; however much memory it waits for.
     #[must_use]
     pub fn weigh(&self, direction: Direction, flow: &FlowKey) -> usize {
-        self.classifier.weigh(direction, flow)
+        self.classifier.estimate_cost(direction, flow)
     }
 
     /// What finding policies takes up.
@@ -196,32 +199,32 @@ impl Spd {
 
     pub(crate) fn set_defaults(&mut self, defaults: Defaults) {
         self.defaults = defaults;
-        self.news.note(Concern::All);
+        self.change_log.record(InvalidationScope::All);
     }
 
     /// Becomes what `newer` is, of which it was a copy before some policies came or went; shares with it only what is new.
     pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
         self.classifier.follow(&newer.classifier, changed);
-        (self.defaults, self.news) = (newer.defaults, newer.news.clone());
-        self.pieces.clone_from(&newer.pieces);
-        self.kept_v6 = newer.kept_v6;
+        (self.defaults, self.change_log) = (newer.defaults, newer.change_log.clone());
+        self.fragment_rules.clone_from(&newer.fragment_rules);
+        self.v6_plaintext_blockers = newer.v6_plaintext_blockers;
     }
 
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         self.classifier.insert_all(entries);
         for entry in entries {
-            self.pieces.insert(entry);
-            self.kept_v6 += usize::from(keeps_v6(entry));
+            self.fragment_rules.insert(entry);
+            self.v6_plaintext_blockers += usize::from(blocks_v6_plaintext(entry));
         }
-        self.news.note_each(entries.iter().map(|entry| Concern::of(entry)));
+        self.change_log.record_all(entries.iter().map(|entry| InvalidationScope::of(entry)));
     }
 
     /// One alone, which [`Spd::prepare`] is to be called for before the next change.
     pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.insert_one(entry);
-        self.pieces.insert(entry);
-        self.kept_v6 += usize::from(keeps_v6(entry));
-        self.news.note(Concern::of(entry));
+        self.fragment_rules.insert(entry);
+        self.v6_plaintext_blockers += usize::from(blocks_v6_plaintext(entry));
+        self.change_log.record(InvalidationScope::of(entry));
     }
 
     /// Makes ready for another policy where one came. Every look-up finds what it found before.
@@ -247,19 +250,19 @@ impl Spd {
     /// Takes a policy out that is in.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.classifier.remove(entry);
-        self.pieces.remove(entry);
-        self.kept_v6 -= usize::from(keeps_v6(entry));
-        self.news.note(Concern::of(entry));
+        self.fragment_rules.remove(entry);
+        self.v6_plaintext_blockers -= usize::from(blocks_v6_plaintext(entry));
+        self.change_log.record(InvalidationScope::of(entry));
     }
 }
 
 /// Whether nothing leaves plain by a policy `out`, if there are states for it.
-fn keeps(entry: &PolicyEntry) -> bool {
+fn blocks_plaintext(entry: &PolicyEntry) -> bool {
     entry.action() == Action::Block || entry.templates().len() > 0
 }
 
-fn keeps_v6(entry: &PolicyEntry) -> bool {
-    (entry.direction(), entry.family()) == (Direction::Out, Family::V6) && keeps(entry)
+fn blocks_v6_plaintext(entry: &PolicyEntry) -> bool {
+    (entry.direction(), entry.family()) == (Direction::Out, Family::V6) && blocks_plaintext(entry)
 }
 
 impl Defaults {

@@ -25,18 +25,22 @@ impl AnswerId {
         if self.0 & BLOCK == 0 { Action::Allow } else { Action::Block }
     }
 
-    /// That of one policy in [`BRIEF`] bits; all ones when it needs more.
-    pub(crate) const fn brief(self) -> u32 {
+    /// That of one policy in [`COMPACT_BITS`] bits; all ones when it needs more.
+    pub(crate) const fn compact(self) -> u32 {
         let (slot, ruling) = (self.slot(), (self.0 & (BLOCK | PASS)) >> PASS.trailing_zeros());
-        if slot < BRIEF_SLOTS { ruling << BRIEF_SLOTS.trailing_zeros() | slot } else { NOT_BRIEF }
+        if slot < COMPACT_SLOTS {
+            ruling << COMPACT_SLOTS.trailing_zeros() | slot
+        } else {
+            NOT_COMPACT
+        }
     }
 
     /// That of so many bits.
     #[inline]
-    pub(crate) const fn of_brief(bits: u32) -> Option<Self> {
-        let (slot, ruling) = (bits % BRIEF_SLOTS, bits >> BRIEF_SLOTS.trailing_zeros());
+    pub(crate) const fn from_compact(bits: u32) -> Option<Self> {
+        let (slot, ruling) = (bits % COMPACT_SLOTS, bits >> COMPACT_SLOTS.trailing_zeros());
         match bits {
-            NOT_BRIEF => None,
+            NOT_COMPACT => None,
             _ => Some(Self(ruling << PASS.trailing_zeros() | slot)),
         }
     }
@@ -48,7 +52,7 @@ impl AnswerId {
     }
 
     /// What two policies come to, of which the second is asked when the first allows.
-    pub(crate) const fn then(self, second: Self) -> u32 {
+    pub(crate) const fn combined_with(self, second: Self) -> u32 {
         (self.0 | second.0) & BLOCK | self.0 & second.0 & PASS
     }
 
@@ -90,8 +94,8 @@ pub(crate) const PASS: u32 = 1 << 29;
 pub(crate) const PLACE: u32 = PASS - 1;
 
 /// Bits that a brief answer has: two, which are not both set, for what it comes to, the others for the slot.
-const BRIEF: u32 = 23;
+const COMPACT_BITS: u32 = 23;
 
-pub(crate) const BRIEF_SLOTS: u32 = 1 << (BRIEF - 2);
+pub(crate) const COMPACT_SLOTS: u32 = 1 << (COMPACT_BITS - 2);
 
-const NOT_BRIEF: u32 = (1 << BRIEF) - 1;
+const NOT_COMPACT: u32 = (1 << COMPACT_BITS) - 1;

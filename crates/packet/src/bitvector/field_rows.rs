@@ -8,12 +8,12 @@ mod row_index;
 
 use std::sync::Arc;
 
-use super::Line;
-use row_index::Ends;
+use super::BitLine;
+use row_index::RowIndex;
 
 /// Where a field stands in keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FieldLocation {
     /// Some bits of a word, up to 32, from `shift` upwards.
     Bits {
         /// Which word.
@@ -29,9 +29,9 @@ pub enum Place {
 
 /// A field of keys, and which row each of its values stands for.
 #[derive(Clone, Debug)]
-pub struct Axis {
+pub struct KeyField {
     /// Where it stands.
-    pub place: Place,
+    pub place: FieldLocation,
     /// Values in order, each the last that stands for a row, with the row's number. The last of all is the highest that there is.
     pub ends: Vec<(u128, usize)>,
     /// The rows, one after the other.
@@ -40,102 +40,110 @@ pub struct Axis {
 
 /// Rows of bits, and which of them the fields of a key stand for. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Grid {
+pub struct FieldRows {
     /// Lines of a row.
     width: usize,
     /// How many rows there are.
     count: usize,
     /// How many words a key has at least, if it has all that is asked for.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    reach: usize,
+    min_key_words: usize,
     /// Whether the processor has what the quickest way needs.
-    is_fast: bool,
-    /// [`AXES`] at the most. `of` sees to it that each number is below `count`.
-    axes: Arc<[Ends]>,
+    uses_avx512: bool,
+    /// [`MAX_KEY_FIELDS`] at the most. `of` sees to it that each number is below `count`.
+    fields: Arc<[RowIndex]>,
     /// First some lines of each row, as many as are compared together, then the next ones.
-    lines: Arc<[Line]>,
+    lines: Arc<[BitLine]>,
 }
 
 /// No key has more fields.
-pub const AXES: usize = 6;
+pub const MAX_KEY_FIELDS: usize = 6;
 /// Lines of a row that are compared together at the most.
 const BLOCK: usize = 4;
 /// Keys that are looked up together.
 const KEYS: usize = 32;
 
 /// The rows that the axes of some keys stand for.
-type Numbers = [[u16; KEYS]; AXES];
+type RowNumbers = [[u16; KEYS]; MAX_KEY_FIELDS];
 
-impl Grid {
+impl FieldRows {
     /// Of these axes, whose rows have so many words. None if there are too many axes, rows or values told apart, too many stretches of two
     /// words inside each other, an axis has no rows or does not end with the highest value.
     #[must_use]
-    pub fn of(words: usize, axes: &[Axis]) -> Option<Self> {
-        let width = lines_of(words);
-        if axes.len() > AXES {
+    pub fn of(words: usize, fields: &[KeyField]) -> Option<Self> {
+        let width = lines_per_row(words);
+        if fields.len() > MAX_KEY_FIELDS {
             return None;
         }
-        let (mut rows, mut found) = (Vec::new(), Vec::with_capacity(axes.len()));
-        for axis in axes {
-            let here = axis.rows.chunks_exact(words.max(1));
+        let (mut rows, mut found) = (Vec::new(), Vec::with_capacity(fields.len()));
+        for field in fields {
+            let here = field.rows.chunks_exact(words.max(1));
             let number = |row: usize| {
                 let number = u16::try_from(rows.len() + row).ok()?;
                 (row < here.len()).then_some(number)
             };
-            found.push(Ends::of(axis.place, &axis.ends, number)?);
+            found.push(RowIndex::of(field.place, &field.ends, number)?);
             rows.extend(here);
         }
         let (count, lines) = (rows.len(), lines(&rows, width));
-        let reach = axes.iter().map(|axis| axis.place.reach()).max().unwrap_or(0);
-        Some(Self { width, count, reach, is_fast: has_avx512(), axes: found.into(), lines })
+        let min_key_words =
+            fields.iter().map(|field| field.place.min_key_words()).max().unwrap_or(0);
+        Some(Self {
+            width,
+            count,
+            min_key_words,
+            uses_avx512: has_avx512(),
+            fields: found.into(),
+            lines,
+        })
     }
 
-    /// For each key the lowest bit that is set `among` some and in the rows that the key stands for; if there is none, a number beyond all bits.
+    /// For each key the lowest bit that is set `candidates` some and in the rows that the key stands for; if there is none, a number beyond all bits.
     /// Words that a key does not have are zeros.
-    pub fn first_of_each<const N: usize, K: AsRef<[u64; N]>>(
+    pub fn find_first_batch<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
-        among: &[Line],
+        candidates: &[BitLine],
         found: &mut [u32],
     ) {
         for (keys, found) in keys.chunks(KEYS).zip(found.chunks_mut(KEYS)) {
-            self.firsts(&keys[..keys.len().min(found.len())], among, found);
+            self.find_chunk(&keys[..keys.len().min(found.len())], candidates, found);
         }
     }
 
-    fn firsts<const N: usize, K: AsRef<[u64; N]>>(
+    fn find_chunk<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
-        among: &[Line],
+        candidates: &[BitLine],
         found: &mut [u32],
     ) {
         #[cfg(target_arch = "x86_64")]
-        if self.is_fast && among.len() >= self.width && N >= self.reach {
+        if self.uses_avx512 && candidates.len() >= self.width && N >= self.min_key_words {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when this was made; keys and `among` have all words, and there are no more
+            // SAFETY: all that the function is compiled for was detected when this was made; keys and `candidates` have all words, and there are no more
             // keys than are looked up together, nor fewer `found`.
-            return unsafe { self.firsts_avx512(keys, among, found) };
+            return unsafe { self.find_chunk_avx512(keys, candidates, found) };
         }
         for (key, found) in keys.iter().zip(found) {
-            *found = self.first_from(key.as_ref(), among, 0).unwrap_or(u32::MAX);
+            *found = self.find_first_from(key.as_ref(), candidates, 0).unwrap_or(u32::MAX);
         }
     }
 
-    /// As [`Grid::first_of_each`] of one key, but the lowest bit from `from` on.
+    /// As [`FieldRows::find_first_batch`] of one key, but the lowest bit from `from` on.
     #[must_use]
-    pub fn first_from(&self, key: &[u64], among: &[Line], from: usize) -> Option<u32> {
-        let mut numbers = [0; AXES];
-        for (number, axis) in numbers.iter_mut().zip(&*self.axes) {
-            *number = axis.number(key);
+    pub fn find_first_from(&self, key: &[u64], candidates: &[BitLine], from: usize) -> Option<u32> {
+        let mut numbers = [0; MAX_KEY_FIELDS];
+        for (number, field) in numbers.iter_mut().zip(&*self.fields) {
+            *number = field.number(key);
         }
-        let rows = &numbers[..self.axes.len()];
-        (from / Line::BITS..self.width).find_map(|line| {
-            let all = self.all_of(rows, line, *among.get(line)?);
+        let rows = &numbers[..self.fields.len()];
+        (from / BitLine::BITS..self.width).find_map(|line| {
+            let all = self.and_rows(rows, line, *candidates.get(line)?);
             let first = (0..all.0.len()).find_map(|at| {
-                let start = line * Line::BITS + at * 64;
+                let start = line * BitLine::BITS + at * 64;
                 let skipped = u32::try_from(from.saturating_sub(start)).unwrap_or(u32::MAX);
                 let word = all.0[at] & u64::MAX.checked_shl(skipped).unwrap_or(0);
                 (word != 0).then(|| start + word.trailing_zeros() as usize)
@@ -146,14 +154,14 @@ impl Grid {
 
     /// How many rows are read for a key.
     #[must_use]
-    pub fn read(&self) -> usize {
-        self.axes.len()
+    pub fn rows_read(&self) -> usize {
+        self.fields.len()
     }
 
     /// Whether the processor has what the quickest way needs.
     #[must_use]
-    pub const fn is_fast(&self) -> bool {
-        self.is_fast
+    pub const fn uses_avx512(&self) -> bool {
+        self.uses_avx512
     }
 
     /// Lines of a row.
@@ -165,12 +173,12 @@ impl Grid {
     /// Bytes on the heap.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let ends = self.axes.iter().map(|axis| size_of_val(axis) + axis.memory());
+        let ends = self.fields.iter().map(|field| size_of_val(field) + field.memory());
         ends.sum::<usize>() + size_of_val(&*self.lines)
     }
 
     /// What is set in a line of all of these rows and in another one.
-    fn all_of(&self, rows: &[u16], line: usize, mut all: Line) -> Line {
+    fn and_rows(&self, rows: &[u16], line: usize, mut all: BitLine) -> BitLine {
         let block = self.width.min(BLOCK);
         for row in rows {
             let at = (line / block * self.count + usize::from(*row)) * block + line % block;
@@ -182,12 +190,12 @@ impl Grid {
     }
 }
 
-impl Line {
+impl BitLine {
     /// How many bits it has.
     const BITS: usize = 512;
 }
 
-impl Place {
+impl FieldLocation {
     /// What stands in it at the most.
     const fn highest(self) -> u128 {
         match self {
@@ -197,7 +205,7 @@ impl Place {
     }
 
     /// How many words a key has that has it.
-    const fn reach(self) -> usize {
+    const fn min_key_words(self) -> usize {
         match self {
             Self::Bits { word, .. } => word + 1,
             Self::Words(word) => word + 2,
@@ -206,7 +214,7 @@ impl Place {
 }
 
 /// Lines of a row of so many words: of a long one some more, so that as many as are compared together are.
-const fn lines_of(words: usize) -> usize {
+const fn lines_per_row(words: usize) -> usize {
     let lines = words.div_ceil(8);
     match lines {
         0 => 1,
@@ -215,11 +223,11 @@ const fn lines_of(words: usize) -> usize {
     }
 }
 
-/// Rows as they lie in a [`Grid`].
-fn lines(rows: &[&[u64]], width: usize) -> Arc<[Line]> {
+/// Rows as they lie in a [`FieldRows`].
+fn lines(rows: &[&[u64]], width: usize) -> Arc<[BitLine]> {
     let block = width.min(BLOCK);
     let line = |row: &[u64], line: usize| {
-        Line(std::array::from_fn(|at| row.get(line * 8 + at).copied().unwrap_or(0)))
+        BitLine(std::array::from_fn(|at| row.get(line * 8 + at).copied().unwrap_or(0)))
     };
     let starts = (0..width).step_by(block);
     let parts = starts.flat_map(|start| rows.iter().map(move |row| (*row, start)));

@@ -1,10 +1,10 @@
 //! Which bytes of keys are looked up.
 
-use super::{LAST, NOTHING, VALUES, WORD};
+use super::{LAST, UNUSED_BYTES, VALUES, WORD};
 
 /// Which bytes are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum ByteLayout {
     /// Those that are listed.
     Listed,
     /// All of some words and of the last, where most of these are asked for something: which they are need not be read.
@@ -28,7 +28,7 @@ pub(super) type Numbered = (usize, [u16; VALUES]);
 pub(super) fn whole_words(last: usize, numbered: &[Numbered]) -> Option<Vec<Numbered>> {
     let has = |word: &usize| numbered.iter().any(|(place, _)| place / WORD == *word);
     let words = (0..last).filter(has).flat_map(|word| word * WORD..(word + 1) * WORD);
-    let places: Vec<_> = words.chain(last * WORD + NOTHING..(last + 1) * WORD).collect();
+    let places: Vec<_> = words.chain(last * WORD + UNUSED_BYTES..(last + 1) * WORD).collect();
     let is_once = numbered.is_sorted_by(|(one, _), (next, _)| one < next);
     let of = |place: usize| {
         let asked = numbered.iter().find(|(asked, _)| *asked == place);

@@ -1,22 +1,22 @@
 //! Rows on processors without AVX-512, and from a bit on.
 
-use super::BLOCK;
+use super::BLOCK_WORDS;
 
 /// Some rows, by their numbers, and where to look.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rest<'a> {
+pub(super) struct RowScan<'a> {
     /// All rows: first 16 words of each, then the next 16. One beyond the end asks nothing.
     pub(super) words: &'a [u64],
     pub(super) numbers: &'a [u16],
     /// A row more. What it does not have is not set.
-    pub(super) among: &'a [u64],
+    pub(super) candidates: &'a [u64],
     /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
     pub(super) width: usize,
     /// How many rows there are in all.
     pub(super) count: usize,
 }
 
-impl Rest<'_> {
+impl RowScan<'_> {
     /// The lowest bit from `from` on that is set in all.
     pub(super) fn first(self, from: usize) -> Option<usize> {
         match self.width {
@@ -68,10 +68,10 @@ impl Rest<'_> {
                 _mm256_loadu_si256(quad.as_ptr().cast::<__m256i>())
             }
         };
-        let [rows, among] =
-            [self.words, self.among].map(|words| words.as_chunks::<4>().0.as_chunks::<QUADS>().0);
+        let [rows, candidates] = [self.words, self.candidates]
+            .map(|words| words.as_chunks::<4>().0.as_chunks::<QUADS>().0);
         for block in from / 256 / QUADS..self.width / 4 / QUADS {
-            let mut all = among.get(block)?.each_ref().map(load);
+            let mut all = candidates.get(block)?.each_ref().map(load);
             for row in self.numbers {
                 if let Some(row) = rows.get(block * self.count + usize::from(*row)) {
                     for (all, row) in all.iter_mut().zip(row) {
@@ -91,7 +91,7 @@ impl Rest<'_> {
                     _mm256_storeu_si256(left.as_mut_ptr().cast::<__m256i>(), all);
                 }
             }
-            if let Some(bit) = first_left(left.as_flattened(), !none, block * QUADS * 4, from) {
+            if let Some(bit) = first_set(left.as_flattened(), !none, block * QUADS * 4, from) {
                 return Some(bit);
             }
         }
@@ -101,12 +101,13 @@ impl Rest<'_> {
     /// `N` words at a time.
     #[inline(always)]
     pub(super) fn search<const N: usize>(self, from: usize) -> Option<usize> {
-        let [rows, among] = [self.words, self.among].map(|words| words.as_chunks::<N>().0);
+        let [rows, candidates] =
+            [self.words, self.candidates].map(|words| words.as_chunks::<N>().0);
         for block in (from / (64 * N) * N..self.width).step_by(N) {
-            let mut all = *among.get(block / N)?;
+            let mut all = *candidates.get(block / N)?;
             for row in self.numbers {
-                let before = block / BLOCK * self.count + usize::from(*row);
-                let at = (before * self.width.min(BLOCK) + block % BLOCK) / N;
+                let before = block / BLOCK_WORDS * self.count + usize::from(*row);
+                let at = (before * self.width.min(BLOCK_WORDS) + block % BLOCK_WORDS) / N;
                 if let Some(row) = rows.get(at) {
                     for (all, word) in all.iter_mut().zip(row) {
                         *all &= word;
@@ -114,7 +115,7 @@ impl Rest<'_> {
                 }
             }
             let some = (0..N).fold(0, |some, at| some | u32::from(all[at] != 0) << at);
-            if let Some(bit) = first_left(&all, some, block, from) {
+            if let Some(bit) = first_set(&all, some, block, from) {
                 return Some(bit);
             }
         }
@@ -125,7 +126,7 @@ impl Rest<'_> {
 /// The lowest bit from `from` on in words of which the first is number `first`, and of which `some` tells which are not empty. Whatever the
 /// word is in which the answer stands, the way to it is the same: no branch to be foretold.
 #[inline(always)]
-fn first_left(left: &[u64], some: u32, first: usize, from: usize) -> Option<usize> {
+fn first_set(left: &[u64], some: u32, first: usize, from: usize) -> Option<usize> {
     if from > first * 64 {
         return lowest(left.iter().copied(), first, from);
     }

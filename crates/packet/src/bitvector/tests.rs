@@ -9,14 +9,14 @@ fn numbers(seed: u64) -> impl FnMut() -> u64 {
 }
 
 /// A field of up to twelve rows, some numbers of which are of none.
-fn field(width: usize, gaps: u64, next: &mut impl FnMut() -> u64) -> Field {
+fn field(width: usize, gaps: u64, next: &mut impl FnMut() -> u64) -> ByteField {
     let rows = 1 + next() % 12;
     // Dense enough that some bits are left, and one word in `gaps` empty.
     let word = |next: &mut dyn FnMut() -> u64| match next() % gaps {
         0 => 0,
         _ => next() | next() | next() | next(),
     };
-    Field {
+    ByteField {
         place: usize::try_from(next() % 18).unwrap(),
         numbers: std::array::from_fn(|_| u16::try_from(next() % 14).unwrap()),
         rows: (0..usize::try_from(rows).unwrap() * width).map(|_| word(next)).collect(),
@@ -24,7 +24,7 @@ fn field(width: usize, gaps: u64, next: &mut impl FnMut() -> u64) -> Field {
 }
 
 /// Whether the row that a key stands for has a bit.
-fn has(field: &Field, key: &[u64; 2], width: usize, bit: usize) -> bool {
+fn has(field: &ByteField, key: &[u64; 2], width: usize, bit: usize) -> bool {
     let byte = key[field.place / 8].to_le_bytes()[field.place % 8];
     let row = usize::from(field.numbers[usize::from(byte)]).min(field.rows.len() / width - 1);
     field.rows[row * width + bit / 64] >> (bit % 64) & 1 != 0
@@ -38,7 +38,7 @@ fn finds_what_a_walk_over_the_bits_finds() {
     for (width, count) in [1, 2, 4, 8, 16, 32, 48].into_iter().flat_map(|width| {
         [0, 1, 2, 3, 4, 5, 30].repeat(6).into_iter().map(move |count| (width, count))
     }) {
-        let mut fields: Vec<Field> = Vec::new();
+        let mut fields: Vec<ByteField> = Vec::new();
         for field in
             std::iter::repeat_with(|| field(width, if count > 5 { 40 } else { 4 }, &mut next))
                 .take(count)
@@ -52,36 +52,36 @@ fn finds_what_a_walk_over_the_bits_finds() {
             fields.sort_by_key(|field| field.place);
             fields.truncate(usize::try_from(8 + next() % 9).unwrap());
         }
-        let all = Rows::of(2, width, &fields);
-        fields.retain(|field| field.place < 8 || (8 + NOTHING..16).contains(&field.place));
+        let all = ByteRows::of(2, width, &fields);
+        fields.retain(|field| field.place < 8 || (8 + UNUSED_BYTES..16).contains(&field.place));
         let key = [next(), next()];
-        let mut among = vec![Line::default(); width.div_ceil(8)];
-        among.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
+        let mut candidates = vec![BitLine::default(); width.div_ceil(8)];
+        candidates.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
         // Sometimes there is nothing in the first words, or in the first block.
         let none = usize::try_from(next() % 3).unwrap() * width / 2;
-        among.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
+        candidates.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
         let set = |bit: usize| {
-            words(&among)[bit / 64] >> (bit % 64) & 1 != 0
+            words(&candidates)[bit / 64] >> (bit % 64) & 1 != 0
                 && fields.iter().all(|field| has(field, &key, width, bit))
         };
         let first = |from: usize| (from..width * 64).find(|bit| set(*bit));
         let mut found = [7; 2];
-        all.first_of_each(&[key, [0; 2]], &among, &mut found[..1]);
+        all.find_first_batch(&[key, [0; 2]], &candidates, &mut found[..1]);
         let is = |found: u32| Some(found as usize).filter(|found| *found < 64 * width);
         assert_eq!((is(found[0]), found[1]), (first(0), 7));
-        assert_eq!(is(all.first(&key, &among)), first(0));
+        assert_eq!(is(all.find_first(&key, &candidates)), first(0));
         for from in (0..width * 64).step_by(13) {
             let expected = first(from).map(|bit| u32::try_from(bit).unwrap());
-            assert_eq!(all.first_from(&key, &among, from), expected);
+            assert_eq!(all.find_first_from(&key, &candidates, from), expected);
             if width >= 8 {
-                let mut numbers = [0; MOST_FIELDS];
-                let rest = all.rest(&key, &among, &mut numbers);
+                let mut numbers = [0; MAX_FIELDS];
+                let rest = all.row_scan(&key, &candidates, &mut numbers);
                 assert_eq!(rest.search::<8>(from), first(from));
             }
         }
-        all.first_of_each(&[key], &[], &mut found);
+        all.find_first_batch(&[key], &[], &mut found);
         assert_eq!(is(found[0]), None, "among none");
-        assert_eq!(is(all.first(&key, &[])), None, "among none");
+        assert_eq!(is(all.find_first(&key, &[])), None, "among none");
     }
 }
 
@@ -94,24 +94,24 @@ fn finds_the_same_among_many_rows() {
     for (words, rows, open) in
         [(2, 2, 5), (2, 300, 5), (5, 4, 5), (5, 4, 1), (5, 90, 0), (5, 256, 5)]
     {
-        let field = |place: usize| Field {
+        let field = |place: usize| ByteField {
             place,
             numbers: std::array::from_fn(|value| u16::try_from(value % rows).unwrap()),
             rows: (0..16 * rows).map(|_| next() | next() | next() | next()).collect(),
         };
         let is_asked = |place: &usize| !place.is_multiple_of(7) && place / 8 != open;
-        let in_key = |place: &usize| place / 8 < words - 1 || place % 8 >= NOTHING;
+        let in_key = |place: &usize| place / 8 < words - 1 || place % 8 >= UNUSED_BYTES;
         let fields: Vec<_> = (0..8 * words).filter(is_asked).filter(in_key).map(field).collect();
-        let all = Rows::of(words, 16, &fields);
+        let all = ByteRows::of(words, 16, &fields);
         let layout = match (words, fields.len() * rows * 16 > 1 << 16) {
-            (_, true) => Layout::Listed,
-            (2, false) => Layout::Two,
-            (_, false) => Layout::ByWords,
+            (_, true) => ByteLayout::Listed,
+            (2, false) => ByteLayout::Two,
+            (_, false) => ByteLayout::ByWords,
         };
-        assert_eq!((all.layout, all.shift != 0), (layout, layout == Layout::Listed));
+        assert_eq!((all.layout, all.shift != 0), (layout, layout == ByteLayout::Listed));
         for _ in 0..50 {
             let key: Vec<u64> = (0..words).map(|_| next()).collect();
-            let has = |field: &Field, bit: usize| {
+            let has = |field: &ByteField, bit: usize| {
                 let byte = key[field.place / 8].to_le_bytes()[field.place % 8];
                 field.rows[usize::from(field.numbers[usize::from(byte)]) * 16 + bit / 64]
                     >> (bit % 64)
@@ -120,12 +120,12 @@ fn finds_the_same_among_many_rows() {
             };
             let first = (0..16 * 64).find(|bit| fields.iter().all(|field| has(field, *bit)));
             let mut found = [0];
-            all.first_of_each(&[&key], &[Line([u64::MAX; 8]); 2], &mut found);
+            all.find_first_batch(&[&key], &[BitLine([u64::MAX; 8]); 2], &mut found);
             let is = |found: u32| Some(found as usize).filter(|found| *found < 16 * 64);
             assert_eq!(is(found[0]), first);
-            assert_eq!(is(all.first(&key, &[Line([u64::MAX; 8]); 2])), first);
+            assert_eq!(is(all.find_first(&key, &[BitLine([u64::MAX; 8]); 2])), first);
             assert_eq!(
-                all.first_from(&key, &[Line([u64::MAX; 8]); 2], 0).map(|bit| bit as usize),
+                all.find_first_from(&key, &[BitLine([u64::MAX; 8]); 2], 0).map(|bit| bit as usize),
                 first
             );
         }
@@ -137,24 +137,25 @@ fn finds_the_same_among_many_rows() {
 #[cfg_attr(miri, ignore = "minutes there")]
 fn fields_of_one_byte_are_both_asked_in_whatever_order() {
     let mut next = numbers(9);
-    let mut sparse = |place: usize| Field {
+    let mut sparse = |place: usize| ByteField {
         place,
         numbers: std::array::from_fn(|value| u16::try_from(value % 3).unwrap()),
         rows: (0..3 * 2).map(|_| next() | next() | next()).collect(),
     };
-    let once: Vec<_> = (0..8).chain(8 + NOTHING..16).map(&mut sparse).collect();
-    let twice: Vec<_> = (0..8).chain([7]).chain(8 + NOTHING..16).map(&mut sparse).collect();
+    let once: Vec<_> = (0..8).chain(8 + UNUSED_BYTES..16).map(&mut sparse).collect();
+    let twice: Vec<_> = (0..8).chain([7]).chain(8 + UNUSED_BYTES..16).map(&mut sparse).collect();
     let turned: Vec<_> = once.iter().rev().cloned().collect();
-    for (fields, layout) in [(once, Layout::Two), (twice, Layout::Listed), (turned, Layout::Listed)]
+    for (fields, layout) in
+        [(once, ByteLayout::Two), (twice, ByteLayout::Listed), (turned, ByteLayout::Listed)]
     {
-        let all = Rows::of(2, 2, &fields);
+        let all = ByteRows::of(2, 2, &fields);
         assert_eq!(all.layout, layout);
         for seed in 0..200_u64 {
             let key = [seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), seed << 40 | seed << 24];
             let first = (0..128).find(|bit| fields.iter().all(|field| has(field, &key, 2, *bit)));
-            let (among, mut found) = ([Line([u64::MAX; 8])], [0]);
-            all.first_of_each(&[key], &among, &mut found);
-            for found in [found[0], all.first(&key, &among)] {
+            let (candidates, mut found) = ([BitLine([u64::MAX; 8])], [0]);
+            all.find_first_batch(&[key], &candidates, &mut found);
+            for found in [found[0], all.find_first(&key, &candidates)] {
                 assert_eq!(Some(found as usize).filter(|found| *found < 128), first);
             }
         }
@@ -164,12 +165,17 @@ fn fields_of_one_byte_are_both_asked_in_whatever_order() {
 /// A key that lacks a word that is asked for.
 #[test]
 fn a_word_that_a_key_does_not_have_asks_nothing() {
-    let field = |place: usize, row: u64| Field { place, numbers: [0; VALUES], rows: vec![row] };
-    let all = Rows::of(2, 1, &[field(0, 0b0110), field(12, 0b1100)]);
-    let (among, mut found) = ([Line([u64::MAX; 8])], [0]);
+    let field = |place: usize, row: u64| ByteField { place, numbers: [0; VALUES], rows: vec![row] };
+    let all = ByteRows::of(2, 1, &[field(0, 0b0110), field(12, 0b1100)]);
+    let (candidates, mut found) = ([BitLine([u64::MAX; 8])], [0]);
     for (key, bit) in [(&[0, 0][..], 2), (&[0][..], 1), (&[][..], 0)] {
-        all.first_of_each(&[key], &among, &mut found);
-        assert_eq!((found[0], all.first(&key, &among)), (bit, bit), "{} words", key.len());
+        all.find_first_batch(&[key], &candidates, &mut found);
+        assert_eq!(
+            (found[0], all.find_first(&key, &candidates)),
+            (bit, bit),
+            "{} words",
+            key.len()
+        );
     }
 }
 
@@ -177,13 +183,14 @@ fn a_word_that_a_key_does_not_have_asks_nothing() {
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
 fn leaves_a_field_out_that_no_numbers_are_left_for() {
-    let field = |place: usize, row: u64, rows: usize| Field {
+    let field = |place: usize, row: u64, rows: usize| ByteField {
         place,
         numbers: [0; VALUES],
         rows: vec![row; rows],
     };
-    let of =
-        |fields: &[Field]| Rows::of(2, 1, fields).first_from(&[0; 2], &[Line([u64::MAX; 8])], 0);
+    let of = |fields: &[ByteField]| {
+        ByteRows::of(2, 1, fields).find_first_from(&[0; 2], &[BitLine([u64::MAX; 8])], 0)
+    };
     let (one, other) = (field(0, 0b0110, 65_535), field(1, 0b1100, 1));
     assert_eq!(of(&[one.clone(), other.clone()]), Some(1));
     assert_eq!(of(&[other, one]), Some(2));

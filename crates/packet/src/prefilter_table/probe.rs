@@ -5,84 +5,85 @@ mod avx512;
 
 use std::mem::MaybeUninit;
 
-use super::{NO_LEVEL, Slots, level_in};
+use super::{NO_RANK, PrefilterTable, rank_in};
 
 /// Keys that are looked up together.
-pub const KEYS: usize = 32;
+pub const PROBE_KEYS: usize = 32;
 /// Tables that may be asked.
-pub const TABLES: usize = 16;
+pub const MAX_TABLES: usize = 16;
 /// Lanes of a vector.
 const LANES: usize = 16;
 
-/// Levels that up to [`KEYS`] keys were told, table by table.
+/// Levels that up to [`PROBE_KEYS`] keys were told, table by table.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Told {
+pub struct PrefilterProbe {
     tables: usize,
     is_fast: bool,
     /// For each key the lowest level, and in the lowest eight bits the table that told it.
-    firsts: Row,
+    best: KeyRow,
     /// Of each table that was asked.
-    levels: [MaybeUninit<Row>; TABLES],
-    slots: [MaybeUninit<Row>; TABLES],
+    ranks: [MaybeUninit<KeyRow>; MAX_TABLES],
+    slots: [MaybeUninit<KeyRow>; MAX_TABLES],
 }
 
 /// What one table told all keys.
-type Row = [u32; KEYS];
+type KeyRow = [u32; PROBE_KEYS];
 
 /// Tables that keys go to: a key's number in the lowest eight bits, the table's above.
 #[derive(Debug)]
-pub struct Steps {
+pub struct ProbeTargets {
     count: usize,
     /// As many as `count` are known.
-    steps: [MaybeUninit<u32>; ROOM],
+    targets: [MaybeUninit<u32>; CAPACITY],
 }
 
 /// Steps of all keys to all tables, and what the last store writes beyond.
-const ROOM: usize = KEYS * TABLES + LANES;
+const CAPACITY: usize = PROBE_KEYS * MAX_TABLES + LANES;
 
-impl Default for Told {
+impl Default for PrefilterProbe {
     #[inline]
     fn default() -> Self {
         Self {
             tables: 0,
             is_fast: has_avx512(),
-            firsts: [u32::MAX; KEYS],
-            levels: [const { MaybeUninit::uninit() }; TABLES],
-            slots: [const { MaybeUninit::uninit() }; TABLES],
+            best: [u32::MAX; PROBE_KEYS],
+            ranks: [const { MaybeUninit::uninit() }; MAX_TABLES],
+            slots: [const { MaybeUninit::uninit() }; MAX_TABLES],
         }
     }
 }
 
-impl Default for Steps {
+impl Default for ProbeTargets {
     #[inline]
     fn default() -> Self {
-        Self { count: 0, steps: [const { MaybeUninit::uninit() }; ROOM] }
+        Self { count: 0, targets: [const { MaybeUninit::uninit() }; CAPACITY] }
     }
 }
 
-impl Steps {
+impl ProbeTargets {
     /// Table and key of each.
     #[inline]
-    pub fn each(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
         #[expect(unsafe_code, reason = "who notes more than a vector has no room for all")]
         // SAFETY: so many are known.
-        let steps = self.steps[..self.count].iter().map(|step| unsafe { step.assume_init() });
-        steps.map(|step| ((step >> 8) as usize, (step & 0xff) as usize))
+        let targets =
+            self.targets[..self.count].iter().map(|target| unsafe { target.assume_init() });
+        targets.map(|target| ((target >> 8) as usize, (target & 0xff) as usize))
     }
 
     /// Writes the next step, which is not noted before it is counted: whether it is to be taken is no branch.
     #[inline]
     fn write(&mut self, table: u32, key: u32) {
-        self.steps[self.count % ROOM].write(table << 8 | key);
+        self.targets[self.count % CAPACITY].write(table << 8 | key);
     }
 }
 
-impl Told {
-    /// Asks one more table, of which there are [`TABLES`] at the most, for all keys, which stand word by word.
+impl PrefilterProbe {
+    /// Asks one more table, of which there are [`MAX_TABLES`] at the most, for all keys, which stand word by word.
     #[inline]
-    pub fn ask(&mut self, table: &Slots, keys: &[Columns]) {
-        if self.tables == TABLES {
+    pub fn query(&mut self, table: &PrefilterTable, keys: &[WordColumn]) {
+        if self.tables == MAX_TABLES {
             return;
         }
         #[cfg(target_arch = "x86_64")]
@@ -92,21 +93,21 @@ impl Told {
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
             // SAFETY: all that the function is compiled for was detected.
-            return unsafe { self.ask_avx512(table, keys) };
+            return unsafe { self.query_avx512(table, keys) };
         }
-        self.ask_anywhere(table, keys);
+        self.query_portable(table, keys);
     }
 
-    fn ask_anywhere(&mut self, table: &Slots, keys: &[Columns]) {
-        let (mut levels, mut slots) = ([NO_LEVEL; KEYS], [0; KEYS]);
-        for at in 0..KEYS {
+    fn query_portable(&mut self, table: &PrefilterTable, keys: &[WordColumn]) {
+        let (mut ranks, mut slots) = ([NO_RANK; PROBE_KEYS], [0; PROBE_KEYS]);
+        for at in 0..PROBE_KEYS {
             let hash = table.hash_of(keys.iter().map(|word| word[at]));
             let slot = table.slot(hash);
-            levels[at] = level_in(table.slots[slot], hash);
+            ranks[at] = rank_in(table.slots[slot], hash);
             slots[at] = number(slot);
-            self.firsts[at] = self.firsts[at].min(levels[at] << 8 | number(self.tables));
+            self.best[at] = self.best[at].min(ranks[at] << 8 | number(self.tables));
         }
-        self.levels[self.tables].write(levels);
+        self.ranks[self.tables].write(ranks);
         self.slots[self.tables].write(slots);
         self.tables += 1;
     }
@@ -115,13 +116,13 @@ impl Told {
     #[must_use]
     #[inline]
     pub fn slot(&self, table: usize, key: usize) -> usize {
-        self.rows(&self.slots).get(table).map_or(0, |row| row[key % KEYS] as usize)
+        self.rows(&self.slots).get(table).map_or(0, |row| row[key % PROBE_KEYS] as usize)
     }
 
     /// For each of the first so many keys the table that told the lowest level, unless that is above the key's own.
     #[inline]
-    pub fn firsts(&self, count: usize, own: &Row, steps: &mut Steps) {
-        steps.count = 0;
+    pub fn best_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
+        targets.count = 0;
         #[cfg(target_arch = "x86_64")]
         if self.is_fast {
             #[expect(
@@ -129,18 +130,18 @@ impl Told {
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
             // SAFETY: all that the function is compiled for was detected.
-            return unsafe { self.firsts_avx512(count, own, steps) };
+            return unsafe { self.best_targets_avx512(count, own, targets) };
         }
-        for (key, (first, own)) in (0..).zip(self.firsts.iter().zip(own)).take(count) {
-            steps.write(first & 0xff, key);
-            steps.count += usize::from(first >> 8 <= *own);
+        for (key, (first, own)) in (0..).zip(self.best.iter().zip(own)).take(count) {
+            targets.write(first & 0xff, key);
+            targets.count += usize::from(first >> 8 <= *own);
         }
     }
 
     /// For each of the first so many keys all other tables that told no level above the key's own.
     #[inline]
-    pub fn others(&self, count: usize, own: &Row, steps: &mut Steps) {
-        steps.count = 0;
+    pub fn other_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
+        targets.count = 0;
         #[cfg(target_arch = "x86_64")]
         if self.is_fast {
             #[expect(
@@ -148,21 +149,21 @@ impl Told {
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
             // SAFETY: all that the function is compiled for was detected.
-            return unsafe { self.others_avx512(count, own, steps) };
+            return unsafe { self.other_targets_avx512(count, own, targets) };
         }
-        for (table, levels) in (0..).zip(self.rows(&self.levels)) {
-            let keys = (0..).zip(levels.iter().zip(own).zip(&self.firsts)).take(count);
-            for (key, ((level, own), first)) in keys {
-                steps.write(table, key);
-                steps.count += usize::from((level <= own) & (first & 0xff != table));
+        for (table, ranks) in (0..).zip(self.rows(&self.ranks)) {
+            let keys = (0..).zip(ranks.iter().zip(own).zip(&self.best)).take(count);
+            for (key, ((rank, own), first)) in keys {
+                targets.write(table, key);
+                targets.count += usize::from((rank <= own) & (first & 0xff != table));
             }
         }
     }
 
     /// Those of the tables that were asked.
     #[inline]
-    fn rows<'a>(&self, rows: &'a [MaybeUninit<Row>; TABLES]) -> &'a [Row] {
-        let rows = &rows[..self.tables.min(TABLES)];
+    fn rows<'a>(&self, rows: &'a [MaybeUninit<KeyRow>; MAX_TABLES]) -> &'a [KeyRow] {
+        let rows = &rows[..self.tables.min(MAX_TABLES)];
         #[expect(unsafe_code, reason = "a cast of a pointer")]
         // SAFETY: who asks a table writes its rows before it is counted.
         unsafe {
@@ -172,7 +173,7 @@ impl Told {
 }
 
 /// A word of all keys.
-type Columns = [u64; KEYS];
+type WordColumn = [u64; PROBE_KEYS];
 
 #[cfg(target_arch = "x86_64")]
 use avx512::has_avx512;
@@ -202,13 +203,14 @@ mod tests {
     }
 
     /// Tables of few hashes, so that keys find their own, others' and none.
-    fn table(next: &mut impl FnMut() -> u64) -> Slots {
+    fn table(next: &mut impl FnMut() -> u64) -> PrefilterTable {
         let masks = [0, 0b11, u64::MAX << 62, 0b101];
         let mut mask = || masks[usize::try_from(next() % 4).unwrap()];
-        let mut slots = Slots::of(&[mask(), mask()], u32::try_from(1 + next() % 6).unwrap());
+        let mut slots =
+            PrefilterTable::of(&[mask(), mask()], u32::try_from(1 + next() % 6).unwrap());
         for _ in 0..next() % 9 {
             let hash = slots.hash(&[next() % 8, next()]);
-            slots.note(hash, u32::try_from(next() % 5).unwrap());
+            slots.insert(hash, u32::try_from(next() % 5).unwrap());
         }
         slots
     }
@@ -218,37 +220,38 @@ mod tests {
     #[cfg_attr(miri, ignore = "minutes there")]
     fn keys_go_where_each_table_alone_sends_them() {
         let mut next = numbers();
-        for count in (0..=KEYS).cycle().take(300) {
+        for count in (0..=PROBE_KEYS).cycle().take(300) {
             let tables: Vec<_> = (0..next() % 18).map(|_| table(&mut next)).collect();
             let words = [0; 2].map(|_| std::array::from_fn(|_| (next() % 8) | (next() << 62)));
             let own = std::array::from_fn(|_| u32::try_from(next() % 6).unwrap());
             for is_fast in [false, has_avx512()] {
-                let mut told = Told { is_fast, ..Told::default() };
-                tables.iter().for_each(|table| told.ask(table, &words));
-                let asked = &tables[..tables.len().min(TABLES)];
-                let hash = |table: &Slots, key: usize| table.hash(&[words[0][key], words[1][key]]);
-                let level = |table: usize, key: usize| asked[table].level(hash(&asked[table], key));
+                let mut probe = PrefilterProbe { is_fast, ..PrefilterProbe::default() };
+                tables.iter().for_each(|table| probe.query(table, &words));
+                let asked = &tables[..tables.len().min(MAX_TABLES)];
+                let hash = |table: &PrefilterTable, key: usize| {
+                    table.hash(&[words[0][key], words[1][key]])
+                };
+                let rank = |table: usize, key: usize| asked[table].rank(hash(&asked[table], key));
                 let first =
-                    |key: usize| (0..asked.len()).min_by_key(|table| (level(*table, key), *table));
-                let (mut firsts, mut others) = (Vec::new(), Vec::new());
+                    |key: usize| (0..asked.len()).min_by_key(|table| (rank(*table, key), *table));
+                let (mut best, mut others) = (Vec::new(), Vec::new());
                 for (key, own) in own.iter().enumerate().take(count) {
                     for (at, table) in asked.iter().enumerate() {
-                        assert_eq!(told.slot(at, key), table.slot(hash(table, key)));
-                        if level(at, key) <= *own {
-                            let list =
-                                if first(key) == Some(at) { &mut firsts } else { &mut others };
+                        assert_eq!(probe.slot(at, key), table.slot(hash(table, key)));
+                        if rank(at, key) <= *own {
+                            let list = if first(key) == Some(at) { &mut best } else { &mut others };
                             list.push((at, key));
                         }
                     }
                 }
-                let mut steps = Steps::default();
-                told.firsts(count, &own, &mut steps);
-                assert_eq!(sorted(&steps), {
-                    firsts.sort_unstable();
-                    firsts
+                let mut targets = ProbeTargets::default();
+                probe.best_targets(count, &own, &mut targets);
+                assert_eq!(sorted(&targets), {
+                    best.sort_unstable();
+                    best
                 });
-                told.others(count, &own, &mut steps);
-                assert_eq!(sorted(&steps), {
+                probe.other_targets(count, &own, &mut targets);
+                assert_eq!(sorted(&targets), {
                     others.sort_unstable();
                     others
                 });
@@ -256,9 +259,9 @@ mod tests {
         }
     }
 
-    fn sorted(steps: &Steps) -> Vec<(usize, usize)> {
-        let mut steps: Vec<_> = steps.each().collect();
-        steps.sort_unstable();
-        steps
+    fn sorted(targets: &ProbeTargets) -> Vec<(usize, usize)> {
+        let mut targets: Vec<_> = targets.iter().collect();
+        targets.sort_unstable();
+        targets
     }
 }

@@ -1,12 +1,12 @@
 //! What finding a policy takes without a cache: how much a hit gains, and beside how many flows.
 
-use super::hit_rate::Worth;
+use super::hit_rate::HitBenefit;
 use crate::Family;
-use crate::flow_cache::Question;
+use crate::flow_cache::LookupContext;
 
 /// What finding a policy takes without a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Search {
+pub(crate) enum LookupCost {
     /// As much as a hit in a small table: a few are compared, or in IPv6 some more.
     Glance,
     /// As much as one in a middling table: a few more are.
@@ -32,11 +32,11 @@ pub(crate) const MANY: usize = 1 << 12;
 /// Policies from which on finding one costs so much that half of all packets may miss.
 const VERY_MANY: usize = 1 << 18;
 
-impl Search {
-    pub(crate) fn of<const N: usize>(question: &Question<'_>) -> Self {
-        let Question { spd, direction, .. } = *question;
+impl LookupCost {
+    pub(crate) fn of<const N: usize>(lookup: &LookupContext<'_>) -> Self {
+        let LookupContext { spd, direction, .. } = *lookup;
         let family = if N == 2 { Family::V4 } else { Family::V6 };
-        match spd.compared(direction, family) {
+        match spd.linear_len(direction, family) {
             Some(0..=FEW) => Self::Glance,
             Some(_) => Self::Short,
             None if spd.len() < MANY => Self::Middling,
@@ -55,11 +55,11 @@ impl Search {
     }
 
     /// What is gained by a hit.
-    pub(crate) const fn worth(self) -> Worth {
+    pub(crate) const fn worth(self) -> HitBenefit {
         match self {
-            Self::Glance | Self::Short => Worth::Little,
-            Self::Middling | Self::Long => Worth::Some,
-            Self::Far => Worth::Much,
+            Self::Glance | Self::Short => HitBenefit::Little,
+            Self::Middling | Self::Long => HitBenefit::Some,
+            Self::Far => HitBenefit::Much,
         }
     }
 }

@@ -12,24 +12,24 @@ mod classes;
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
-use uxfrm_packet::{Line, NOTHING, Rows};
+use uxfrm_packet::{BitLine, ByteRows, UNUSED_BYTES};
 
-use super::TOGETHER;
-use super::rule::{Best, Brief, Comparable, Rank, Rule, fits_more};
-use super::simd_leaf::{self, EightOf, Several};
-use super::ternary::{Key, Words};
+use super::LOOKUP_BATCH;
+use super::rule::{BestMatch, MatchRule, Rank, Rule, VerdictBits, fits_extra};
+use super::simd_leaf::{self, RuleBlock, SimdLeaf};
+use super::ternary::{KeyWords, PacketKey};
 use crate::PolicyEntry;
 
 /// Policies in their order, by bits.
 #[derive(Clone, Debug)]
-pub(crate) struct Matrix<W: Words> {
-    rows: Rows,
+pub(crate) struct ByteBitvector<W: KeyWords> {
+    rows: ByteRows,
     /// Policies that have a bit.
-    policies: Arc<[Column]>,
+    policies: Arc<[RankedEntry]>,
     /// Which of them are still in.
-    left: Vec<Line>,
+    live: Vec<BitLine>,
     /// Policies that have none yet.
-    recent: Several<W>,
+    recent: SimdLeaf<W>,
     /// How many are in.
     len: usize,
     /// How many policies there were when it was decided that this is the way to compare them.
@@ -37,23 +37,23 @@ pub(crate) struct Matrix<W: Words> {
 }
 
 #[derive(Clone, Debug)]
-struct Column {
+struct RankedEntry {
     rank: Rank,
-    brief: Brief,
+    verdict_bits: VerdictBits,
     entry: Arc<PolicyEntry>,
 }
 
 /// Words that are compared together in long rows.
 const BLOCK: usize = 8;
 /// So many are compared apart.
-const RECENT: usize = 32;
+const MAX_RECENT: usize = 32;
 /// So many are no reason to make ready for more.
 const FEW_RECENT: usize = 8;
 
 /// How many bytes may be looked up where these bits are asked for: all of the words that have some of them.
-pub(crate) fn bytes<W: Words>(asked: &W) -> usize {
-    let asked = asked.under(&W::COUNTING);
-    let bytes = |at: usize| if at == W::COUNT - 1 { 8 - NOTHING } else { 8 };
+pub(crate) fn bytes<W: KeyWords>(asked: &W) -> usize {
+    let asked = asked.masked(&W::SIGNIFICANT);
+    let bytes = |at: usize| if at == W::COUNT - 1 { 8 - UNUSED_BYTES } else { 8 };
     (0..W::COUNT).filter(|at| asked.word(*at) != 0).map(bytes).sum()
 }
 
@@ -63,20 +63,20 @@ pub(crate) const fn width(policies: usize) -> usize {
     if words <= BLOCK { words.next_power_of_two() } else { words.next_multiple_of(2 * BLOCK) }
 }
 
-impl<W: Words> Matrix<W> {
+impl<W: KeyWords> ByteBitvector<W> {
     /// Of rules in their order.
     pub(crate) fn of(rules: &[Rule<W>]) -> Self {
         let width = width(rules.len());
-        let column = |rule: &Rule<W>| Column {
+        let ranked_entry = |rule: &Rule<W>| RankedEntry {
             rank: rule.rank(),
-            brief: rule.brief(),
+            verdict_bits: rule.verdict_bits(),
             entry: Arc::clone(&rule.entry),
         };
         Self {
-            rows: Rows::of(W::COUNT, width, &classes::fields(rules, width)),
-            policies: rules.iter().map(column).collect(),
-            left: all(rules.len(), width.div_ceil(BLOCK)),
-            recent: Several::<W>::default(),
+            rows: ByteRows::of(W::COUNT, width, &classes::fields(rules, width)),
+            policies: rules.iter().map(ranked_entry).collect(),
+            live: all_ones(rules.len(), width.div_ceil(BLOCK)),
+            recent: SimdLeaf::<W>::default(),
             len: rules.len(),
             planned: rules.len(),
         }
@@ -87,20 +87,20 @@ impl<W: Words> Matrix<W> {
     }
 
     /// Considers the first that fits.
-    pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        self.consider(self.first_bit(key), key, best);
+    pub(crate) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+        self.consider(self.find_first_bit(key), key, best);
     }
 
     /// The place of the first that fits and has one; beyond all if there is none.
-    pub(super) fn first_bit(&self, key: &Key<W>) -> u32 {
-        self.rows.first(key, &self.left)
+    pub(super) fn find_first_bit(&self, key: &PacketKey<W>) -> u32 {
+        self.rows.find_first(key, &self.live)
     }
 
     /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
-    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
-        let mut found = [0; TOGETHER];
-        for (keys, bests) in keys.chunks(TOGETHER).zip(bests.chunks_mut(TOGETHER)) {
-            self.rows.first_of_each(keys, &self.left, &mut found);
+    pub(crate) fn find_each<'a>(&'a self, keys: &[PacketKey<W>], bests: &mut [BestMatch<'a>]) {
+        let mut found = [0; LOOKUP_BATCH];
+        for (keys, bests) in keys.chunks(LOOKUP_BATCH).zip(bests.chunks_mut(LOOKUP_BATCH)) {
+            self.rows.find_first_batch(keys, &self.live, &mut found);
             for ((key, best), found) in keys.iter().zip(bests).zip(&found) {
                 self.consider(*found, key, best);
             }
@@ -110,12 +110,16 @@ impl<W: Words> Matrix<W> {
     /// Considers the policy at a place, if there is one, or the next that fits if it asks for more than the packet has. Whether there is any is no
     /// branch: nobody could foretell it.
     #[inline(always)]
-    pub(super) fn consider<'a>(&'a self, found: u32, key: &Key<W>, best: &mut Best<'a>) {
+    pub(super) fn consider<'a>(&'a self, found: u32, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         let nothing_fits = found as usize >= self.policies.len();
         let at = select_unpredictable(nothing_fits, 0, found as usize);
         match self.policies.get(at) {
-            Some(policy) if self.recent.is_empty() & !policy.brief.asks_more() => {
-                best.consider(policy.rank.unless(nothing_fits), policy.brief, &policy.entry);
+            Some(policy) if self.recent.is_empty() & !policy.verdict_bits.has_extra() => {
+                best.consider(
+                    policy.rank.or_last_if(nothing_fits),
+                    policy.verdict_bits,
+                    &policy.entry,
+                );
             }
             Some(_) | None => self.consider_closely(found, key, best),
         }
@@ -123,31 +127,36 @@ impl<W: Words> Matrix<W> {
 
     /// The same, where some have no place, or a policy may ask for more.
     #[inline(never)]
-    fn consider_closely<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a>) {
+    fn consider_closely<'a>(
+        &'a self,
+        mut found: u32,
+        key: &PacketKey<W>,
+        best: &mut BestMatch<'a>,
+    ) {
         simd_leaf::find(&self.recent, key, best);
         while let Some(policy) = self.policies.get(found as usize) {
-            if !policy.brief.asks_more() || fits_more(&policy.entry, key) {
-                return best.consider(policy.rank, policy.brief, &policy.entry);
+            if !policy.verdict_bits.has_extra() || fits_extra(&policy.entry, key) {
+                return best.consider(policy.rank, policy.verdict_bits, &policy.entry);
             }
-            let next = self.rows.first_from(key.words.all(), &self.left, found as usize + 1);
+            let next = self.rows.find_first_from(key.words.all(), &self.live, found as usize + 1);
             found = next.unwrap_or(u32::MAX);
         }
     }
 
     pub(crate) fn insert(&mut self, rule: Rule<W>) {
-        let mut recent: Vec<_> = self.recent.iter().flat_map(W::Eight::rules).collect();
+        let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
         recent.push(rule);
         self.len += 1;
-        self.keep(recent);
-        if simd_leaf::count::<W>(&self.recent) > RECENT {
-            self.renew();
+        self.set_recent(recent);
+        if simd_leaf::count::<W>(&self.recent) > MAX_RECENT {
+            self.rebuild_rows();
         }
     }
 
     /// Makes ready for more.
     pub(crate) fn prepare(&mut self) {
         if simd_leaf::count::<W>(&self.recent) > FEW_RECENT {
-            self.renew();
+            self.rebuild_rows();
         }
     }
 
@@ -156,20 +165,20 @@ impl<W: Words> Matrix<W> {
         let place = rule.entry.place();
         let at = self.policies.binary_search_by_key(&place, |policy| policy.entry.place());
         if let Ok(at) = at
-            && is_left(&self.left, at)
+            && is_live(&self.live, at)
         {
-            self.left[at / 512].0[at / 64 % BLOCK] &= !(1 << (at % 64));
+            self.live[at / 512].0[at / 64 % BLOCK] &= !(1 << (at % 64));
             self.len -= 1;
-            if self.policies.len() > 2 * self.len + RECENT {
-                self.renew();
+            if self.policies.len() > 2 * self.len + MAX_RECENT {
+                self.rebuild_rows();
             }
             return;
         }
-        let mut recent: Vec<_> = self.recent.iter().flat_map(W::Eight::rules).collect();
+        let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
         let before = recent.len();
         recent.retain(|other| other.entry.place() != place);
         self.len -= before - recent.len();
-        self.keep(recent);
+        self.set_recent(recent);
     }
 
     /// The rank of the first.
@@ -181,14 +190,14 @@ impl<W: Words> Matrix<W> {
 
     /// Shows each policy, in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
-        let left = self.policies.iter().enumerate().filter(|(at, _)| is_left(&self.left, *at));
-        left.for_each(|(_, policy)| visit(&policy.entry));
+        let live = self.policies.iter().enumerate().filter(|(at, _)| is_live(&self.live, *at));
+        live.for_each(|(_, policy)| visit(&policy.entry));
         simd_leaf::each::<W>(&self.recent, visit);
     }
 
     /// How many rows a look-up reads.
     pub(crate) fn bytes(&self) -> usize {
-        self.rows.read()
+        self.rows.rows_read()
     }
 
     /// How many lines these are.
@@ -200,18 +209,18 @@ impl<W: Words> Matrix<W> {
         size_of::<Self>()
             + self.rows.memory()
             + size_of_val(&*self.policies)
-            + self.left.capacity() * size_of::<Line>()
+            + self.live.capacity() * size_of::<BitLine>()
             + size_of_val(&*self.recent)
     }
 
     /// These are the recent ones.
-    fn keep(&mut self, mut recent: Vec<Rule<W>>) {
+    fn set_recent(&mut self, mut recent: Vec<Rule<W>>) {
         recent.sort_by_key(|rule| rule.entry.place());
-        self.recent = simd_leaf::several(&recent);
+        self.recent = simd_leaf::build(&recent);
     }
 
     /// Gives each policy a bit.
-    fn renew(&mut self) {
+    fn rebuild_rows(&mut self) {
         let mut rules = Vec::with_capacity(self.len);
         self.each(&mut |entry| rules.push(Rule::of(entry)));
         rules.sort_by_key(|rule| rule.entry.place());
@@ -221,18 +230,18 @@ impl<W: Words> Matrix<W> {
 }
 
 /// So many bits, in so many lines.
-fn all(bits: usize, lines: usize) -> Vec<Line> {
+fn all_ones(bits: usize, lines: usize) -> Vec<BitLine> {
     let word = |first: usize| {
         let bits = u32::try_from(bits.saturating_sub(first).min(64)).unwrap_or(64);
         u64::MAX.checked_shr(64 - bits).unwrap_or(0)
     };
-    let line = |at: usize| Line(std::array::from_fn(|of| word((at * BLOCK + of) * 64)));
+    let line = |at: usize| BitLine(std::array::from_fn(|of| word((at * BLOCK + of) * 64)));
     (0..lines).map(line).collect()
 }
 
 /// Whether a policy is still in.
-fn is_left(left: &[Line], at: usize) -> bool {
-    left.get(at / 512).is_some_and(|line| line.0[at / 64 % BLOCK] >> (at % 64) & 1 != 0)
+fn is_live(live: &[BitLine], at: usize) -> bool {
+    live.get(at / 512).is_some_and(|line| line.0[at / 64 % BLOCK] >> (at % 64) & 1 != 0)
 }
 
 #[cfg(test)]

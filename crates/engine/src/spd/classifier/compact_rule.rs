@@ -10,13 +10,13 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use super::linear_leaf;
-use super::rule::{Brief, Comparable, Rank, Rule, fits_more};
-use super::ternary::{Key, V4, V6, Words, asked};
+use super::rule::{MatchRule, Rank, Rule, VerdictBits, fits_extra};
+use super::ternary::{KeyWords, PacketKey, V4, V6, selector_bits};
 use crate::{Direction, PolicyEntry, Selector};
 
 /// Which of a packet's addresses, by the place of its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum AddressEnd {
     Destination,
     Source,
 }
@@ -25,41 +25,43 @@ pub(crate) enum End {
 /// them from no reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(align(64))]
-pub(crate) struct Shape {
+pub(crate) struct MaskTemplate {
     /// The other side's address, this side's, upper layer.
     masks: V6,
-    near: [u64; 2],
+    local: [u64; 2],
     upper: u64,
 }
 
 /// The shapes of policies, each once, and how many terms say so; no more than stay in the processor's first caches.
 #[derive(Debug, Default)]
-pub(crate) struct Shapes(HashMap<Arc<Shape>, u32, RandomState>);
+pub(crate) struct MaskTemplates(HashMap<Arc<MaskTemplate>, u32, RandomState>);
 
 /// So many shapes are kept.
-const MOST: usize = 256;
+const MAX_TEMPLATES: usize = 256;
 
 /// A policy whose shape is kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Lean {
+pub(crate) struct CompactRule {
     far: [u64; 2],
     rank: Rank,
-    brief: Brief,
-    shape: Arc<Shape>,
+    verdict_bits: VerdictBits,
+    mask_template: Arc<MaskTemplate>,
     entry: Arc<PolicyEntry>,
 }
 
 /// What words of either family do with lean rules.
-pub(crate) trait LeanOf<W: Words>: Comparable<W> + Clone + Debug + Send + Sync {
+pub(crate) trait CompactRules<W: KeyWords>:
+    MatchRule<W> + Clone + Debug + Send + Sync
+{
     /// Of some rules; none where their shapes are not kept, or where they are told apart by more than the other side's address.
     fn all(rules: &[Rule<W>]) -> Option<Arc<[Self]>>;
     /// The rule in full, whose far address is at that end.
-    fn whole(&self, far: End) -> Rule<W>;
+    fn expand(&self, far: AddressEnd) -> Rule<W>;
     /// A packet's words as rules see them, whose far address is at that end.
-    fn seen(words: &W, far: End) -> W;
+    fn far_first(words: &W, far: AddressEnd) -> W;
 }
 
-impl End {
+impl AddressEnd {
     /// That of the other side.
     pub(crate) const fn of(direction: Direction) -> Self {
         match direction {
@@ -74,43 +76,45 @@ impl End {
     }
 }
 
-impl Shape {
+impl MaskTemplate {
     /// Of policies of a direction with such a selector.
     pub(crate) fn of(selector: &Selector, direction: Direction) -> Self {
-        let far = End::of(direction);
-        let (value, mask) = asked::<V6>(selector);
-        let [_, _, near @ .., upper] = Lean::seen(&value, far);
-        Self { masks: Lean::seen(&mask, far), near, upper }
+        let far = AddressEnd::of(direction);
+        let (value, mask) = selector_bits::<V6>(selector);
+        let [_, _, local @ .., upper] = CompactRule::far_first(&value, far);
+        Self { masks: CompactRule::far_first(&mask, far), local, upper }
     }
 
     /// Whether another asks the same but of the other side's address.
-    fn is_like(&self, other: &Self) -> bool {
-        let near = |shape: &Self| (shape.near, shape.upper, shape.masks[2..] == self.masks[2..]);
-        near(self) == near(other)
+    fn differs_only_in_far(&self, other: &Self) -> bool {
+        let local = |mask_template: &Self| {
+            (mask_template.local, mask_template.upper, mask_template.masks[2..] == self.masks[2..])
+        };
+        local(self) == local(other)
     }
 }
 
-impl Shapes {
+impl MaskTemplates {
     /// A shape of one more; none when others take all room.
-    pub(crate) fn share(&mut self, shape: Shape) -> Option<Arc<Shape>> {
-        let kept = self.0.get_key_value(&shape).map(|(kept, _)| Arc::clone(kept));
-        let kept = kept.or_else(|| self.have_room().then(|| Arc::new(shape)))?;
+    pub(crate) fn share(&mut self, mask_template: MaskTemplate) -> Option<Arc<MaskTemplate>> {
+        let kept = self.0.get_key_value(&mask_template).map(|(kept, _)| Arc::clone(kept));
+        let kept = kept.or_else(|| self.have_room().then(|| Arc::new(mask_template)))?;
         *self.0.entry(Arc::clone(&kept)).or_default() += 1;
         Some(kept)
     }
 
     /// One less has a shape that is kept.
-    pub(crate) fn release(&mut self, shape: &Arc<Shape>) {
-        let Some(count) = self.0.get_mut(shape) else { return };
+    pub(crate) fn release(&mut self, mask_template: &Arc<MaskTemplate>) {
+        let Some(count) = self.0.get_mut(mask_template) else { return };
         *count -= 1;
         if *count == 0 {
-            self.0.remove(shape);
+            self.0.remove(mask_template);
         }
     }
 
     /// Whether one more may be kept.
     pub(crate) fn have_room(&self) -> bool {
-        self.0.len() < MOST
+        self.0.len() < MAX_TEMPLATES
     }
 
     #[cfg(test)]
@@ -119,41 +123,47 @@ impl Shapes {
     }
 }
 
-impl Lean {
+impl CompactRule {
     fn of(rule: &Rule<V6>) -> Option<Self> {
-        let shape = Arc::clone(rule.entry.shape()?);
-        let [high, low, ..] = Self::seen(&rule.value, End::far(rule));
-        let (rank, brief, entry) = (rule.rank(), rule.brief(), Arc::clone(&rule.entry));
-        Some(Self { far: [high, low], rank, brief, shape, entry })
+        let mask_template = Arc::clone(rule.entry.mask_template()?);
+        let [high, low, ..] = Self::far_first(&rule.value, AddressEnd::far(rule));
+        let (rank, verdict_bits, entry) =
+            (rule.rank(), rule.verdict_bits(), Arc::clone(&rule.entry));
+        Some(Self { far: [high, low], rank, verdict_bits, mask_template, entry })
     }
 }
 
-impl LeanOf<V6> for Lean {
+impl CompactRules<V6> for CompactRule {
     fn all(rules: &[Rule<V6>]) -> Option<Arc<[Self]>> {
         let all = rules.iter().map(Self::of).collect::<Option<Vec<_>>>()?;
-        let first = &all.first()?.shape;
-        all.iter().all(|lean| lean.shape.is_like(first)).then(|| all.into())
+        let first = &all.first()?.mask_template;
+        all.iter()
+            .all(|compact| compact.mask_template.differs_only_in_far(first))
+            .then(|| all.into())
     }
 
-    fn whole(&self, far: End) -> Rule<V6> {
-        let ([high, low], [near_high, near_low]) = (self.far, self.shape.near);
-        let value = Self::seen(&[high, low, near_high, near_low, self.shape.upper], far);
-        let mask = Self::seen(&self.shape.masks, far);
-        Rule::new(value, mask, self.rank, self.brief, Arc::clone(&self.entry))
+    fn expand(&self, far: AddressEnd) -> Rule<V6> {
+        let ([high, low], [near_high, near_low]) = (self.far, self.mask_template.local);
+        let value =
+            Self::far_first(&[high, low, near_high, near_low, self.mask_template.upper], far);
+        let mask = Self::far_first(&self.mask_template.masks, far);
+        Rule::new(value, mask, self.rank, self.verdict_bits, Arc::clone(&self.entry))
     }
 
     /// Seen so twice they are as they were.
     #[inline]
-    fn seen(words: &V6, far: End) -> V6 {
+    fn far_first(words: &V6, far: AddressEnd) -> V6 {
         let [destination_high, destination_low, source_high, source_low, upper] = *words;
         match far {
-            End::Destination => *words,
-            End::Source => [source_high, source_low, destination_high, destination_low, upper],
+            AddressEnd::Destination => *words,
+            AddressEnd::Source => {
+                [source_high, source_low, destination_high, destination_low, upper]
+            }
         }
     }
 }
 
-impl Comparable<V6> for Lean {
+impl MatchRule<V6> for CompactRule {
     #[inline]
     fn rank(&self) -> Rank {
         self.rank
@@ -161,20 +171,20 @@ impl Comparable<V6> for Lean {
 
     #[inline]
     fn fits(&self, words: &V6) -> bool {
-        let masks = &self.shape.masks;
+        let masks = &self.mask_template.masks;
         (words[0] ^ self.far[0]) & masks[0] | (words[1] ^ self.far[1]) & masks[1] == 0
     }
 
     #[inline]
-    fn fits_rest(&self, words: &V6, key: &Key<V6>) -> bool {
-        let Shape { masks, near, upper } = &*self.shape;
-        let value = [words[0], words[1], near[0], near[1], *upper];
+    fn fits_rest(&self, words: &V6, key: &PacketKey<V6>) -> bool {
+        let MaskTemplate { masks, local, upper } = &*self.mask_template;
+        let value = [words[0], words[1], local[0], local[1], *upper];
         words.difference(&value, masks) == 0
-            && (!self.brief.asks_more() || fits_more(&self.entry, key))
+            && (!self.verdict_bits.has_extra() || fits_extra(&self.entry, key))
     }
 
     #[inline]
-    fn fitting_more(policies: &[Self], words: &V6) -> u32 {
+    fn fitting_up_to_eight(policies: &[Self], words: &V6) -> u32 {
         match policies.len() {
             0..=6 => linear_leaf::fitting::<V6, Self, 6>(policies, words),
             _ => linear_leaf::fitting::<V6, Self, 8>(policies, words),
@@ -182,8 +192,8 @@ impl Comparable<V6> for Lean {
     }
 
     #[inline]
-    fn brief(&self) -> Brief {
-        self.brief
+    fn verdict_bits(&self) -> VerdictBits {
+        self.verdict_bits
     }
 
     #[inline]
@@ -193,21 +203,21 @@ impl Comparable<V6> for Lean {
 }
 
 /// Whole rules of IPv4 take no more than lean ones of IPv6.
-impl LeanOf<V4> for Infallible {
+impl CompactRules<V4> for Infallible {
     fn all(_: &[Rule<V4>]) -> Option<Arc<[Self]>> {
         None
     }
 
-    fn whole(&self, _: End) -> Rule<V4> {
+    fn expand(&self, _: AddressEnd) -> Rule<V4> {
         match *self {}
     }
 
-    fn seen(words: &V4, _: End) -> V4 {
+    fn far_first(words: &V4, _: AddressEnd) -> V4 {
         *words
     }
 }
 
-impl Comparable<V4> for Infallible {
+impl MatchRule<V4> for Infallible {
     fn rank(&self) -> Rank {
         match *self {}
     }
@@ -216,15 +226,15 @@ impl Comparable<V4> for Infallible {
         match *self {}
     }
 
-    fn fits_rest(&self, _: &V4, _: &Key<V4>) -> bool {
+    fn fits_rest(&self, _: &V4, _: &PacketKey<V4>) -> bool {
         match *self {}
     }
 
-    fn fitting_more(_: &[Self], _: &V4) -> u32 {
+    fn fitting_up_to_eight(_: &[Self], _: &V4) -> u32 {
         0
     }
 
-    fn brief(&self) -> Brief {
+    fn verdict_bits(&self) -> VerdictBits {
         match *self {}
     }
 

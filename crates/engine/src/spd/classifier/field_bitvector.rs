@@ -14,32 +14,32 @@ mod rule_group;
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
-use uxfrm_packet::{Block, Line};
+use uxfrm_packet::{BitLine, TernaryBlock};
 
-use super::TOGETHER;
-use super::rule::{Best, Brief, Comparable, Rank, Rule, fits_more};
-use super::simd_leaf::{self, EightOf, Several};
-use super::ternary::{Key, NOTHING, Words};
+use super::LOOKUP_BATCH;
+use super::rule::{BestMatch, MatchRule, Rank, Rule, VerdictBits, fits_extra};
+use super::simd_leaf::{self, RuleBlock, SimdLeaf};
+use super::ternary::{KeyWords, PacketKey, UNUSED_BITS};
 use crate::PolicyEntry;
-use intervals::axes;
-use rule_group::{Group, groups};
+use intervals::key_fields;
+use rule_group::{RuleGroup, groups};
 
 /// Policies in their order, by bits.
 #[derive(Clone, Debug)]
-pub(crate) struct Grid<W: Words> {
-    rows: uxfrm_packet::Grid,
+pub(crate) struct FieldBitvector<W: KeyWords> {
+    rows: uxfrm_packet::FieldRows,
     /// Who shares each bit.
-    groups: Arc<[Group]>,
+    groups: Arc<[RuleGroup]>,
     /// Of each group the last word of its policies' values, then of their masks.
     uppers: Arc<[u64]>,
     /// Policies that have a bit.
-    policies: Arc<[Column]>,
+    policies: Arc<[RankedEntry]>,
     /// Whether a bit that is found needs no second look: no two policies share one, and no mask has gaps.
     is_exact: bool,
     /// Bits with policies that are still in.
-    left: Vec<Line>,
+    live: Vec<BitLine>,
     /// Policies that have none yet.
-    recent: Several<W>,
+    recent: SimdLeaf<W>,
     /// How many are in.
     len: usize,
     /// How many there were when it was planned.
@@ -47,47 +47,47 @@ pub(crate) struct Grid<W: Words> {
 }
 
 #[derive(Clone, Debug)]
-struct Column {
+struct RankedEntry {
     rank: Rank,
-    brief: Brief,
+    verdict_bits: VerdictBits,
     entry: Arc<PolicyEntry>,
 }
 
 /// So many are compared apart.
-const RECENT: usize = simd_leaf::MOST;
+const MAX_RECENT: usize = simd_leaf::MAX_RULES;
 /// So many are no reason to make ready for more.
-const FEW_RECENT: usize = RECENT * 3 / 4;
+const FEW_RECENT: usize = MAX_RECENT * 3 / 4;
 /// More bits make rows that take too long to compare.
-const MOST_BITS: usize = 2048;
+const MAX_BITS: usize = 2048;
 
-impl<W: Words> Grid<W> {
+impl<W: KeyWords> FieldBitvector<W> {
     /// Of rules in their order; none if they are too many.
     pub(super) fn of(rules: &[&Rule<W>]) -> Option<Self> {
         let groups = groups(rules);
-        if groups.len() > MOST_BITS {
+        if groups.len() > MAX_BITS {
             return None;
         }
         let words = groups.len().div_ceil(64);
-        let (axes, is_plain) = axes(rules, &groups, words);
-        let rows = uxfrm_packet::Grid::of(words, &axes)?;
+        let (key_fields, is_plain) = key_fields(rules, &groups, words);
+        let rows = uxfrm_packet::FieldRows::of(words, &key_fields)?;
         let is_exact = is_plain && groups.len() == rules.len();
-        let column = |rule: &&Rule<W>| Column {
+        let ranked_entry = |rule: &&Rule<W>| RankedEntry {
             rank: rule.rank(),
-            brief: rule.brief(),
+            verdict_bits: rule.verdict_bits(),
             entry: Arc::clone(&rule.entry),
         };
-        let mut left = vec![Line::default(); rows.width()];
+        let mut live = vec![BitLine::default(); rows.width()];
         for bit in 0..groups.len() {
-            left[bit / 512].0[bit / 64 % 8] |= 1 << (bit % 64);
+            live[bit / 512].0[bit / 64 % 8] |= 1 << (bit % 64);
         }
         Some(Self {
             rows,
             is_exact,
             uppers: groups.iter().flat_map(|group| group.uppers(rules)).collect(),
             groups: groups.into(),
-            policies: rules.iter().map(column).collect(),
-            left,
-            recent: Several::<W>::default(),
+            policies: rules.iter().map(ranked_entry).collect(),
+            live,
+            recent: SimdLeaf::<W>::default(),
             len: rules.len(),
             planned: rules.len(),
         })
@@ -98,15 +98,15 @@ impl<W: Words> Grid<W> {
     }
 
     /// Considers the first that fits.
-    pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+    pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         self.find_each(std::slice::from_ref(key), std::slice::from_mut(best));
     }
 
     /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
-    pub(super) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
-        let mut found = [0; TOGETHER];
-        for (keys, bests) in keys.chunks(TOGETHER).zip(bests.chunks_mut(TOGETHER)) {
-            W::first_of_each(&self.rows, keys, &self.left, &mut found);
+    pub(super) fn find_each<'a>(&'a self, keys: &[PacketKey<W>], bests: &mut [BestMatch<'a>]) {
+        let mut found = [0; LOOKUP_BATCH];
+        for (keys, bests) in keys.chunks(LOOKUP_BATCH).zip(bests.chunks_mut(LOOKUP_BATCH)) {
+            W::find_first_batch(&self.rows, keys, &self.live, &mut found);
             if !self.recent.is_empty() {
                 let each = keys.iter().zip(&mut *bests);
                 each.for_each(|(key, best)| simd_leaf::find(&self.recent, key, best));
@@ -123,13 +123,13 @@ impl<W: Words> Grid<W> {
     /// Considers the first policies of some keys' bits that fit.
     fn consider_each<'a>(
         &'a self,
-        keys: &[Key<W>],
-        found: &[u32; TOGETHER],
-        bests: &mut [Best<'a>],
+        keys: &[PacketKey<W>],
+        found: &[u32; LOOKUP_BATCH],
+        bests: &mut [BestMatch<'a>],
     ) {
-        let mut fits = [0; TOGETHER];
+        let mut fits = [0; LOOKUP_BATCH];
         let pairs = keys.iter().zip(found).map(|(key, bit)| (self.block(*bit), upper(key)));
-        uxfrm_packet::fit_each(pairs, !NOTHING, &mut fits);
+        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, &mut fits);
         for (((key, best), bit), fits) in keys.iter().zip(bests).zip(found).zip(&fits) {
             let group = self.groups.get(*bit as usize).copied().unwrap_or_default();
             self.consider(*bit, group.policy(*fits), key, best);
@@ -138,23 +138,29 @@ impl<W: Words> Grid<W> {
 
     /// What the policies of a bit ask of upper layers.
     #[inline]
-    fn block(&self, bit: u32) -> Block<'_> {
+    fn block(&self, bit: u32) -> TernaryBlock<'_> {
         let group = self.groups.get(bit as usize).copied().unwrap_or_default();
         let words = self.uppers.get(group.words()).unwrap_or_default();
-        Block { words, lanes: group.lanes() }
+        TernaryBlock { words, lanes: group.lanes() }
     }
 
     /// Considers a policy of a bit, if there is one, or that of the next bit if it asks for more than the packet has. Whether there is any bit is no
     /// branch: nobody could foretell it.
     #[inline]
-    fn consider<'a>(&'a self, mut bit: u32, mut at: usize, key: &Key<W>, best: &mut Best<'a>) {
+    fn consider<'a>(
+        &'a self,
+        mut bit: u32,
+        mut at: usize,
+        key: &PacketKey<W>,
+        best: &mut BestMatch<'a>,
+    ) {
         loop {
             let nothing_fits = bit as usize >= self.groups.len();
-            let column = self.policies.get(select_unpredictable(nothing_fits, 0, at));
-            if let Some(Column { rank, brief, entry }) = column
-                && (!brief.asks_more() || nothing_fits || fits_more(entry, key))
+            let ranked_entry = self.policies.get(select_unpredictable(nothing_fits, 0, at));
+            if let Some(RankedEntry { rank, verdict_bits, entry }) = ranked_entry
+                && (!verdict_bits.has_extra() || nothing_fits || fits_extra(entry, key))
             {
-                return best.consider(rank.unless(nothing_fits), *brief, entry);
+                return best.consider(rank.or_last_if(nothing_fits), *verdict_bits, entry);
             }
             if nothing_fits {
                 return;
@@ -166,18 +172,22 @@ impl<W: Words> Grid<W> {
 
     /// The next bit behind one that a packet has, and the first of its policies that fits.
     #[cold]
-    fn next(&self, bit: u32, key: &Key<W>) -> (u32, usize) {
-        let next = self.rows.first_from(key.words.all(), &self.left, bit as usize + 1);
+    fn next(&self, bit: u32, key: &PacketKey<W>) -> (u32, usize) {
+        let next = self.rows.find_first_from(key.words.all(), &self.live, bit as usize + 1);
         let Some(bit) = next else { return (u32::MAX, 0) };
         let mut fits = [0];
-        uxfrm_packet::fit_each([(self.block(bit), upper(key))].into_iter(), !NOTHING, &mut fits);
+        uxfrm_packet::match_blocks(
+            [(self.block(bit), upper(key))].into_iter(),
+            !UNUSED_BITS,
+            &mut fits,
+        );
         let group = self.groups.get(bit as usize).copied().unwrap_or_default();
         (bit, group.policy(fits[0]))
     }
 
     /// Whether one more may come.
     pub(super) fn has_room(&self) -> bool {
-        simd_leaf::count::<W>(&self.recent) < RECENT
+        simd_leaf::count::<W>(&self.recent) < MAX_RECENT
     }
 
     /// Whether many more may.
@@ -187,40 +197,40 @@ impl<W: Words> Grid<W> {
 
     /// Takes one more, for which there is [room](Self::has_room).
     pub(super) fn insert(&mut self, rule: Rule<W>) {
-        let mut recent: Vec<_> = self.recent.iter().flat_map(W::Eight::rules).collect();
+        let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
         let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
         recent.insert(recent.partition_point(before), rule);
         self.len += 1;
-        self.recent = simd_leaf::several(&recent);
+        self.recent = simd_leaf::build(&recent);
     }
 
     /// Takes a policy out; one that is not in is no error.
     pub(super) fn remove(&mut self, rule: &Rule<W>) {
         let place = rule.entry.place();
         if let Ok(at) = self.policies.binary_search_by_key(&place, |policy| policy.entry.place())
-            && self.leave(at)
+            && self.remove_at(at)
         {
             self.len -= 1;
             return;
         }
-        let mut recent: Vec<_> = self.recent.iter().flat_map(W::Eight::rules).collect();
+        let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
         let before = recent.len();
         recent.retain(|other| other.entry.place() != place);
         self.len -= before - recent.len();
-        self.recent = simd_leaf::several(&recent);
+        self.recent = simd_leaf::build(&recent);
     }
 
     /// Lets the policy at a place go; whether it was still in.
-    fn leave(&mut self, at: usize) -> bool {
+    fn remove_at(&mut self, at: usize) -> bool {
         let bit = self.groups.partition_point(|group| group.entry(0) <= at) - 1;
         let group = &mut Arc::make_mut(&mut self.groups)[bit];
         let lane = 1 << (at - group.entry(0));
-        if group.left & lane == 0 {
+        if group.live & lane == 0 {
             return false;
         }
-        group.left &= !lane;
-        if group.left == 0 {
-            self.left[bit / 512].0[bit / 64 % 8] &= !(1 << (bit % 64));
+        group.live &= !lane;
+        if group.live == 0 {
+            self.live[bit / 512].0[bit / 64 % 8] &= !(1 << (bit % 64));
         }
         true
     }
@@ -235,8 +245,8 @@ impl<W: Words> Grid<W> {
     /// Shows each policy, in no order.
     pub(super) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         for group in &*self.groups {
-            let left = (0..group.lanes()).filter(|lane| group.left >> lane & 1 != 0);
-            let policies = left.filter_map(|lane| self.policies.get(group.entry(lane)));
+            let live = (0..group.lanes()).filter(|lane| group.live >> lane & 1 != 0);
+            let policies = live.filter_map(|lane| self.policies.get(group.entry(lane)));
             policies.for_each(|policy| visit(&policy.entry));
         }
         simd_leaf::each::<W>(&self.recent, visit);
@@ -244,12 +254,12 @@ impl<W: Words> Grid<W> {
 
     /// Whether the processor has what the quickest way to look up needs.
     pub(super) const fn is_fast(&self) -> bool {
-        self.rows.is_fast()
+        self.rows.uses_avx512()
     }
 
     /// How many lines of rows a look-up reads.
     pub(super) fn lines(&self) -> usize {
-        self.rows.read() * self.rows.width()
+        self.rows.rows_read() * self.rows.width()
     }
 
     pub(super) fn memory(&self) -> usize {
@@ -258,14 +268,14 @@ impl<W: Words> Grid<W> {
             + size_of_val(&*self.groups)
             + size_of_val(&*self.uppers)
             + size_of_val(&*self.policies)
-            + self.left.capacity() * size_of::<Line>()
+            + self.live.capacity() * size_of::<BitLine>()
             + size_of_val(&*self.recent)
     }
 }
 
 /// A packet's last word.
 #[inline]
-fn upper<W: Words>(key: &Key<W>) -> &[u64; 1] {
+fn upper<W: KeyWords>(key: &PacketKey<W>) -> &[u64; 1] {
     key.words.all().last_chunk().unwrap_or(&[0])
 }
 

@@ -1,67 +1,71 @@
 //! Some policies in their order, compared one by one. Always as many are, the last one over and over, because a branch less is worth more.
 
-use super::rule::{Best, Comparable};
-use super::ternary::{Key, Words};
+use super::rule::{BestMatch, MatchRule};
+use super::ternary::{KeyWords, PacketKey};
 
 /// Considers the first of up to eight that fits; packets' words are as the policies see them.
 #[inline(always)]
-pub(super) fn find<'a, W: Words, R: Comparable<W>>(
+pub(super) fn find<'a, W: KeyWords, R: MatchRule<W>>(
     policies: &'a [R],
     words: &W,
-    key: &Key<W>,
-    best: &mut Best<'a>,
+    key: &PacketKey<W>,
+    best: &mut BestMatch<'a>,
 ) {
     let fits = match policies.len() {
         0..=2 => fitting::<W, R, 2>(policies, words),
         3..=4 => fitting::<W, R, 4>(policies, words),
-        _ => R::fitting_more(policies, words),
+        _ => R::fitting_up_to_eight(policies, words),
     };
-    first_fitting(policies, fits, words, key, best);
+    first_match(policies, fits, words, key, best);
 }
 
-/// Considers the first of up to eight that fits, for each key; `seen` tells how the policies see a packet's words.
+/// Considers the first of up to eight that fits, for each key; `key_words` tells how the policies see a packet's words.
 #[inline]
-pub(super) fn find_each<'a, W: Words, R: Comparable<W>>(
+pub(super) fn find_each<'a, W: KeyWords, R: MatchRule<W>>(
     policies: &'a [R],
-    seen: impl Fn(&Key<W>) -> W,
-    keys: &[Key<W>],
-    bests: &mut [Best<'a>],
+    key_words: impl Fn(&PacketKey<W>) -> W,
+    keys: &[PacketKey<W>],
+    bests: &mut [BestMatch<'a>],
 ) {
     match policies.len() {
-        0..=2 => each::<W, R, 2>(policies, seen, keys, bests),
-        3..=4 => each::<W, R, 4>(policies, seen, keys, bests),
-        _ => each::<W, R, 8>(policies, seen, keys, bests),
+        0..=2 => find_each_up_to::<W, R, 2>(policies, key_words, keys, bests),
+        3..=4 => find_each_up_to::<W, R, 4>(policies, key_words, keys, bests),
+        _ => find_each_up_to::<W, R, 8>(policies, key_words, keys, bests),
     }
 }
 
 /// Up to `N` policies, which all keys are compared with.
 #[inline(never)]
-fn each<'a, W: Words, R: Comparable<W>, const N: usize>(
+fn find_each_up_to<'a, W: KeyWords, R: MatchRule<W>, const N: usize>(
     policies: &'a [R],
-    seen: impl Fn(&Key<W>) -> W,
-    keys: &[Key<W>],
-    bests: &mut [Best<'a>],
+    key_words: impl Fn(&PacketKey<W>) -> W,
+    keys: &[PacketKey<W>],
+    bests: &mut [BestMatch<'a>],
 ) {
     for (best, key) in bests.iter_mut().zip(keys) {
-        let words = seen(key);
-        first_fitting(policies, fitting::<W, R, N>(policies, &words), &words, key, best);
+        let words = key_words(key);
+        first_match(policies, fitting::<W, R, N>(policies, &words), &words, key, best);
     }
 }
 
 /// Considers the first of the policies that fit as far as their words tell. Whether there is any is no branch.
 #[inline]
-fn first_fitting<'a, W: Words, R: Comparable<W>>(
+fn first_match<'a, W: KeyWords, R: MatchRule<W>>(
     policies: &'a [R],
     mut fits: u32,
     words: &W,
-    key: &Key<W>,
-    best: &mut Best<'a>,
+    key: &PacketKey<W>,
+    best: &mut BestMatch<'a>,
 ) {
     let Some(last) = policies.last() else { return };
     loop {
         let policy = policies.get(fits.trailing_zeros() as usize).unwrap_or(last);
         if policy.fits_rest(words, key) || fits == 0 {
-            return best.consider(policy.rank().unless(fits == 0), policy.brief(), policy.entry());
+            return best.consider(
+                policy.rank().or_last_if(fits == 0),
+                policy.verdict_bits(),
+                policy.entry(),
+            );
         }
         fits &= fits - 1;
     }
@@ -69,7 +73,7 @@ fn first_fitting<'a, W: Words, R: Comparable<W>>(
 
 /// Which of up to `N` policies fit, as bits.
 #[inline]
-pub(super) fn fitting<W: Words, R: Comparable<W>, const N: usize>(
+pub(super) fn fitting<W: KeyWords, R: MatchRule<W>, const N: usize>(
     policies: &[R],
     words: &W,
 ) -> u32 {

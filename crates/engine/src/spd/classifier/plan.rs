@@ -4,19 +4,19 @@
 
 use super::byte_bitvector;
 use super::rule::Rule;
-use super::simd_leaf::MOST;
-use super::ternary::Words;
+use super::simd_leaf::MAX_RULES;
+use super::ternary::KeyWords;
 use super::window::Window;
 
 /// What to do with a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// Compare one by one.
-    Few,
+    Linear,
     /// Compare eight by eight.
-    Several,
+    Simd,
     /// Compare all at once.
-    Many,
+    Bitvector,
     /// Cut.
     Cut(Window),
 }
@@ -42,31 +42,31 @@ const HOP: usize = 10;
 const WAY: usize = 20;
 
 /// The best for these.
-pub(crate) fn plan<W: Words>(rules: &[&Rule<W>]) -> Plan {
+pub(crate) fn plan<W: KeyWords>(rules: &[&Rule<W>]) -> Plan {
     if rules.len() <= FEW {
-        return Plan::Few;
+        return Plan::Linear;
     }
     if rules.len() <= LEAST {
-        return Plan::Several;
+        return Plan::Simd;
     }
-    let asked = rules.iter().fold(W::NOTHING, |asked, rule| asked.union(&rule.mask));
-    let stay = if rules.len() <= MANY { flat(rules.len(), &asked) } else { usize::MAX };
+    let mask_union = rules.iter().fold(W::ZERO, |mask_union, rule| mask_union.union(&rule.mask));
+    let stay = if rules.len() <= MANY { flat(rules.len(), &mask_union) } else { usize::MAX };
     match each_cut(rules).into_iter().min_by_key(|(cost, _)| *cost) {
         Some((cost, window)) if cost < stay => Plan::Cut(window),
-        Some(_) | None if rules.len() <= several::<W>() => Plan::Several,
-        Some(_) | None => Plan::Many,
+        Some(_) | None if rules.len() <= max_simd_rules::<W>() => Plan::Simd,
+        Some(_) | None => Plan::Bitvector,
     }
 }
 
 /// Where some rules may be cut: first where that is expected to cost least.
-pub(crate) fn cuts<W: Words>(rules: &[&Rule<W>]) -> Vec<Window> {
+pub(crate) fn cuts<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<Window> {
     let mut cuts = each_cut(rules);
     cuts.sort_by_key(|(cost, _)| *cost);
     cuts.into_iter().map(|(_, window)| window).collect()
 }
 
 /// Where some rules may be cut, with what that is expected to cost.
-fn each_cut<W: Words>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
+fn each_cut<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
     let sample: Vec<&Rule<W>> =
         rules.iter().copied().step_by(rules.len().div_ceil(SAMPLE)).collect();
     let mut counts = [0; MOST_PARTS];
@@ -75,51 +75,51 @@ fn each_cut<W: Words>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
 }
 
 /// So many are compared eight by eight rather than all at once.
-const fn several<W: Words>() -> usize {
-    if W::COUNT == 2 { MOST } else { MOST * 5 / 8 }
+const fn max_simd_rules<W: KeyWords>() -> usize {
+    if W::COUNT == 2 { MAX_RULES } else { MAX_RULES * 5 / 8 }
 }
 
 /// Comparing so many without a cut, of which some ask for these bits.
-fn flat<W: Words>(policies: usize, asked: &W) -> usize {
+fn flat<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
     if policies <= FEW {
         return 25 + 2 * policies.next_multiple_of(2);
     }
-    if policies <= several::<W>() {
+    if policies <= max_simd_rules::<W>() {
         return 28 + policies.div_ceil(8) * (3 + 2 * W::COUNT);
     }
-    let bytes = byte_bitvector::bytes(asked);
+    let bytes = byte_bitvector::bytes(mask_union);
     30 + bytes + bytes * byte_bitvector::width(policies).div_ceil(8) * 2
 }
 
 /// So many of which little is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.
-fn unknown<W: Words>(policies: usize, asked: &W) -> usize {
+fn unknown<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
     let (least, doubled) = if W::COUNT == 2 { (45, 12) } else { (60, 10) };
     match policies {
         0 => 4,
-        1..=LEAST => flat(policies, asked),
+        1..=LEAST => flat(policies, mask_union),
         _ => {
             let cut = least + doubled * (policies / LEAST).ilog2() as usize;
-            if policies <= MANY { flat(policies, asked).min(cut) } else { cut }
+            if policies <= MANY { flat(policies, mask_union).min(cut) } else { cut }
         }
     }
 }
 
 /// None when it does not tell any apart. `counts` may have anything in it.
-fn cut_cost<W: Words>(
+fn cut_cost<W: KeyWords>(
     sample: &[&Rule<W>],
     policies: usize,
     window: Window,
     counts: &mut [usize; MOST_PARTS],
 ) -> Option<usize> {
-    let parts = &mut counts[..window.parts()];
+    let parts = &mut counts[..window.fanout()];
     parts.fill(0);
-    let (mut rest, mut asked) = (0, W::NOTHING);
+    let (mut rest, mut mask_union) = (0, W::ZERO);
     for rule in sample {
-        match window.part_of(&rule.value, &rule.mask) {
+        match window.value_of_rule(&rule.value, &rule.mask) {
             Some(part) => parts[part] += 1,
             None => {
                 rest += 1;
-                asked = asked.union(&rule.mask);
+                mask_union = mask_union.union(&rule.mask);
             }
         }
     }
@@ -128,20 +128,20 @@ fn cut_cost<W: Words>(
         return None;
     }
     let scale = |count: usize| (count * policies).div_ceil(sample.len());
-    let part = |count: usize| unknown(scale(count), &W::COUNTING);
+    let part = |count: usize| unknown(scale(count), &W::SIGNIFICANT);
     let each = parts.iter().filter(|count| **count != 0);
     let parts = each.map(|count| count * part(*count)).sum::<usize>() / inside;
-    let memory = window.parts() * 8 / policies;
+    let memory = window.fanout() * 8 / policies;
     let rest = match rest {
-        0 if window.parts() > WIDE && INNER.contains(&policies) => COPY,
+        0 if window.fanout() > WIDE && INNER.contains(&policies) => COPY,
         0 => 0,
-        _ => WAY + unknown(scale(rest), &asked),
+        _ => WAY + unknown(scale(rest), &mask_union),
     };
     Some(HOP + parts + rest + memory)
 }
 
 /// Where a cut may be worth it: in each field at the highest bits that tell policies apart, further down, and at the lowest.
-fn windows<W: Words>(sample: &[&Rule<W>]) -> Vec<Window> {
+fn windows<W: KeyWords>(sample: &[&Rule<W>]) -> Vec<Window> {
     let mut windows = Vec::with_capacity(48);
     for (word, low, len) in fields::<W>() {
         let of = |words: &W| words.word(word.into()) >> low & (u64::MAX >> (64 - len));
@@ -173,9 +173,9 @@ fn windows<W: Words>(sample: &[&Rule<W>]) -> Vec<Window> {
 }
 
 /// Addresses by words, ports and protocol: word, lowest bit, length.
-fn fields<W: Words>() -> impl Iterator<Item = (u8, u8, u8)> {
+fn fields<W: KeyWords>() -> impl Iterator<Item = (u8, u8, u8)> {
     let last = u8::try_from(W::COUNT - 1).unwrap_or(0);
-    let addresses: &[(u8, u8, u8)] = match W::BITS {
+    let addresses: &[(u8, u8, u8)] = match W::ADDRESS_BITS {
         32 => &[(0, 32, 32), (0, 0, 32)],
         _ => &[(0, 0, 64), (1, 0, 64), (2, 0, 64), (3, 0, 64)],
     };

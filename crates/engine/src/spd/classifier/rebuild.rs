@@ -7,18 +7,18 @@
 use std::sync::Arc;
 
 use super::node::Node;
-use super::replanning::Planning;
+use super::replanning::ReplanTiming;
 use super::ternary::{V4, V6};
 use super::{Bins, Classifier};
 use crate::{Direction, Family, PolicyEntry, PolicyKind};
 
 /// Policies to be planned anew.
 #[derive(Debug)]
-pub struct Revision(Vec<Part>);
+pub struct Revision(Vec<BinTree>);
 
 /// The same, planned.
 #[derive(Debug)]
-pub struct Revised(Vec<Part>);
+pub struct Revised(Vec<BinTree>);
 
 /// A policy that came or went while others were planned.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub(crate) enum Moved {
 
 /// All policies of one bin.
 #[derive(Debug)]
-struct Part {
+struct BinTree {
     bin: Bin,
     tree: Tree,
 }
@@ -57,31 +57,31 @@ impl Revision {
     /// Plans. Takes some milliseconds for a thousand policies, and some tenths of a second for a hundred thousand.
     #[must_use]
     pub fn plan(self) -> Revised {
-        Revised(self.0.into_iter().map(Part::planned).collect())
+        Revised(self.0.into_iter().map(BinTree::planned).collect())
     }
 }
 
 impl Classifier {
     /// Whether so much came and went since all were planned that another plan may be better.
     pub(crate) fn is_outgrown(&self) -> bool {
-        self.outgrown().next().is_some()
+        self.needs_replan().next().is_some()
     }
 
     /// Those that have outgrown their plan.
     pub(crate) fn revision(&self) -> Revision {
-        let part = |bin: Bin| Part { bin, tree: self.bins_of(bin).tree(bin.family) };
-        Revision(self.outgrown().map(part).collect())
+        let part = |bin: Bin| BinTree { bin, tree: self.bins_of(bin).tree(bin.family) };
+        Revision(self.needs_replan().map(part).collect())
     }
 
     /// Puts in what was planned of a copy; `moved` came and went since that was made.
-    pub(crate) fn adopt(&mut self, revised: Revised, moved: &[Moved]) {
-        for Part { bin, tree } in revised.0 {
+    pub(crate) fn adopt(&mut self, replanned: Revised, moved: &[Moved]) {
+        for BinTree { bin, tree } in replanned.0 {
             let moved = moved.iter().filter(|moved| Bin::of(moved.entry()) == Some(bin));
             self.plain[bin.direction as usize][bin.kind as usize].adopt(tree, moved);
         }
     }
 
-    fn outgrown(&self) -> impl Iterator<Item = Bin> {
+    fn needs_replan(&self) -> impl Iterator<Item = Bin> {
         Bin::all().filter(|bin| self.bins_of(*bin).has_outgrown(bin.family))
     }
 
@@ -114,7 +114,7 @@ impl Bins {
             Family::V4 => self.v4.len(),
             Family::V6 => self.v6.len(),
         };
-        SIZES.contains(&len) && self.moved[family as usize] * SHARE >= len
+        SIZES.contains(&len) && self.changed[family as usize] * SHARE >= len
     }
 
     fn tree(&self, family: Family) -> Tree {
@@ -127,19 +127,19 @@ impl Bins {
     /// Puts a tree in the place of that which it was planned of.
     fn adopt<'a>(&mut self, tree: Tree, moved: impl Iterator<Item = &'a Moved>) {
         match tree {
-            Tree::V4(tree) => (self.v4, self.moved[Family::V4 as usize]) = (tree, 0),
-            Tree::V6(tree) => (self.v6, self.moved[Family::V6 as usize]) = (tree, 0),
+            Tree::V4(tree) => (self.v4, self.changed[Family::V4 as usize]) = (tree, 0),
+            Tree::V6(tree) => (self.v6, self.changed[Family::V6 as usize]) = (tree, 0),
         }
         for moved in moved {
             match moved {
-                Moved::Came(entry) => self.insert(entry, Planning::Now),
+                Moved::Came(entry) => self.insert(entry, ReplanTiming::Now),
                 Moved::Went(entry) => self.remove(entry),
             }
         }
     }
 }
 
-impl Part {
+impl BinTree {
     fn planned(self) -> Self {
         Self { tree: self.tree.planned(), ..self }
     }
@@ -148,8 +148,8 @@ impl Part {
 impl Tree {
     fn planned(self) -> Self {
         match self {
-            Self::V4(tree) => Self::V4(tree.revised()),
-            Self::V6(tree) => Self::V6(tree.revised()),
+            Self::V4(tree) => Self::V4(tree.replanned()),
+            Self::V6(tree) => Self::V6(tree.replanned()),
         }
     }
 }

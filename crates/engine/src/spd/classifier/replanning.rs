@@ -4,7 +4,7 @@ use super::plan::FEW;
 
 /// When what has outgrown its plan is planned anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Planning {
+pub(crate) enum ReplanTiming {
     /// When a policy comes.
     Now,
     /// By [`Node::prepare`](super::node::Node::prepare), so that a policy takes less time to come; what is far too large does not wait.
@@ -13,14 +13,14 @@ pub(crate) enum Planning {
 
 /// How policies that came were planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Planned {
+pub(crate) enum PlanScope {
     /// With all that there are.
-    Together,
+    Whole,
     /// Each where it came to stand.
-    Apart,
+    Incremental,
 }
 
-impl Planning {
+impl ReplanTiming {
     /// So many are compared one by one without another plan.
     pub(super) const fn few(self) -> usize {
         match self {

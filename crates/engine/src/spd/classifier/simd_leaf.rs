@@ -2,99 +2,103 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::Lanes;
+use uxfrm_packet::SimdTernary8;
 
-use super::rule::{Best, Brief, Rank, Rule, fits_more};
-use super::ternary::{Key, NOTHING, Words};
+use super::rule::{BestMatch, Rank, Rule, VerdictBits, fits_extra};
+use super::ternary::{KeyWords, PacketKey, UNUSED_BITS};
 use crate::PolicyEntry;
 
 /// Policies in their order; those of the last eight that are none stand at the end.
-pub(crate) type Several<W> = Arc<[<W as Words>::Eight]>;
+pub(crate) type SimdLeaf<W> = Arc<[<W as KeyWords>::RuleBlock8]>;
 
 /// Up to eight policies, of `N` words.
 #[derive(Clone, Debug)]
 #[repr(C)]
-pub(crate) struct Eight<const N: usize> {
-    lanes: Lanes<N>,
+pub(crate) struct RuleBlock8<const N: usize> {
+    simd: SimdTernary8<N>,
     entries: [Option<Arc<PolicyEntry>>; 8],
 }
 
 /// What words of either family do with eights of theirs.
-pub(crate) trait EightOf<W>: Clone + std::fmt::Debug + Send + Sync {
+pub(crate) trait RuleBlock<W>: Clone + std::fmt::Debug + Send + Sync {
     /// Of as many rules at the most.
     fn of(rules: &[Rule<W>]) -> Self;
     /// Which of the policies of up to eight eights fit.
-    fn fitting(eights: &[Self], words: &W) -> u64;
+    fn fitting(blocks: &[Self], words: &W) -> u64;
     /// The same, for many packets beside their eights, in as many `fits` as there are.
     fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a W)>, fits: &mut [u64])
     where
         W: 'a,
         Self: 'a;
     /// The policy in a lane, with its rank and brief.
-    fn policy(&self, lane: usize) -> Option<(Rank, Brief, &Arc<PolicyEntry>)>;
+    fn policy(&self, lane: usize) -> Option<(Rank, VerdictBits, &Arc<PolicyEntry>)>;
     /// All rules.
     fn rules(&self) -> impl Iterator<Item = Rule<W>>;
 }
 
 /// The most.
-pub(crate) const MOST: usize = 64;
+pub(crate) const MAX_RULES: usize = 64;
 
-/// Of rules in their order, [`MOST`] of them at the most.
-pub(crate) fn several<W: Words>(rules: &[Rule<W>]) -> Several<W> {
-    rules.chunks(8).map(W::Eight::of).collect()
+/// Of rules in their order, [`MAX_RULES`] of them at the most.
+pub(crate) fn build<W: KeyWords>(rules: &[Rule<W>]) -> SimdLeaf<W> {
+    rules.chunks(8).map(W::RuleBlock8::of).collect()
 }
 
 /// How many there are.
-pub(crate) fn count<W: Words>(several: &[W::Eight]) -> usize {
-    several.iter().map(|eight| (0..8).filter(|lane| eight.policy(*lane).is_some()).count()).sum()
+pub(crate) fn count<W: KeyWords>(leaf: &[W::RuleBlock8]) -> usize {
+    leaf.iter().map(|block8| (0..8).filter(|lane| block8.policy(*lane).is_some()).count()).sum()
 }
 
 /// Shows each policy in order.
-pub(crate) fn each<'a, W: Words>(
-    several: &'a [W::Eight],
+pub(crate) fn each<'a, W: KeyWords>(
+    leaf: &'a [W::RuleBlock8],
     visit: &mut impl FnMut(&'a Arc<PolicyEntry>),
 ) {
-    for eight in several {
-        let entry = |lane| eight.policy(lane).map(|(_, _, entry)| entry);
+    for block8 in leaf {
+        let entry = |lane| block8.policy(lane).map(|(_, _, entry)| entry);
         (0..8).filter_map(entry).for_each(&mut *visit);
     }
 }
 
 /// Considers the first that fits.
 #[inline(always)]
-pub(crate) fn find<'a, W: Words>(several: &'a [W::Eight], key: &Key<W>, best: &mut Best<'a>) {
-    consider(several, W::Eight::fitting(several, &key.words), key, best);
+pub(crate) fn find<'a, W: KeyWords>(
+    leaf: &'a [W::RuleBlock8],
+    key: &PacketKey<W>,
+    best: &mut BestMatch<'a>,
+) {
+    consider(leaf, W::RuleBlock8::fitting(leaf, &key.words), key, best);
 }
 
 /// Considers the first of those whose words fit, which are bits. Whether there is any is no branch.
 #[inline(always)]
-pub(crate) fn consider<'a, W: Words>(
-    several: &'a [W::Eight],
+pub(crate) fn consider<'a, W: KeyWords>(
+    leaf: &'a [W::RuleBlock8],
     mut fits: u64,
-    key: &Key<W>,
-    best: &mut Best<'a>,
+    key: &PacketKey<W>,
+    best: &mut BestMatch<'a>,
 ) {
     loop {
         let at = if fits == 0 { 0 } else { fits.trailing_zeros() as usize };
-        let policy = several.get(at / 8).and_then(|eight| eight.policy(at % 8));
-        let Some((rank, brief, entry)) = policy else { return };
-        if !brief.asks_more() || fits == 0 || fits_more(entry, key) {
-            return best.consider(rank.unless(fits == 0), brief, entry);
+        let policy = leaf.get(at / 8).and_then(|block8| block8.policy(at % 8));
+        let Some((rank, verdict_bits, entry)) = policy else { return };
+        if !verdict_bits.has_extra() || fits == 0 || fits_extra(entry, key) {
+            return best.consider(rank.or_last_if(fits == 0), verdict_bits, entry);
         }
         fits &= fits - 1;
     }
 }
 
-impl<const N: usize> AsRef<Lanes<N>> for Eight<N> {
+impl<const N: usize> AsRef<SimdTernary8<N>> for RuleBlock8<N> {
     #[inline]
-    fn as_ref(&self) -> &Lanes<N> {
-        &self.lanes
+    fn as_ref(&self) -> &SimdTernary8<N> {
+        &self.simd
     }
 }
 
-impl<const N: usize> EightOf<[u64; N]> for Eight<N>
+impl<const N: usize> RuleBlock<[u64; N]> for RuleBlock8<N>
 where
-    [u64; N]: Words,
+    [u64; N]: KeyWords,
 {
     fn of(rules: &[Rule<[u64; N]>]) -> Self {
         let rule = |lane: usize| rules.get(lane);
@@ -105,30 +109,33 @@ where
             })
         };
         Self {
-            lanes: Lanes { values: words(|rule| &rule.value), masks: words(|rule| &rule.mask) },
+            simd: SimdTernary8 {
+                values: words(|rule| &rule.value),
+                masks: words(|rule| &rule.mask),
+            },
             entries: std::array::from_fn(|lane| rule(lane).map(|rule| Arc::clone(&rule.entry))),
         }
     }
 
     #[inline]
-    fn fitting(eights: &[Self], words: &[u64; N]) -> u64 {
-        uxfrm_packet::fitting(eights, words, !NOTHING)
+    fn fitting(blocks: &[Self], words: &[u64; N]) -> u64 {
+        uxfrm_packet::match_lanes(blocks, words, !UNUSED_BITS)
     }
 
     #[inline]
     fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a [u64; N])>, fits: &mut [u64]) {
-        uxfrm_packet::fitting_each(pairs, !NOTHING, fits);
+        uxfrm_packet::match_lanes_batch(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]
-    fn policy(&self, lane: usize) -> Option<(Rank, Brief, &Arc<PolicyEntry>)> {
+    fn policy(&self, lane: usize) -> Option<(Rank, VerdictBits, &Arc<PolicyEntry>)> {
         let entry = self.entries[lane % 8].as_ref()?;
-        let (value, mask) = (self.lanes.values[N - 1][lane % 8], self.lanes.masks[N - 1][lane % 8]);
-        Some((Rank::beside(value), Brief::beside(mask), entry))
+        let (value, mask) = (self.simd.values[N - 1][lane % 8], self.simd.masks[N - 1][lane % 8]);
+        Some((Rank::from_value_word(value), VerdictBits::from_mask_word(mask), entry))
     }
 
     fn rules(&self) -> impl Iterator<Item = Rule<[u64; N]>> {
-        let Lanes { values, masks } = &self.lanes;
+        let SimdTernary8 { values, masks } = &self.simd;
         let words = |of: &[[u64; 8]; N], lane: usize| of.map(|word| word[lane]);
         let rule = move |(lane, entry): (usize, &Option<Arc<PolicyEntry>>)| {
             let entry = Arc::clone(entry.as_ref()?);

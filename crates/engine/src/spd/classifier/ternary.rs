@@ -3,62 +3,67 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use uxfrm_packet::{Block, Grid, Line};
+use uxfrm_packet::{BitLine, FieldRows, TernaryBlock};
 use zerocopy::{Immutable, IntoBytes};
 
-use super::TOGETHER;
-use super::compact_rule::{Lean, LeanOf};
-use super::simd_leaf::{Eight, EightOf};
+use super::LOOKUP_BATCH;
+use super::compact_rule::{CompactRule, CompactRules};
+use super::simd_leaf::{RuleBlock, RuleBlock8};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
 /// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is
 /// source port, destination port, protocol, and 24 bits that are 0 in packets.
-pub(crate) trait Words:
+pub(crate) trait KeyWords:
     Copy + Ord + std::hash::Hash + std::fmt::Debug + IntoBytes + Immutable + Send + Sync + 'static
 {
     /// Eight selectors of such words.
-    type Eight: EightOf<Self>;
+    type RuleBlock8: RuleBlock<Self>;
     /// A policy in few bytes.
-    type Lean: LeanOf<Self>;
+    type CompactRule: CompactRules<Self>;
     /// Words of many packets, word by word.
-    type Columns: AsRef<[[u64; TOGETHER]]> + Default;
+    type WordColumns: AsRef<[[u64; LOOKUP_BATCH]]> + Default;
     /// How many words there are.
     const COUNT: usize;
     /// Bits of an address.
-    const BITS: u8;
+    const ADDRESS_BITS: u8;
     /// The bits that are something in packets.
-    const COUNTING: Self;
+    const SIGNIFICANT: Self;
     /// No bits.
-    const NOTHING: Self;
+    const ZERO: Self;
 
     /// Puts words together.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
-    /// Destination and source as [`Words::new`] takes them.
+    /// Destination and source as [`KeyWords::new`] takes them.
     fn ends(&self) -> [[u64; 2]; 2];
-    /// Writes those of packets, [`TOGETHER`] at the most.
-    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns);
-    /// Which of the selectors of each block fit packets' words; as [`uxfrm_packet::fit_each`].
-    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]);
-    /// As [`Grid::first_of_each`].
-    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]);
+    /// Writes those of packets, [`LOOKUP_BATCH`] at the most.
+    fn columns(packets: &[PacketKey<Self>], columns: &mut Self::WordColumns);
+    /// Which of the selectors of each block fit packets' words; as [`uxfrm_packet::match_blocks`].
+    fn match_blocks<'a>(pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>, fits: &mut [u8]);
+    /// As [`FieldRows::find_first_batch`].
+    fn find_first_batch(
+        rows: &FieldRows,
+        keys: &[PacketKey<Self>],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    );
     /// Word by word.
     fn each(word: impl FnMut(usize) -> u64) -> Self;
-    /// One of the words; `at` is below [`Words::COUNT`].
+    /// One of the words; `at` is below [`KeyWords::COUNT`].
     fn word(&self, at: usize) -> u64;
     /// All of them.
     fn all(&self) -> &[u64];
     /// These words under a mask.
-    fn under(&self, mask: &Self) -> Self;
+    fn masked(&self, mask: &Self) -> Self;
     /// The bits of both.
     fn union(&self, other: &Self) -> Self;
     /// These words with more bits in the last.
-    fn or_last(self, bits: u64) -> Self;
+    fn or_last_word(self, bits: u64) -> Self;
     /// The bits under `mask` in which these differ from `value`; the last word's lowest 24, which are nothing, left out.
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
 
 /// Bits of the last word that are nothing in packets.
-pub(crate) const NOTHING: u64 = 0xff_ffff;
+pub(crate) const UNUSED_BITS: u64 = 0xff_ffff;
 
 /// Words of IPv4: both addresses, upper layer.
 pub(crate) type V4 = [u64; 2];
@@ -67,7 +72,7 @@ pub(crate) type V6 = [u64; 5];
 
 /// A packet, a selector's values or a selector's masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key<W> {
+pub(crate) struct PacketKey<W> {
     pub(crate) words: W,
     /// Mark and interface.
     pub(crate) extra: u64,
@@ -76,25 +81,25 @@ pub(crate) struct Key<W> {
 /// A selector with its mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ternary<W> {
-    pub(crate) value: Key<W>,
-    pub(crate) mask: Key<W>,
+    pub(crate) value: PacketKey<W>,
+    pub(crate) mask: PacketKey<W>,
 }
 
-impl<W: Words> AsRef<[u64]> for Key<W> {
+impl<W: KeyWords> AsRef<[u64]> for PacketKey<W> {
     #[inline]
     fn as_ref(&self) -> &[u64] {
         self.words.all()
     }
 }
 
-impl<const N: usize> AsRef<[u64; N]> for Key<[u64; N]> {
+impl<const N: usize> AsRef<[u64; N]> for PacketKey<[u64; N]> {
     #[inline]
     fn as_ref(&self) -> &[u64; N] {
         &self.words
     }
 }
 
-impl<W: Words> Key<W> {
+impl<W: KeyWords> PacketKey<W> {
     #[inline]
     fn of(destination: [u64; 2], source: [u64; 2], flow: &FlowKey) -> Self {
         let upper = upper([flow.source_port, flow.destination_port], flow.protocol);
@@ -102,34 +107,34 @@ impl<W: Words> Key<W> {
     }
 }
 
-impl Key<V4> {
+impl PacketKey<V4> {
     #[inline]
     pub(crate) fn v4(destination: Ipv4Addr, source: Ipv4Addr, flow: &FlowKey) -> Self {
         Self::of(v4_bits(destination), v4_bits(source), flow)
     }
 }
 
-impl Key<V6> {
+impl PacketKey<V6> {
     #[inline]
     pub(crate) fn v6(destination: Ipv6Addr, source: Ipv6Addr, flow: &FlowKey) -> Self {
         Self::of(v6_bits(destination), v6_bits(source), flow)
     }
 }
 
-impl<W: Words> Ternary<W> {
+impl<W: KeyWords> Ternary<W> {
     /// What a policy asks of packets, direction, family and interface id apart.
     pub(crate) fn of(policy: &PolicyEntry) -> Self {
         let selector = policy.selector();
-        let (value, words) = asked::<W>(&selector);
+        let (value, words) = selector_bits::<W>(&selector);
         let ifindex = if selector.ifindex == 0 { 0 } else { u32::MAX };
-        let mask = Key { words, extra: extra(policy.mark().mask, ifindex) };
+        let mask = PacketKey { words, extra: extra(policy.mark().mask, ifindex) };
         let extra = extra(policy.mark().value, selector.ifindex);
-        Self { value: Key { words: value, extra }, mask }
+        Self { value: PacketKey { words: value, extra }, mask }
     }
 }
 
 /// The bits that a selector asks for, and which bits these are.
-pub(crate) fn asked<W: Words>(selector: &Selector) -> (W, W) {
+pub(crate) fn selector_bits<W: KeyWords>(selector: &Selector) -> (W, W) {
     let high = |prefix: Prefix| {
         let len = u32::from(prefix.prefix_len());
         halves(u128::MAX.checked_shl(128 - len).unwrap_or(0))
@@ -140,17 +145,17 @@ pub(crate) fn asked<W: Words>(selector: &Selector) -> (W, W) {
     let mask = W::new(high(destination), high(source), mask);
     let value = upper([source_port.value, destination_port.value], protocol);
     let value = W::new(bits(destination), bits(source), value);
-    (value.under(&mask), mask)
+    (value.masked(&mask), mask)
 }
 
-impl Words for V4 {
-    type Eight = Eight<2>;
-    type Columns = [[u64; TOGETHER]; 2];
-    type Lean = Infallible;
+impl KeyWords for V4 {
+    type RuleBlock8 = RuleBlock8<2>;
+    type WordColumns = [[u64; LOOKUP_BATCH]; 2];
+    type CompactRule = Infallible;
     const COUNT: usize = 2;
-    const BITS: u8 = 32;
-    const COUNTING: Self = [u64::MAX, !NOTHING];
-    const NOTHING: Self = [0; 2];
+    const ADDRESS_BITS: u8 = 32;
+    const SIGNIFICANT: Self = [u64::MAX, !UNUSED_BITS];
+    const ZERO: Self = [0; 2];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -162,17 +167,25 @@ impl Words for V4 {
     }
 
     #[inline]
-    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]) {
-        uxfrm_packet::fit_each(pairs, !NOTHING, fits);
+    fn match_blocks<'a>(
+        pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>,
+        fits: &mut [u8],
+    ) {
+        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]
-    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]) {
-        grid.first_of_each(keys, among, found);
+    fn find_first_batch(
+        rows: &FieldRows,
+        keys: &[PacketKey<Self>],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    ) {
+        rows.find_first_batch(keys, candidates, found);
     }
 
     #[inline]
-    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns) {
+    fn columns(packets: &[PacketKey<Self>], columns: &mut Self::WordColumns) {
         fill(packets, columns);
     }
 
@@ -191,7 +204,7 @@ impl Words for V4 {
     }
 
     #[inline]
-    fn under(&self, mask: &Self) -> Self {
+    fn masked(&self, mask: &Self) -> Self {
         [self[0] & mask[0], self[1] & mask[1]]
     }
 
@@ -201,7 +214,7 @@ impl Words for V4 {
     }
 
     #[inline]
-    fn or_last(self, bits: u64) -> Self {
+    fn or_last_word(self, bits: u64) -> Self {
         [self[0], self[1] | bits]
     }
 
@@ -211,14 +224,14 @@ impl Words for V4 {
     }
 }
 
-impl Words for V6 {
-    type Eight = Eight<5>;
-    type Columns = [[u64; TOGETHER]; 5];
-    type Lean = Lean;
+impl KeyWords for V6 {
+    type RuleBlock8 = RuleBlock8<5>;
+    type WordColumns = [[u64; LOOKUP_BATCH]; 5];
+    type CompactRule = CompactRule;
     const COUNT: usize = 5;
-    const BITS: u8 = 128;
-    const COUNTING: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !NOTHING];
-    const NOTHING: Self = [0; 5];
+    const ADDRESS_BITS: u8 = 128;
+    const SIGNIFICANT: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !UNUSED_BITS];
+    const ZERO: Self = [0; 5];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -230,17 +243,25 @@ impl Words for V6 {
     }
 
     #[inline]
-    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]) {
-        uxfrm_packet::fit_each(pairs, !NOTHING, fits);
+    fn match_blocks<'a>(
+        pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>,
+        fits: &mut [u8],
+    ) {
+        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]
-    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]) {
-        grid.first_of_each(keys, among, found);
+    fn find_first_batch(
+        rows: &FieldRows,
+        keys: &[PacketKey<Self>],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    ) {
+        rows.find_first_batch(keys, candidates, found);
     }
 
     #[inline]
-    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns) {
+    fn columns(packets: &[PacketKey<Self>], columns: &mut Self::WordColumns) {
         fill(packets, columns);
     }
 
@@ -259,7 +280,7 @@ impl Words for V6 {
     }
 
     #[inline]
-    fn under(&self, mask: &Self) -> Self {
+    fn masked(&self, mask: &Self) -> Self {
         std::array::from_fn(|at| self[at] & mask[at])
     }
 
@@ -269,7 +290,7 @@ impl Words for V6 {
     }
 
     #[inline]
-    fn or_last(mut self, bits: u64) -> Self {
+    fn or_last_word(mut self, bits: u64) -> Self {
         self[4] |= bits;
         self
     }
@@ -283,10 +304,10 @@ impl Words for V6 {
 
 /// A function of its own: else all words of all packets are carried through registers, of which there are too few.
 #[inline(never)]
-fn fill<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; TOGETHER]; N]) {
+fn fill<const N: usize>(packets: &[PacketKey<[u64; N]>], columns: &mut [[u64; LOOKUP_BATCH]; N]) {
     for (at, packet) in packets.iter().enumerate() {
-        for (column, word) in columns.iter_mut().zip(packet.words) {
-            column[at % TOGETHER] = word;
+        for (ranked_entry, word) in columns.iter_mut().zip(packet.words) {
+            ranked_entry[at % LOOKUP_BATCH] = word;
         }
     }
 }

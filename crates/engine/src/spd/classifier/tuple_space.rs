@@ -17,77 +17,77 @@ mod tuple;
 use std::sync::Arc;
 
 use super::node::Node;
-use super::replanning::Planning;
-use super::rule::{Best, Comparable, Rank, Rule};
-use super::ternary::{Key, Words};
+use super::replanning::ReplanTiming;
+use super::rule::{BestMatch, MatchRule, Rank, Rule};
+use super::ternary::{KeyWords, PacketKey};
 use crate::PolicyEntry;
-pub(super) use bucket::Part;
-use mask_selection::{Drafted, Prices, draft};
-use rank16::Levels;
-pub(super) use tuple::Tier;
+pub(super) use bucket::Bucket;
+use mask_selection::{SelectedMask, TupleCosts, select_masks};
+use rank16::Rank16;
+pub(super) use tuple::Tuple;
 
 /// Policies by tiers.
 #[derive(Clone, Debug)]
-pub(crate) struct Sieve<W: Words> {
-    levels: Levels,
-    beginning: Beginning,
-    tiers: Vec<Tier<W>>,
+pub(crate) struct TupleSpace<W: KeyWords> {
+    rank16: Rank16,
+    search_order: SearchOrder,
+    tuples: Vec<Tuple<W>>,
     /// What no tier takes.
-    last: Node<W>,
+    residue: Node<W>,
     len: usize,
     planned: usize,
 }
 
 /// What packets are compared with first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beginning {
+pub(super) enum SearchOrder {
     /// The part of a tier where the first rank is: where what they find there mostly stands before all that no tier takes.
-    Tiers,
+    TuplesFirst,
     /// What no tier takes: where they mostly find something in it that spares them parts of tiers.
-    Last,
+    ResidueFirst,
 }
 
-impl<W: Words> Sieve<W> {
+impl<W: KeyWords> TupleSpace<W> {
     /// Of rules in any order; a tier for each mask.
     pub(super) fn of(masks: &[W], rules: Vec<&Rule<W>>) -> Self {
         let len = rules.len();
-        let levels = Levels::among(rules.iter().map(|rule| rule.rank()));
+        let rank16 = Rank16::spanning(rules.iter().map(|rule| rule.rank()));
         let mut left = rules;
-        let mut tiers = Vec::with_capacity(masks.len());
+        let mut tuples = Vec::with_capacity(masks.len());
         for mask in masks {
-            let (inside, others) = left.into_iter().partition(|rule| Tier::takes(mask, rule));
+            let (inside, others) = left.into_iter().partition(|rule| Tuple::accepts(mask, rule));
             left = others;
-            tiers.push(Tier::of(*mask, levels, inside));
+            tuples.push(Tuple::of(*mask, rank16, inside));
         }
-        let (beginning, last) = (Beginning::Last, Node::planned(left));
-        Self { levels, beginning, tiers, last, len, planned: len }
+        let (search_order, residue) = (SearchOrder::ResidueFirst, Node::planned(left));
+        Self { rank16, search_order, tuples, residue, len, planned: len }
     }
 
     /// The same with another beginning.
-    pub(super) fn beginning_with(self, beginning: Beginning) -> Self {
-        Self { beginning, ..self }
+    pub(super) fn with_search_order(self, search_order: SearchOrder) -> Self {
+        Self { search_order, ..self }
     }
 
     #[inline]
-    pub(super) const fn beginning(&self) -> Beginning {
-        self.beginning
+    pub(super) const fn search_order(&self) -> SearchOrder {
+        self.search_order
     }
 
     /// In the order in which they take policies.
     #[inline]
-    pub(super) fn tiers(&self) -> &[Tier<W>] {
-        &self.tiers
+    pub(super) fn tuples(&self) -> &[Tuple<W>] {
+        &self.tuples
     }
 
     #[inline]
-    pub(super) const fn last(&self) -> &Node<W> {
-        &self.last
+    pub(super) const fn residue(&self) -> &Node<W> {
+        &self.residue
     }
 
     /// Who has found one of this rank looks for no higher level.
     #[inline]
-    pub(super) fn level(&self, rank: Rank) -> u32 {
-        self.levels.of(rank)
+    pub(super) fn rank16(&self, rank: Rank) -> u32 {
+        self.rank16.of(rank)
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -100,96 +100,98 @@ impl<W: Words> Sieve<W> {
     }
 
     /// Considers the first that fits.
-    pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        if self.beginning == Beginning::Last {
-            self.find_behind(key, best);
+    pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+        if self.search_order == SearchOrder::ResidueFirst {
+            self.find_in_residue(key, best);
         }
-        for tier in &self.tiers {
-            let hash = tier.slots().hash(key.words.all());
-            if tier.slots().level(hash) <= self.levels.of(best.rank()) {
-                let part = tier.part(tier.slots().slot(hash));
-                part.into_iter().for_each(|part| part.find(key, best));
+        for tuple in &self.tuples {
+            let hash = tuple.prefilter().hash(key.words.all());
+            if tuple.prefilter().rank(hash) <= self.rank16.of(best.rank()) {
+                let bucket = tuple.bucket(tuple.prefilter().slot(hash));
+                bucket.into_iter().for_each(|bucket| bucket.find(key, best));
             }
         }
-        if self.beginning == Beginning::Tiers {
-            self.find_behind(key, best);
+        if self.search_order == SearchOrder::TuplesFirst {
+            self.find_in_residue(key, best);
         }
     }
 
     /// In what no tier takes.
-    fn find_behind<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        if !best.stands_before(self.last.first_rank()) {
-            self.last.find(key, best);
+    fn find_in_residue<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+        if !best.precedes(self.residue.best_rank()) {
+            self.residue.find(key, best);
         }
     }
 
-    pub(super) fn insert(&mut self, rule: Rule<W>, planning: Planning) {
+    pub(super) fn insert(&mut self, rule: Rule<W>, timing: ReplanTiming) {
         self.len += 1;
-        let levels = self.levels;
-        match self.tiers.iter_mut().find(|tier| Tier::takes(tier.mask(), &rule)) {
-            Some(tier) => tier.insert(rule, levels, planning),
-            None => self.last.insert(rule, planning),
+        let rank16 = self.rank16;
+        match self.tuples.iter_mut().find(|tuple| Tuple::accepts(tuple.mask(), &rule)) {
+            Some(tuple) => tuple.insert(rule, rank16, timing),
+            None => self.residue.insert(rule, timing),
         }
     }
 
     /// Makes ready for another policy where one came.
     pub(super) fn prepare(&mut self, rule: &Rule<W>) {
-        match self.tiers.iter_mut().find(|tier| Tier::takes(tier.mask(), rule)) {
-            Some(tier) => tier.prepare(rule),
-            None => self.last.prepare(rule),
+        match self.tuples.iter_mut().find(|tuple| Tuple::accepts(tuple.mask(), rule)) {
+            Some(tuple) => tuple.prepare(rule),
+            None => self.residue.prepare(rule),
         }
     }
 
     pub(super) fn remove(&mut self, rule: &Rule<W>) {
         self.len -= 1;
-        let levels = self.levels;
-        match self.tiers.iter_mut().find(|tier| Tier::takes(tier.mask(), rule)) {
-            Some(tier) => tier.remove(rule, levels),
-            None => self.last.remove(rule),
+        let rank16 = self.rank16;
+        match self.tuples.iter_mut().find(|tuple| Tuple::accepts(tuple.mask(), rule)) {
+            Some(tuple) => tuple.remove(rule, rank16),
+            None => self.residue.remove(rule),
         }
     }
 
     /// Becomes what `newer` is where a policy has its place, if it was planned as that was.
     pub(super) fn follow(&mut self, newer: &Self, rule: &Rule<W>) -> bool {
-        let alike = |(own, newer): (&Tier<W>, &Tier<W>)| own.is_like(newer);
-        let is_like = self.levels == newer.levels
-            && self.beginning == newer.beginning
+        let alike = |(own, newer): (&Tuple<W>, &Tuple<W>)| own.has_same_plan(newer);
+        let has_same_plan = self.rank16 == newer.rank16
+            && self.search_order == newer.search_order
             && self.planned == newer.planned
-            && self.tiers.len() == newer.tiers.len()
-            && self.tiers.iter().zip(&newer.tiers).all(alike);
-        if !is_like {
+            && self.tuples.len() == newer.tuples.len()
+            && self.tuples.iter().zip(&newer.tuples).all(alike);
+        if !has_same_plan {
             return false;
         }
         self.len = newer.len;
-        let mut tiers = self.tiers.iter_mut().zip(&newer.tiers);
-        match tiers.find(|(tier, _)| Tier::takes(tier.mask(), rule)) {
+        let mut tuples = self.tuples.iter_mut().zip(&newer.tuples);
+        match tuples.find(|(tuple, _)| Tuple::accepts(tuple.mask(), rule)) {
             Some((own, newer)) => own.follow(newer, rule),
-            None => self.last.follow(&newer.last, rule),
+            None => self.residue.follow(&newer.residue, rule),
         }
         true
     }
 
     /// The rank of the first.
     pub(super) fn first(&self) -> Rank {
-        self.parts().map(Part::first).min().unwrap_or(Rank::LAST).min(self.last.first_rank())
+        self.buckets().map(Bucket::first).min().unwrap_or(Rank::LAST).min(self.residue.best_rank())
     }
 
     /// Shows each policy, in no order.
     pub(super) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
-        self.parts().for_each(|part| part.each(visit));
-        self.last.each(visit);
+        self.buckets().for_each(|bucket| bucket.each(visit));
+        self.residue.each(visit);
     }
 
     pub(super) fn depth(&self) -> u32 {
-        1 + self.parts().map(Part::depth).max().unwrap_or(0).max(self.last.depth())
+        1 + self.buckets().map(Bucket::depth).max().unwrap_or(0).max(self.residue.depth())
     }
 
     pub(super) fn memory(&self) -> usize {
-        size_of::<Self>() + self.tiers.iter().map(Tier::memory).sum::<usize>() + self.last.memory()
+        size_of::<Self>()
+            + self.tuples.iter().map(Tuple::memory).sum::<usize>()
+            + self.residue.memory()
     }
 
-    fn parts(&self) -> impl Iterator<Item = &Part<W>> {
-        self.tiers.iter().flat_map(Tier::parts)
+    fn buckets(&self) -> impl Iterator<Item = &Bucket<W>> {
+        self.tuples.iter().flat_map(Tuple::buckets)
     }
 }
 

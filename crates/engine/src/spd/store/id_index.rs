@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 
 /// Slots by numbers. Whoever asks tells which number a slot has.
 #[derive(Debug, Default)]
-pub(super) struct Directory {
+pub(super) struct IdIndex {
     /// A power of two of places, as many as policies or more; each for the numbers of which it is the remainder.
     places: Vec<u32>,
     /// Those that found theirs taken.
@@ -20,14 +20,14 @@ pub(super) struct Directory {
 /// A place that nobody has.
 const FREE: u32 = u32::MAX;
 
-impl Directory {
-    /// The slot that has this number and `is_it`.
-    pub(super) fn find(&self, number: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
-        let is_it = |slot: &u32| is_it(*slot);
+impl IdIndex {
+    /// The slot that has this number and `is_match`.
+    pub(super) fn find(&self, number: u64, is_match: impl Fn(u32) -> bool) -> Option<u32> {
+        let is_match = |slot: &u32| is_match(*slot);
         let placed = self.places.get(self.place(number)).copied();
         placed
-            .filter(|slot| *slot != FREE && is_it(slot))
-            .or_else(|| self.others.find(self.hasher.hash_one(number), is_it).copied())
+            .filter(|slot| *slot != FREE && is_match(slot))
+            .or_else(|| self.others.find(self.hasher.hash_one(number), is_match).copied())
     }
 
     /// Puts in a slot that is not in. Its policy is known to `number_of`, as are those of all others.
@@ -102,7 +102,7 @@ mod tests {
         fn finds_what_a_map_finds(
             steps in prop::collection::vec((0_u8..5, 0_u64..400, any::<prop::sample::Index>()), 0..400),
         ) {
-            let (mut directory, mut model) = (Directory::default(), HashMap::<u32, u64>::new());
+            let (mut index, mut model) = (IdIndex::default(), HashMap::<u32, u64>::new());
             let (mut numbers, mut serial) = (Vec::<u64>::new(), 0_u64);
             for (choice, asked, which) in steps {
                 serial += 1;
@@ -111,25 +111,25 @@ mod tests {
                     let number = [serial, asked, asked << 32][usize::from(choice)];
                     numbers.push(number);
                     model.insert(slot, number);
-                    directory.insert(slot, |slot| numbers[slot as usize]);
+                    index.insert(slot, |slot| numbers[slot as usize]);
                 } else if !model.is_empty() {
                     let mut all: Vec<_> = model.keys().copied().collect();
                     all.sort_unstable();
                     let gone = all[which.index(all.len())];
-                    directory.remove(model.remove(&gone).unwrap(), gone);
+                    index.remove(model.remove(&gone).unwrap(), gone);
                 }
-                prop_assert_eq!(directory.len(), model.len());
+                prop_assert_eq!(index.len(), model.len());
                 for (slot, number) in (0..).zip(&numbers) {
-                    let found = directory.find(*number, |held| held == slot);
+                    let found = index.find(*number, |held| held == slot);
                     prop_assert_eq!(found, model.contains_key(&slot).then_some(slot));
                 }
                 let same = |slot: u32| numbers[slot as usize] == asked;
                 prop_assert_eq!(
-                    directory.find(asked, same).is_some(),
+                    index.find(asked, same).is_some(),
                     model.values().any(|number| *number == asked)
                 );
             }
-            prop_assert!(directory.places.len() <= 2 * numbers.len().max(1));
+            prop_assert!(index.places.len() <= 2 * numbers.len().max(1));
         }
     }
 }

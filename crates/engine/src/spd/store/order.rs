@@ -13,28 +13,28 @@ pub struct PolicyCursor(Option<u64>);
 
 /// Slots by the turns of their policies. Whoever asks tells how old the policy of a slot is.
 #[derive(Debug, Default)]
-pub(super) struct Roll {
+pub(super) struct InsertionOrder {
     slots: Turns<u32>,
     /// Turns of those that took another's place. All others' are their ages, which nobody has to keep twice.
-    own: HashMap<u32, u64, RandomState>,
+    overrides: HashMap<u32, u64, RandomState>,
 }
 
-impl Roll {
+impl InsertionOrder {
     /// Puts in a slot whose policy came at that turn. It is known to `age_of`, as are those of all others.
     pub(super) fn insert(&mut self, came: u64, slot: u32, age_of: impl Fn(u32) -> u64) {
-        let Self { slots, own } = self;
+        let Self { slots, overrides } = self;
         if came != age_of(slot) {
-            own.insert(slot, came);
+            overrides.insert(slot, came);
         }
-        slots.insert(came, slot, |slot| turn(own, *slot, &age_of));
+        slots.insert(came, slot, |slot| seq(overrides, *slot, &age_of));
     }
 
     /// Takes out a slot whose policy is still known to `age_of`.
     pub(super) fn remove(&mut self, slot: u32, age_of: impl Fn(u32) -> u64) {
-        let Self { slots, own } = self;
+        let Self { slots, overrides } = self;
         // Numbers side by side are quicker to look through than ages are to ask for.
-        slots.remove(turn(own, slot, age_of), |run| run.iter().position(|held| *held == slot));
-        own.remove(&slot);
+        slots.remove(seq(overrides, slot, age_of), |run| run.iter().position(|held| *held == slot));
+        overrides.remove(&slot);
     }
 
     /// Those that a cursor has not passed, the youngest first, each with the cursor that has just passed it.
@@ -43,14 +43,14 @@ impl Roll {
         cursor: PolicyCursor,
         age_of: impl Fn(u32) -> u64 + Copy,
     ) -> impl Iterator<Item = (PolicyCursor, u32)> {
-        let turn = move |slot: &u32| turn(&self.own, *slot, age_of);
-        let slots = self.slots.before(cursor.0.unwrap_or(u64::MAX), turn);
-        slots.map(move |slot| (PolicyCursor(Some(turn(slot))), *slot))
+        let seq = move |slot: &u32| seq(&self.overrides, *slot, age_of);
+        let slots = self.slots.before(cursor.0.unwrap_or(u64::MAX), seq);
+        slots.map(move |slot| (PolicyCursor(Some(seq(slot))), *slot))
     }
 }
 
-fn turn(own: &HashMap<u32, u64, RandomState>, slot: u32, age_of: impl Fn(u32) -> u64) -> u64 {
-    own.get(&slot).copied().unwrap_or_else(|| age_of(slot))
+fn seq(overrides: &HashMap<u32, u64, RandomState>, slot: u32, age_of: impl Fn(u32) -> u64) -> u64 {
+    overrides.get(&slot).copied().unwrap_or_else(|| age_of(slot))
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
         /// It stands by its age.
         fn restore(&mut self, entry: &Arc<PolicyEntry>) {
             let age = entry.place().age();
-            let at = self.policies.partition_point(|(turn, _)| *turn > age);
+            let at = self.policies.partition_point(|(seq, _)| *seq > age);
             self.policies.insert(at, (age, Arc::clone(entry)));
             let is_passed = age >= self.last;
             self.looked_at = self.looked_at.map(|passed| passed + usize::from(is_passed));
@@ -100,7 +100,7 @@ mod tests {
         fn look(&mut self, many: usize) -> Vec<*const PolicyEntry> {
             let passed = self.looked_at.unwrap_or(0);
             let shown: Vec<_> = self.policies.iter().skip(passed).take(many).collect();
-            self.last = shown.last().map_or(self.last, |(turn, _)| *turn);
+            self.last = shown.last().map_or(self.last, |(seq, _)| *seq);
             self.looked_at = (!shown.is_empty()).then_some(passed + shown.len());
             shown.iter().map(|(_, entry)| Arc::as_ptr(entry)).collect()
         }
@@ -156,7 +156,7 @@ mod tests {
                 let all = ledger.from(PolicyCursor::default()).map(|(_, entry)| Arc::as_ptr(entry));
                 let known = list.policies.iter().map(|(_, entry)| Arc::as_ptr(entry));
                 prop_assert!(all.eq(known));
-                prop_assert!(ledger.roll.own.len() <= list.policies.len(), "nothing stays behind");
+                prop_assert!(ledger.order.overrides.len() <= list.policies.len(), "nothing stays behind");
             }
         }
     }

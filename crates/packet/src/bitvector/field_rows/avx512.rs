@@ -6,14 +6,16 @@ use core::arch::x86_64::{
     _mm512_and_si512, _mm512_cmpge_epu32_mask, _mm512_loadu_si512, _mm512_set1_epi32,
 };
 
-use super::row_index::{Byte, Ends, FAN, LEVELS, Levels, Narrow, Node, PAGE, Paged};
-use super::{AXES, BLOCK, Grid, KEYS, Numbers};
-use crate::bitvector::{Line, first_bit};
+use super::row_index::{
+    DirectIndex, FANOUT, MAX_LEVELS, PAGE, Paged, RowIndex, SearchNode, SearchTree, SortedIndex,
+};
+use super::{BLOCK, FieldRows, KEYS, MAX_KEY_FIELDS, RowNumbers};
+use crate::bitvector::{BitLine, first_bit};
 
 /// Keys that are looked up side by side, so that what is the same for all of them is read once.
-const TOGETHER: usize = 2;
+const KEYS_AT_ONCE: usize = 2;
 /// Of a block.
-const BITS: usize = BLOCK * Line::BITS;
+const BITS: usize = BLOCK * BitLine::BITS;
 
 /// Whether the processor has what these functions are compiled for.
 pub(super) fn has_avx512() -> bool {
@@ -26,27 +28,27 @@ pub(super) fn has_avx512() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-impl Grid {
+impl FieldRows {
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for, `among` has a row, and `N` is the grid's reach at least; there are [`KEYS`] keys at the most, and no
+    /// The processor has what [`has_avx512`] asks for, `candidates` has a row, and `N` is the grid's reach at least; there are [`KEYS`] keys at the most, and no
     /// fewer `found`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    pub(super) unsafe fn firsts_avx512<const N: usize, K: AsRef<[u64; N]>>(
+    pub(super) unsafe fn find_chunk_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
-        among: &[Line],
+        candidates: &[BitLine],
         found: &mut [u32],
     ) {
-        let mut numbers: Numbers = [[0; KEYS]; AXES];
-        for (axis, numbers) in self.axes.iter().zip(&mut numbers) {
+        let mut numbers: RowNumbers = [[0; KEYS]; MAX_KEY_FIELDS];
+        for (field, numbers) in self.fields.iter().zip(&mut numbers) {
             // SAFETY: as this function's caller says.
-            unsafe { axis.numbers_avx512(keys, numbers) };
+            unsafe { field.lookup_avx512(keys, numbers) };
         }
         // The leaves have come meanwhile.
-        for (axis, numbers) in self.axes.iter().zip(&mut numbers) {
-            if let Ends::Wide(patricia) = axis {
+        for (field, numbers) in self.fields.iter().zip(&mut numbers) {
+            if let RowIndex::Trie(patricia) = field {
                 // SAFETY: as this function's caller says; these are the leaves that keys have come to.
                 unsafe { patricia.rows_avx512(keys, numbers) };
             }
@@ -55,30 +57,31 @@ impl Grid {
         // SAFETY: as this function's caller says; rows have a block of so many lines.
         unsafe {
             match self.width {
-                1 => self.each_of_lines::<1>(&numbers, count, among, found),
-                2 => self.each_of_lines::<2>(&numbers, count, among, found),
-                3 => self.each_of_lines::<3>(&numbers, count, among, found),
-                _ => self.each_of_lines::<BLOCK>(&numbers, count, among, found),
+                1 => self.batch_lines::<1>(&numbers, count, candidates, found),
+                2 => self.batch_lines::<2>(&numbers, count, candidates, found),
+                3 => self.batch_lines::<3>(&numbers, count, candidates, found),
+                _ => self.batch_lines::<BLOCK>(&numbers, count, candidates, found),
             }
         }
     }
 
     /// # Safety
     ///
-    /// As of [`Grid::firsts_avx512`], and rows are of so many lines, or of some times as many if these are [`BLOCK`].
+    /// As of [`FieldRows::find_chunk_avx512`], and rows are of so many lines, or of some times as many if these are [`BLOCK`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn each_of_lines<const LINES: usize>(
+    unsafe fn batch_lines<const LINES: usize>(
         &self,
-        numbers: &Numbers,
+        numbers: &RowNumbers,
         count: usize,
-        among: &[Line],
+        candidates: &[BitLine],
         found: &mut [u32],
     ) {
-        for first in (0..count.next_multiple_of(TOGETHER)).step_by(TOGETHER) {
-            // SAFETY: as this function's caller says; `KEYS` is a multiple of `TOGETHER`.
-            let bits = unsafe { self.first_of_lines::<LINES, TOGETHER>(numbers, first, among, 0) };
+        for first in (0..count.next_multiple_of(KEYS_AT_ONCE)).step_by(KEYS_AT_ONCE) {
+            // SAFETY: as this function's caller says; `KEYS` is a multiple of `KEYS_AT_ONCE`.
+            let bits =
+                unsafe { self.and_lines::<LINES, KEYS_AT_ONCE>(numbers, first, candidates, 0) };
             for (found, bit) in found[..count].iter_mut().skip(first).zip(bits) {
                 *found = bit;
             }
@@ -89,7 +92,7 @@ impl Grid {
                     break;
                 }
                 // SAFETY: as this function's caller says, and rows have this block.
-                let [bit] = unsafe { self.first_of_lines::<LINES, 1>(numbers, key, among, block) };
+                let [bit] = unsafe { self.and_lines::<LINES, 1>(numbers, key, candidates, block) };
                 *found = first + bit;
             }
         }
@@ -99,24 +102,24 @@ impl Grid {
     ///
     /// # Safety
     ///
-    /// As of [`Grid::each_of_lines`], `numbers` has so many keys from there on, and rows have this block.
+    /// As of [`FieldRows::batch_lines`], `numbers` has so many keys from there on, and rows have this block.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    unsafe fn first_of_lines<const LINES: usize, const KEYS: usize>(
+    unsafe fn and_lines<const LINES: usize, const KEYS: usize>(
         &self,
-        numbers: &Numbers,
+        numbers: &RowNumbers,
         key: usize,
-        among: &[Line],
+        candidates: &[BitLine],
         block: usize,
     ) -> [u32; KEYS] {
-        // SAFETY: rows have this block, and `among` has a row.
-        let load = |line: *const Line| unsafe {
+        // SAFETY: rows have this block, and `candidates` has a row.
+        let load = |line: *const BitLine| unsafe {
             std::array::from_fn::<_, LINES, _>(|at| _mm512_loadu_si512(line.add(at).cast()))
         };
         let first = self.lines.as_ptr().wrapping_add(block * self.count * LINES);
-        let mut all = [load(among.as_ptr().wrapping_add(block * LINES)); KEYS];
-        for numbers in &numbers[..self.axes.len()] {
+        let mut all = [load(candidates.as_ptr().wrapping_add(block * LINES)); KEYS];
+        for numbers in &numbers[..self.fields.len()] {
             for (all, row) in all.iter_mut().zip(&numbers[key..key + KEYS]) {
                 let row = load(first.wrapping_add(usize::from(*row) * LINES));
                 *all = std::array::from_fn(|line| _mm512_and_si512(all[line], row[line]));
@@ -127,7 +130,7 @@ impl Grid {
     }
 }
 
-impl Ends {
+impl RowIndex {
     /// The rows that keys stand for, or the leaves that lead to them.
     ///
     /// # Safety
@@ -135,7 +138,7 @@ impl Ends {
     /// The processor has what [`has_avx512`] asks for, and keys have all words that are asked for; there are [`KEYS`] keys at the most.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "as of what it calls")]
-    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+    unsafe fn lookup_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
@@ -143,23 +146,23 @@ impl Ends {
         // SAFETY: as this function's caller says.
         unsafe {
             match self {
-                Self::Byte(byte) => byte.numbers_avx512(keys, numbers),
-                Self::Paged(paged) => paged.numbers_avx512(keys, numbers),
-                Self::Narrow(narrow) => narrow.numbers_avx512(keys, numbers),
-                Self::Wide(patricia) => patricia.leaves_avx512(keys, numbers),
+                Self::Direct(byte) => byte.lookup_avx512(keys, numbers),
+                Self::Paged(paged) => paged.lookup_avx512(keys, numbers),
+                Self::Sorted(narrow) => narrow.lookup_avx512(keys, numbers),
+                Self::Trie(patricia) => patricia.find_leaves_avx512(keys, numbers),
             }
         }
     }
 }
 
-impl Byte {
+impl DirectIndex {
     /// # Safety
     ///
-    /// As of [`Ends::numbers_avx512`].
+    /// As of [`RowIndex::lookup_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+    unsafe fn lookup_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
@@ -175,11 +178,11 @@ impl Byte {
 impl Paged {
     /// # Safety
     ///
-    /// As of [`Ends::numbers_avx512`].
+    /// As of [`RowIndex::lookup_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+    unsafe fn lookup_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
@@ -196,13 +199,13 @@ impl Paged {
     }
 }
 
-impl Narrow {
+impl SortedIndex {
     /// # Safety
     ///
-    /// As of [`Ends::numbers_avx512`].
+    /// As of [`RowIndex::lookup_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "as of what it calls")]
-    unsafe fn numbers_avx512<const N: usize, K: AsRef<[u64; N]>>(
+    unsafe fn lookup_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
@@ -210,39 +213,39 @@ impl Narrow {
         // SAFETY: as this function's caller says; there are so many levels.
         unsafe {
             match self.levels.starts.len() {
-                1 => self.numbers_by::<1, N, K>(keys, numbers),
-                2 => self.numbers_by::<2, N, K>(keys, numbers),
-                3 => self.numbers_by::<3, N, K>(keys, numbers),
-                _ => self.numbers_by::<LEVELS, N, K>(keys, numbers),
+                1 => self.lookup_levels::<1, N, K>(keys, numbers),
+                2 => self.lookup_levels::<2, N, K>(keys, numbers),
+                3 => self.lookup_levels::<3, N, K>(keys, numbers),
+                _ => self.lookup_levels::<MAX_LEVELS, N, K>(keys, numbers),
             }
         }
     }
 
     /// # Safety
     ///
-    /// As of [`Ends::numbers_avx512`], and there are so many levels.
+    /// As of [`RowIndex::lookup_avx512`], and there are so many levels.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn numbers_by<const LEVELS: usize, const N: usize, K: AsRef<[u64; N]>>(
+    unsafe fn lookup_levels<const MAX_LEVELS: usize, const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
     ) {
-        let levels = self.levels.levels::<LEVELS>();
+        let levels = self.levels.levels::<MAX_LEVELS>();
         for (key, number) in keys.iter().zip(numbers) {
             // SAFETY: keys have this word, these are all levels, and there are as many numbers as values, of which the last is not below any.
             unsafe {
                 let value = self.bits.inside(*key.as_ref().get_unchecked(self.bits.word));
-                *number = *self.numbers.get_unchecked(find::<LEVELS>(&levels, value));
+                *number = *self.numbers.get_unchecked(find::<MAX_LEVELS>(&levels, value));
             }
         }
     }
 }
 
-impl Levels {
+impl SearchTree {
     /// Where the nodes of each level begin.
-    fn levels<const LEVELS: usize>(&self) -> [*const Node; LEVELS] {
+    fn levels<const MAX_LEVELS: usize>(&self) -> [*const SearchNode; MAX_LEVELS] {
         let start = |level| self.starts.get(level).copied().unwrap_or(0);
         std::array::from_fn(|level| self.nodes.as_ptr().wrapping_add(start(level)))
     }
@@ -256,14 +259,17 @@ impl Levels {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 #[inline]
 #[expect(unsafe_code, reason = "loads through pointers")]
-unsafe fn find<const LEVELS: usize>(levels: &[*const Node; LEVELS], value: u32) -> usize {
+unsafe fn find<const MAX_LEVELS: usize>(
+    levels: &[*const SearchNode; MAX_LEVELS],
+    value: u32,
+) -> usize {
     let value = _mm512_set1_epi32(value.cast_signed());
     let mut found = 0;
     for level in levels {
         // SAFETY: a node's last value is never below, so that each level has this node.
         let node = unsafe { _mm512_loadu_si512(level.add(found).cast()) };
         let first = u32::from(_mm512_cmpge_epu32_mask(node, value)).trailing_zeros();
-        found = found * FAN + first as usize;
+        found = found * FANOUT + first as usize;
     }
     found
 }

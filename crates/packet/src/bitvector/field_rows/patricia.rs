@@ -3,17 +3,17 @@
 
 mod grow;
 
-use grow::{Bits, Tree, grown};
+use grow::{BinaryTrie, Bits, build_trie};
 
 /// A trie.
 #[derive(Clone, Debug)]
-pub(super) struct Patricia {
+pub(super) struct PatriciaTrie {
     /// Where the first word stands in keys.
     pub(super) word: usize,
     /// The root first.
     pub(super) forks: Box<[Fork]>,
     /// For each fork, one for each value of its bits: the number of a leaf, or of another fork counted from the last leaf on.
-    pub(super) ways: Box<[u16]>,
+    pub(super) children: Box<[u16]>,
     pub(super) leaves: Box<[Leaf]>,
 }
 
@@ -33,39 +33,39 @@ pub(super) struct Fork {
 pub(super) struct Leaf {
     pub(super) value: [u64; 2],
     /// From how many equal bits on the next row is that of a value, in order.
-    pub(super) lengths: [u8; ROWS],
-    pub(super) rows: [u16; ROWS],
+    pub(super) lengths: [u8; LEAF_ROWS],
+    pub(super) rows: [u16; LEAF_ROWS],
 }
 
 /// Rows of a leaf at the most.
-const ROWS: usize = 16;
+const LEAF_ROWS: usize = 16;
 /// No value has so many bits.
 const NEVER: u8 = u8::MAX;
 /// Bits of a root, and of another fork, at the most: more take more memory than ways that are shorter are worth.
-const ROOT: u32 = 14;
-const INNER: u32 = 10;
+const ROOT_BITS: u32 = 14;
+const INNER_BITS: u32 = 10;
 /// So many ways, as a power of two, for each leaf.
-const SPARSE: u32 = 5;
+const CHILDREN_PER_LEAF: u32 = 5;
 
 /// A trie in the making.
 #[derive(Default)]
-struct Laid {
+struct TrieBuilder {
     forks: Vec<Fork>,
-    ways: Vec<u16>,
+    children: Vec<u16>,
     leaves: Vec<Leaf>,
 }
 
-impl Patricia {
+impl PatriciaTrie {
     /// Of stretches in order, each with its last value and its number, of which the last is up to the highest value; none if they are too many, or
     /// too many of them are inside each other.
     pub(super) fn of(word: usize, ends: &[(u128, u16)]) -> Option<Self> {
-        let tree = grown(ends)?;
+        let tree = build_trie(ends)?;
         // The root's number, which is that behind the last leaf.
         u16::try_from(tree.leaves()).ok()?;
-        let mut laid = Laid::default();
-        laid.fork(&tree, tree.leaves(), ROOT)?;
-        let Laid { forks, ways, leaves } = laid;
-        Some(Self { word, forks: forks.into(), ways: ways.into(), leaves: leaves.into() })
+        let mut builder = TrieBuilder::default();
+        builder.fork(&tree, tree.leaves(), ROOT_BITS)?;
+        let TrieBuilder { forks, children, leaves } = builder;
+        Some(Self { word, forks: forks.into(), children: children.into(), leaves: leaves.into() })
     }
 
     /// What stands in a key; in a word that it does not have, zeros.
@@ -80,20 +80,20 @@ impl Patricia {
         while let Some(fork) = at.checked_sub(self.leaves.len()) {
             let Some(fork) = self.forks.get(fork) else { return 0 };
             let bits = Bits(fork.mask).of(words[fork.word as usize % 2]);
-            at = self.ways.get(fork.first as usize + bits).copied().unwrap_or(0).into();
+            at = self.children.get(fork.first as usize + bits).copied().unwrap_or(0).into();
         }
         self.leaves.get(at).map_or(0, |leaf| leaf.number(words))
     }
 
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.forks) + size_of_val(&*self.ways) + size_of_val(&*self.leaves)
+        size_of_val(&*self.forks) + size_of_val(&*self.children) + size_of_val(&*self.leaves)
     }
 }
 
 impl Leaf {
     /// With rows, each from so many equal bits on; none if they are too many.
     fn of(value: u128, rows: &[(u32, u16)]) -> Option<Self> {
-        if rows.len() > ROWS {
+        if rows.len() > LEAF_ROWS {
             return None;
         }
         let length =
@@ -115,12 +115,12 @@ impl Leaf {
     }
 }
 
-impl Laid {
+impl TrieBuilder {
     /// The number of what stands for a tree, where there are so many leaves in all.
-    fn lay(&mut self, tree: &Tree, leaves: usize) -> Option<u16> {
+    fn add(&mut self, tree: &BinaryTrie, leaves: usize) -> Option<u16> {
         let number = match tree {
-            Tree::Fork { .. } => leaves + self.fork(tree, leaves, INNER)?,
-            Tree::Leaf(value, rows) => {
+            BinaryTrie::Fork { .. } => leaves + self.fork(tree, leaves, INNER_BITS)?,
+            BinaryTrie::Leaf(value, rows) => {
                 self.leaves.push(Leaf::of(*value, rows)?);
                 self.leaves.len() - 1
             }
@@ -129,16 +129,16 @@ impl Laid {
     }
 
     /// A fork of up to so many bits; its number among forks.
-    fn fork(&mut self, tree: &Tree, leaves: usize, most: u32) -> Option<usize> {
-        let (word, bits) = tree.bits(most);
-        let (ways, ends) = tree.ways(word, bits);
-        let (fork, first) = (self.forks.len(), self.ways.len());
+    fn fork(&mut self, tree: &BinaryTrie, leaves: usize, most: u32) -> Option<usize> {
+        let (word, bits) = tree.choose_bits(most);
+        let (children, ends) = tree.children(word, bits);
+        let (fork, first) = (self.forks.len(), self.children.len());
         self.forks.push(Fork { mask: bits.0, first: u32::try_from(first).ok()?, word });
-        self.ways.resize(first + ways.len(), 0);
-        let numbers = ends.into_iter().map(|end| self.lay(end, leaves));
+        self.children.resize(first + children.len(), 0);
+        let numbers = ends.into_iter().map(|end| self.add(end, leaves));
         let numbers: Vec<_> = numbers.collect::<Option<_>>()?;
-        for (at, way) in (first..).zip(ways) {
-            self.ways[at] = numbers[way];
+        for (at, child) in (first..).zip(children) {
+            self.children[at] = numbers[child];
         }
         Some(fork)
     }

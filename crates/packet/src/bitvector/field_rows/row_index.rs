@@ -3,25 +3,25 @@
 
 use std::collections::HashMap;
 
-use super::Place;
-use super::patricia::Patricia;
+use super::FieldLocation;
+use super::patricia::PatriciaTrie;
 
 /// The rows of a field's values.
 #[derive(Clone, Debug)]
-pub(super) enum Ends {
+pub(super) enum RowIndex {
     /// Of up to eight bits.
-    Byte(Byte),
+    Direct(DirectIndex),
     /// Of up to 16.
     Paged(Paged),
     /// Of up to 32.
-    Narrow(Narrow),
+    Sorted(SortedIndex),
     /// Of two words.
-    Wide(Patricia),
+    Trie(PatriciaTrie),
 }
 
 /// A row for each value.
 #[derive(Clone, Debug)]
-pub(super) struct Byte {
+pub(super) struct DirectIndex {
     pub(super) bits: Bits,
     pub(super) numbers: Box<[u16; 256]>,
 }
@@ -37,9 +37,9 @@ pub(super) struct Paged {
 
 /// Stretches in order.
 #[derive(Clone, Debug)]
-pub(super) struct Narrow {
+pub(super) struct SortedIndex {
     pub(super) bits: Bits,
-    pub(super) levels: Levels,
+    pub(super) levels: SearchTree,
     pub(super) numbers: Box<[u16]>,
 }
 
@@ -51,10 +51,10 @@ pub(super) struct Bits {
     mask: u32,
 }
 
-/// Values in order, [`FAN`] side by side, and above them the last value of each. A search goes down one node for each level.
+/// Values in order, [`FANOUT`] side by side, and above them the last value of each. A search goes down one node for each level.
 #[derive(Clone, Debug)]
-pub(super) struct Levels {
-    pub(super) nodes: Box<[Node]>,
+pub(super) struct SearchTree {
+    pub(super) nodes: Box<[SearchNode]>,
     /// Where the nodes of each level begin, from the top on.
     pub(super) starts: Box<[usize]>,
 }
@@ -62,20 +62,20 @@ pub(super) struct Levels {
 /// Values in order.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Node([u32; FAN]);
+pub(super) struct SearchNode([u32; FANOUT]);
 
 /// Values of a page, as a power of two: pages of few values are few different ones, which stay near the processor.
 pub(super) const PAGE: u32 = 4;
 const VALUES: usize = 1 << PAGE;
 /// Values that are compared together.
-pub(super) const FAN: usize = 16;
+pub(super) const FANOUT: usize = 16;
 /// Levels at the most; more values have more rows than can be numbered.
-pub(super) const LEVELS: usize = 4;
+pub(super) const MAX_LEVELS: usize = 4;
 
-impl Ends {
+impl RowIndex {
     /// None if `number` has none for a row, ends are not in order up to the highest value, or there are too many.
     pub(super) fn of(
-        place: Place,
+        place: FieldLocation,
         ends: &[(u128, usize)],
         number: impl Fn(usize) -> Option<u16>,
     ) -> Option<Self> {
@@ -86,38 +86,38 @@ impl Ends {
             return None;
         }
         match place {
-            Place::Bits { word, shift, bits } => {
+            FieldLocation::Bits { word, shift, bits } => {
                 let bits = Bits { word, shift, mask: u32::MAX.checked_shr(32 - bits).unwrap_or(0) };
                 match bits.mask {
-                    ..0x100 => Some(Self::Byte(Byte::of(bits, &ends))),
+                    ..0x100 => Some(Self::Direct(DirectIndex::of(bits, &ends))),
                     0x100..0x1_0000 => Some(Self::Paged(Paged::of(bits, &ends))),
-                    _ => Narrow::of(bits, &ends).map(Self::Narrow),
+                    _ => SortedIndex::of(bits, &ends).map(Self::Sorted),
                 }
             }
-            Place::Words(word) => Patricia::of(word, &ends).map(Self::Wide),
+            FieldLocation::Words(word) => PatriciaTrie::of(word, &ends).map(Self::Trie),
         }
     }
 
     /// The row that a key stands for.
     pub(super) fn number(&self, key: &[u64]) -> u16 {
         match self {
-            Self::Byte(byte) => byte.number(key),
+            Self::Direct(byte) => byte.number(key),
             Self::Paged(paged) => paged.number(key),
-            Self::Narrow(narrow) => narrow.number(key),
-            Self::Wide(wide) => wide.number(key),
+            Self::Sorted(narrow) => narrow.number(key),
+            Self::Trie(wide) => wide.number(key),
         }
     }
 
     pub(super) fn memory(&self) -> usize {
         match self {
-            Self::Byte(Byte { numbers, .. }) => size_of_val(&**numbers),
+            Self::Direct(DirectIndex { numbers, .. }) => size_of_val(&**numbers),
             Self::Paged(Paged { pages, numbers, .. }) => {
                 size_of_val(&**pages) + size_of_val(&**numbers)
             }
-            Self::Narrow(Narrow { levels, numbers, .. }) => {
+            Self::Sorted(SortedIndex { levels, numbers, .. }) => {
                 levels.memory() + size_of_val(&**numbers)
             }
-            Self::Wide(patricia) => patricia.memory(),
+            Self::Trie(patricia) => patricia.memory(),
         }
     }
 }
@@ -131,7 +131,7 @@ fn rows_in_order(ends: &[(u128, u16)]) -> impl FnMut(usize) -> u16 {
     }
 }
 
-impl Byte {
+impl DirectIndex {
     fn of(bits: Bits, ends: &[(u128, u16)]) -> Self {
         Self { bits, numbers: Box::new(std::array::from_fn(rows_in_order(ends))) }
     }
@@ -166,12 +166,12 @@ impl Paged {
     }
 }
 
-impl Narrow {
+impl SortedIndex {
     fn of(bits: Bits, ends: &[(u128, u16)]) -> Option<Self> {
         let value = |end: u128| u32::try_from(end).unwrap_or(u32::MAX);
         let mut values: Vec<_> = ends.iter().map(|(end, _)| value(*end)).collect();
         *values.last_mut()? = u32::MAX;
-        let levels = Levels::of(values)?;
+        let levels = SearchTree::of(values)?;
         Some(Self { bits, levels, numbers: ends.iter().map(|(_, number)| *number).collect() })
     }
 
@@ -194,18 +194,18 @@ impl Bits {
     }
 }
 
-impl Levels {
+impl SearchTree {
     /// Of values in order, of which the last is the highest; none if they are too many.
     fn of(mut values: Vec<u32>) -> Option<Self> {
-        let mut levels: Vec<Vec<Node>> = Vec::with_capacity(LEVELS);
+        let mut levels: Vec<Vec<SearchNode>> = Vec::with_capacity(MAX_LEVELS);
         while levels.last().is_none_or(|level| level.len() > 1) {
             let at = |part: &[u32], at: usize| part.get(at).copied().unwrap_or(u32::MAX);
-            let node = |part: &[u32]| Node(std::array::from_fn(|value| at(part, value)));
-            let level: Vec<_> = values.chunks(FAN).map(node).collect();
-            values = level.iter().map(|node| node.0[FAN - 1]).collect();
+            let node = |part: &[u32]| SearchNode(std::array::from_fn(|value| at(part, value)));
+            let level: Vec<_> = values.chunks(FANOUT).map(node).collect();
+            values = level.iter().map(|node| node.0[FANOUT - 1]).collect();
             levels.push(level);
         }
-        if levels.len() > LEVELS {
+        if levels.len() > MAX_LEVELS {
             return None;
         }
         levels.reverse();
@@ -219,8 +219,8 @@ impl Levels {
     /// How many values are below one.
     fn find(&self, value: u32) -> usize {
         self.starts.iter().fold(0, |found, start| {
-            let below = |node: &Node| node.0.iter().filter(|end| **end < value).count();
-            found * FAN + self.nodes.get(start + found).map_or(0, below)
+            let below = |node: &SearchNode| node.0.iter().filter(|end| **end < value).count();
+            found * FANOUT + self.nodes.get(start + found).map_or(0, below)
         })
     }
 

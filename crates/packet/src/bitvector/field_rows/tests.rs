@@ -23,10 +23,10 @@ fn ends(highest: u128, most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, 
     let mut values: Vec<_> = (0..next() % most).map(|_| value(next)).chain([highest]).collect();
     values.sort_unstable();
     values.dedup();
-    values.into_iter().map(|end| (end, usize::try_from(next() % ROWS).unwrap())).collect()
+    values.into_iter().map(|end| (end, usize::try_from(next() % LEAF_ROWS).unwrap())).collect()
 }
 
-const ROWS: u64 = 7;
+const LEAF_ROWS: u64 = 7;
 
 /// The stretches of up to so many prefixes, inside each other and side by side, of a few lengths; with their rows.
 pub(super) fn nested(most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, usize)> {
@@ -39,7 +39,7 @@ pub(super) fn nested(most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, us
         let open = u128::MAX.checked_shr(lengths[length]).unwrap_or(0);
         let near = wide(next) & (u128::MAX >> (next() % 128));
         let first = (sites[site] ^ near) & !open;
-        (first, first | open, usize::try_from(next() % ROWS).unwrap())
+        (first, first | open, usize::try_from(next() % LEAF_ROWS).unwrap())
     };
     let mut prefixes: Vec<_> = (0..next() % most).map(|_| prefix(next)).collect();
     prefixes.sort_unstable_by_key(|(first, last, _)| last - first);
@@ -54,27 +54,34 @@ pub(super) fn nested(most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, us
     bounds.into_iter().map(|end| (end, inner(end))).collect()
 }
 
-fn axis(place: Place, words: usize, most: u64, next: &mut impl FnMut() -> u64) -> Axis {
+fn field(
+    place: FieldLocation,
+    words: usize,
+    most: u64,
+    next: &mut impl FnMut() -> u64,
+) -> KeyField {
     let highest = match place {
-        Place::Bits { bits, .. } => (1 << bits) - 1,
-        Place::Words(_) => u128::MAX,
+        FieldLocation::Bits { bits, .. } => (1 << bits) - 1,
+        FieldLocation::Words(_) => u128::MAX,
     };
     let ends = match place {
-        Place::Bits { .. } => ends(highest, most, next),
-        Place::Words(_) => nested(most, next),
+        FieldLocation::Bits { .. } => ends(highest, most, next),
+        FieldLocation::Words(_) => nested(most, next),
     };
-    let rows = usize::try_from(ROWS).unwrap() * words;
-    Axis { place, ends, rows: (0..rows).map(|_| next() | next()).collect() }
+    let rows = usize::try_from(LEAF_ROWS).unwrap() * words;
+    KeyField { place, ends, rows: (0..rows).map(|_| next() | next()).collect() }
 }
 
 /// The row that a key stands for.
-fn row<'a>(axis: &'a Axis, words: usize, key: &[u64]) -> &'a [u64] {
-    let value = match axis.place {
-        Place::Bits { word, shift, bits } => u128::from(key[word] >> shift) & ((1 << bits) - 1),
-        Place::Words(word) => u128::from(key[word]) << 64 | u128::from(key[word + 1]),
+fn row<'a>(field: &'a KeyField, words: usize, key: &[u64]) -> &'a [u64] {
+    let value = match field.place {
+        FieldLocation::Bits { word, shift, bits } => {
+            u128::from(key[word] >> shift) & ((1 << bits) - 1)
+        }
+        FieldLocation::Words(word) => u128::from(key[word]) << 64 | u128::from(key[word + 1]),
     };
-    let (_, row) = axis.ends[axis.ends.partition_point(|(end, _)| *end < value)];
-    &axis.rows[row * words..][..words]
+    let (_, row) = field.ends[field.ends.partition_point(|(end, _)| *end < value)];
+    &field.rows[row * words..][..words]
 }
 
 /// A key.
@@ -95,38 +102,38 @@ fn finds_what_a_walk_over_the_bits_finds() {
     for words in [1, 8, 9, 16, 17, 24, 32, 33, 64, 100].into_iter().cycle().take(400) {
         let most = [2, 9, 200, 4000][usize::try_from(next() % 4).unwrap()];
         let places = [
-            Place::Words(0),
-            Place::Bits { word: 2, shift: 32, bits: 32 },
-            Place::Bits { word: 2, shift: 24, bits: 8 },
-            Place::Bits { word: 1, shift: 0, bits: 16 },
+            FieldLocation::Words(0),
+            FieldLocation::Bits { word: 2, shift: 32, bits: 32 },
+            FieldLocation::Bits { word: 2, shift: 24, bits: 8 },
+            FieldLocation::Bits { word: 1, shift: 0, bits: 16 },
         ];
-        let axes: Vec<_> = places.map(|place| axis(place, words, most, &mut next)).into();
-        let grid = Grid::of(words, &axes).unwrap();
-        assert_eq!((grid.read(), grid.width() >= words.div_ceil(8)), (4, true));
-        let mut among = vec![Line::default(); grid.width()];
-        among.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() & next());
+        let fields: Vec<_> = places.map(|place| field(place, words, most, &mut next)).into();
+        let grid = FieldRows::of(words, &fields).unwrap();
+        assert_eq!((grid.rows_read(), grid.width() >= words.div_ceil(8)), (4, true));
+        let mut candidates = vec![BitLine::default(); grid.width()];
+        candidates.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() & next());
         // Sometimes there is nothing in the first words, or in the first block.
         let none = usize::try_from(next() % 3).unwrap() * words / 2;
-        among.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
+        candidates.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
         let few = |next: &mut dyn FnMut() -> u64| {
             [next() % 9, u64::MAX, next(), 0][usize::try_from(next() % 4).unwrap()]
         };
         let key = |next: &mut dyn FnMut() -> u64| Words([0; 3].map(|_| few(next)));
         let keys: Vec<_> = (0..next() % 70).map(|_| key(&mut next)).collect();
         let mut found = vec![7; keys.len()];
-        grid.first_of_each(&keys, &among, &mut found);
+        grid.find_first_batch(&keys, &candidates, &mut found);
         for (Words(key), found) in keys.iter().zip(found) {
-            let rows: Vec<_> = axes.iter().map(|axis| row(axis, words, key)).collect();
+            let rows: Vec<_> = fields.iter().map(|field| row(field, words, key)).collect();
             let is_set = |bit: &usize| {
-                let among = among[bit / 512].0[bit / 64 % 8];
-                rows.iter().fold(among, |all, row| all & row[bit / 64]) >> (bit % 64) & 1 != 0
+                let candidates = candidates[bit / 512].0[bit / 64 % 8];
+                rows.iter().fold(candidates, |all, row| all & row[bit / 64]) >> (bit % 64) & 1 != 0
             };
             let first = |from: usize| {
                 (from..words * 64).find(is_set).map(|bit| u32::try_from(bit).unwrap())
             };
             assert_eq!(Some(found).filter(|bit| (*bit as usize) < words * 64), first(0));
             let from = usize::try_from(next()).unwrap() % (words * 64 + 9);
-            assert_eq!(grid.first_from(key, &among, from), first(from));
+            assert_eq!(grid.find_first_from(key, &candidates, from), first(from));
         }
     }
 }
@@ -136,29 +143,29 @@ fn finds_what_a_walk_over_the_bits_finds() {
 #[cfg_attr(miri, ignore = "minutes there")]
 fn keys_without_some_words_are_not_read_beyond() {
     let mut next = numbers(2);
-    let places = [Place::Bits { word: 0, shift: 0, bits: 16 }, Place::Words(1)];
-    let axes: Vec<_> = places.map(|place| axis(place, 9, 200, &mut next)).into();
-    let grid = Grid::of(9, &axes).unwrap();
-    let among = vec![Line([u64::MAX; 8]); grid.width()];
+    let places = [FieldLocation::Bits { word: 0, shift: 0, bits: 16 }, FieldLocation::Words(1)];
+    let fields: Vec<_> = places.map(|place| field(place, 9, 200, &mut next)).into();
+    let grid = FieldRows::of(9, &fields).unwrap();
+    let candidates = vec![BitLine([u64::MAX; 8]); grid.width()];
     for _ in 0..50 {
         let (mut short, mut long) = ([0], [0]);
         let key = next();
-        grid.first_of_each(&[Words([key, 7])], &among, &mut short);
-        grid.first_of_each(&[Words([key, 7, 0])], &among, &mut long);
+        grid.find_first_batch(&[Words([key, 7])], &candidates, &mut short);
+        grid.find_first_batch(&[Words([key, 7, 0])], &candidates, &mut long);
         assert_eq!(short, long);
     }
 }
 
 #[test]
 fn what_makes_no_grid_is_refused() {
-    let place = Place::Bits { word: 0, shift: 0, bits: 8 };
+    let place = FieldLocation::Bits { word: 0, shift: 0, bits: 8 };
     let of = |ends: &[(u128, usize)]| {
-        Grid::of(1, &[Axis { place, ends: ends.to_vec(), rows: vec![1, 2] }])
+        FieldRows::of(1, &[KeyField { place, ends: ends.to_vec(), rows: vec![1, 2] }])
     };
     assert!(of(&[(5, 0), (255, 1)]).is_some());
     assert!(of(&[(5, 0), (255, 2)]).is_none(), "no such row");
     assert!(of(&[(5, 0)]).is_none(), "not to the highest value");
     assert!(of(&[(5, 0), (5, 1), (255, 0)]).is_none(), "not in order");
-    let axis = Axis { place, ends: vec![(255, 0)], rows: vec![1] };
-    assert!(Grid::of(1, &vec![axis; AXES + 1]).is_none());
+    let field = KeyField { place, ends: vec![(255, 0)], rows: vec![1] };
+    assert!(FieldRows::of(1, &vec![field; MAX_KEY_FIELDS + 1]).is_none());
 }

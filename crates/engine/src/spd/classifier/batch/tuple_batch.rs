@@ -2,110 +2,122 @@
 //! something to better what it found there. What is behind the tiers comes first of all, or after the first tier.
 
 use arrayvec::ArrayVec;
-use uxfrm_packet::{Steps, Told};
+use uxfrm_packet::{PrefilterProbe, ProbeTargets};
 
-use super::{Batch, CUT, EMPTY, WAYS, Way, kind, unless_behind};
-use crate::spd::classifier::TOGETHER;
+use super::{BatchWalk, CUT, EMPTY, MAX_VISITS, Visit, kind, kind_unless_beaten};
+use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::classifier::node::Node;
-use crate::spd::classifier::rule::Best;
-use crate::spd::classifier::ternary::{Key, Words};
-use crate::spd::classifier::tuple_space::{Beginning, Part, Sieve};
+use crate::spd::classifier::rule::BestMatch;
+use crate::spd::classifier::ternary::{KeyWords, PacketKey};
+use crate::spd::classifier::tuple_space::{Bucket, SearchOrder, TupleSpace};
 
 /// Packets and the parts that they go to.
-type Parts<'a, W> = ArrayVec<(usize, &'a Part<W>), WAYS>;
+type Buckets<'a, W> = ArrayVec<(usize, &'a Bucket<W>), MAX_VISITS>;
 
-/// Considers the first policy that fits, of each key, of which there are [`TOGETHER`] at the most. A function of its own, as it takes pages of stack that
+/// Considers the first policy that fits, of each key, of which there are [`LOOKUP_BATCH`] at the most. A function of its own, as it takes pages of stack that
 /// others need not.
 #[inline(never)]
-pub(in crate::spd::classifier) fn sift<'a, W: Words>(
-    sieve: &'a Sieve<W>,
-    keys: &[Key<W>],
-    bests: &mut [Best<'a>; TOGETHER],
+pub(in crate::spd::classifier) fn find_each_tuples<'a, W: KeyWords>(
+    space: &'a TupleSpace<W>,
+    keys: &[PacketKey<W>],
+    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
 ) {
-    let mut batch = Batch::of(keys, bests);
-    if sieve.beginning() == Beginning::Last {
-        batch.end(sieve.last());
+    let mut batch = BatchWalk::of(keys, bests);
+    if space.search_order() == SearchOrder::ResidueFirst {
+        batch.end(space.residue());
     }
-    let (mut told, mut steps) = (Told::default(), Steps::default());
-    let mut columns = W::Columns::default();
+    let (mut probe, mut targets) = (PrefilterProbe::default(), ProbeTargets::default());
+    let mut columns = W::WordColumns::default();
     W::columns(batch.keys, &mut columns);
     let count = batch.keys.len();
-    sieve.tiers().iter().for_each(|tier| told.ask(tier.slots(), columns.as_ref()));
-    told.firsts(count, &batch.levels(sieve), &mut steps);
-    batch.look(sieve, &told, &steps);
-    if sieve.beginning() == Beginning::Tiers {
-        batch.look_behind(sieve.last());
+    space.tuples().iter().for_each(|tuple| probe.query(tuple.prefilter(), columns.as_ref()));
+    probe.best_targets(count, &batch.rank_limits(space), &mut targets);
+    batch.visit_buckets(space, &probe, &targets);
+    if space.search_order() == SearchOrder::TuplesFirst {
+        batch.visit_residue(space.residue());
     }
-    told.others(count, &batch.levels(sieve), &mut steps);
-    batch.look(sieve, &told, &steps);
+    probe.other_targets(count, &batch.rank_limits(space), &mut targets);
+    batch.visit_buckets(space, &probe, &targets);
 }
 
-impl<'a, W: Words> Batch<'a, '_, W> {
+impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
     /// What may better that which each packet has found.
-    fn levels(&self, sieve: &Sieve<W>) -> [u32; TOGETHER] {
-        std::array::from_fn(|at| sieve.level(self.bests[at].rank()))
+    fn rank_limits(&self, space: &TupleSpace<W>) -> [u32; LOOKUP_BATCH] {
+        std::array::from_fn(|at| space.rank16(self.bests[at].rank()))
     }
 
     /// At what is behind all tiers, for packets that have found nothing that stands before all of it. Where they are nearly all, it is quicker for
     /// all than to pick them.
     #[inline(never)]
-    fn look_behind(&mut self, last: &'a Node<W>) {
-        let first = last.first_rank();
-        let (mut packets, mut count) = ([0; TOGETHER], 0);
+    fn visit_residue(&mut self, last: &'a Node<W>) {
+        let first = last.best_rank();
+        let (mut packets, mut count) = ([0; LOOKUP_BATCH], 0);
         for (packet, best) in self.bests[..self.keys.len()].iter().enumerate() {
-            packets[count % TOGETHER] = packet;
-            count += usize::from(!best.stands_before(first));
+            packets[count % LOOKUP_BATCH] = packet;
+            count += usize::from(!best.precedes(first));
         }
         if 4 * count > 3 * self.keys.len() {
             return self.end(last);
         }
         let packets = &packets[..count];
-        let keys: ArrayVec<_, TOGETHER> = packets.iter().map(|packet| self.keys[*packet]).collect();
-        let mut bests = [Best::NONE; TOGETHER];
+        let keys: ArrayVec<_, LOOKUP_BATCH> =
+            packets.iter().map(|packet| self.keys[*packet]).collect();
+        let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
         packets.iter().zip(&mut bests).for_each(|(packet, best)| *best = self.bests[*packet]);
-        Batch::of(&keys, &mut bests).end(last);
+        BatchWalk::of(&keys, &mut bests).end(last);
         packets.iter().zip(&bests).for_each(|(packet, best)| self.bests[*packet] = *best);
     }
 
     /// At the parts of tiers that packets go to. All are fetched before the first is read, and then all that is behind them.
     #[inline(never)]
-    fn look(&mut self, sieve: &'a Sieve<W>, told: &Told, steps: &Steps) {
-        let mut parts = Parts::new();
-        self.reach(sieve, told, steps, &mut parts);
+    fn visit_buckets(
+        &mut self,
+        space: &'a TupleSpace<W>,
+        probe: &PrefilterProbe,
+        targets: &ProbeTargets,
+    ) {
+        let mut buckets = Buckets::new();
+        self.list_buckets(space, probe, targets, &mut buckets);
         // Which kind a part is nobody could foretell, so that it is no branch: numbers of strips from the front, of all others from the back.
-        let mut order = [0; WAYS];
-        let (mut strips, mut others) = (0, 0);
-        for (number, (_, part)) in (0_u8..).zip(&parts) {
-            part.strip().prefetch();
-            order[strips % WAYS] = number;
-            order[(WAYS - 1 - others) % WAYS] = number;
-            strips += usize::from(part.is_strip());
-            others += usize::from(!part.is_strip());
+        let mut order = [0; MAX_VISITS];
+        let (mut leaves, mut others) = (0, 0);
+        for (number, (_, bucket)) in (0_u8..).zip(&buckets) {
+            bucket.leaf().prefetch();
+            order[leaves % MAX_VISITS] = number;
+            order[(MAX_VISITS - 1 - others) % MAX_VISITS] = number;
+            leaves += usize::from(bucket.is_leaf());
+            others += usize::from(!bucket.is_leaf());
         }
-        self.here.iter_mut().for_each(ArrayVec::clear);
-        for number in &order[WAYS - others..] {
-            let Some((packet, part)) = parts.get(usize::from(*number)) else { continue };
-            part.deep().prefetch();
-            // No list is longer than `parts`.
-            self.here[kind(part.deep())].push(Way { packet: *packet, node: part.deep() });
+        self.ready.iter_mut().for_each(ArrayVec::clear);
+        for number in &order[MAX_VISITS - others..] {
+            let Some((packet, bucket)) = buckets.get(usize::from(*number)) else { continue };
+            bucket.tree().prefetch();
+            // No list is longer than `buckets`.
+            self.ready[kind(bucket.tree())].push(Visit { packet: *packet, node: bucket.tree() });
         }
-        self.compare_strips(&parts, &order[..strips]);
+        self.compare_leaves(&buckets, &order[..leaves]);
         if others > 0 {
-            self.go_on();
+            self.visit_trees();
         }
     }
 
     /// Fetches the parts, and lists them.
     #[inline(always)]
-    fn reach(&mut self, sieve: &'a Sieve<W>, told: &Told, steps: &Steps, parts: &mut Parts<'a, W>) {
-        for (tier, packet) in steps.each() {
-            let slot = told.slot(tier, packet);
-            if let Some(part) = sieve.tiers().get(tier).and_then(|tier| tier.part(slot)) {
-                uxfrm_packet::prefetch(part);
-                if parts.try_push((packet, part)).is_err()
+    fn list_buckets(
+        &mut self,
+        space: &'a TupleSpace<W>,
+        probe: &PrefilterProbe,
+        targets: &ProbeTargets,
+        buckets: &mut Buckets<'a, W>,
+    ) {
+        for (tuple, packet) in targets.iter() {
+            let slot = probe.slot(tuple, packet);
+            if let Some(bucket) = space.tuples().get(tuple).and_then(|tuple| tuple.bucket(slot)) {
+                uxfrm_packet::prefetch(bucket);
+                if buckets.try_push((packet, bucket)).is_err()
                     && let Some(key) = self.keys.get(packet)
                 {
-                    part.find(key, &mut self.bests[packet % TOGETHER]);
+                    bucket.find(key, &mut self.bests[packet % LOOKUP_BATCH]);
                 }
             }
         }
@@ -113,25 +125,26 @@ impl<'a, W: Words> Batch<'a, '_, W> {
 
     /// With the strips that those of some parts are which have these numbers.
     #[inline(never)]
-    fn compare_strips(&mut self, parts: &[(usize, &'a Part<W>)], numbers: &[u8]) {
+    fn compare_leaves(&mut self, buckets: &[(usize, &'a Bucket<W>)], numbers: &[u8]) {
         let Self { keys, bests, .. } = self;
-        let none = Key { words: W::NOTHING, extra: 0 };
+        let none = PacketKey { words: W::ZERO, extra: 0 };
         let key = |packet: usize| keys.get(packet).unwrap_or(&none);
-        let some = numbers.iter().filter_map(|number| parts.get(usize::from(*number)));
-        let pairs = some.clone().map(|(packet, part)| (part.strip().block(), &key(*packet).words));
-        let mut fits = [0; WAYS];
-        W::fit_each(pairs, &mut fits);
-        for ((packet, part), fits) in some.zip(&fits) {
-            part.strip().consider(*fits, key(*packet), &mut bests[packet % TOGETHER]);
+        let some = numbers.iter().filter_map(|number| buckets.get(usize::from(*number)));
+        let pairs =
+            some.clone().map(|(packet, bucket)| (bucket.leaf().block(), &key(*packet).words));
+        let mut fits = [0; MAX_VISITS];
+        W::match_blocks(pairs, &mut fits);
+        for ((packet, bucket), fits) in some.zip(&fits) {
+            bucket.leaf().consider(*fits, key(*packet), &mut bests[packet % LOOKUP_BATCH]);
         }
     }
 
     /// Down the trees of the parts that are too large.
     #[inline(never)]
-    fn go_on(&mut self) {
-        self.here[EMPTY].clear();
-        if !self.here[CUT].is_empty() {
-            self.descend_to_the_end(unless_behind);
+    fn visit_trees(&mut self) {
+        self.ready[EMPTY].clear();
+        if !self.ready[CUT].is_empty() {
+            self.descend_to_the_end(kind_unless_beaten);
             self.fetch();
         }
         self.compare();

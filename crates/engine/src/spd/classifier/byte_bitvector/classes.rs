@@ -1,25 +1,26 @@
 //! What policies ask of a packet's bytes: values that no policy tells apart are one class, and each class has a row of bits, one for each policy
 //! that fits.
 
-use uxfrm_packet::Field;
+use uxfrm_packet::ByteField;
 
 use crate::spd::classifier::rule::Rule;
-use crate::spd::classifier::ternary::Words;
+use crate::spd::classifier::ternary::KeyWords;
 
 /// Values of a byte.
 const VALUES: usize = 256;
 
 /// The fields of rules whose rows have `width` words.
-pub(crate) fn fields<W: Words>(rules: &[Rule<W>], width: usize) -> Vec<Field> {
+pub(crate) fn fields<W: KeyWords>(rules: &[Rule<W>], width: usize) -> Vec<ByteField> {
     (0..W::COUNT * 8).filter_map(|place| field(rules, width, place)).collect()
 }
 
 /// None if no rule asks for the byte.
-fn field<W: Words>(rules: &[Rule<W>], width: usize, place: usize) -> Option<Field> {
-    let mut asked: Vec<Asked> =
-        (0..).zip(rules).map(|(at, rule)| Asked::of(rule, place, at)).collect();
+fn field<W: KeyWords>(rules: &[Rule<W>], width: usize, place: usize) -> Option<ByteField> {
+    let mut asked: Vec<ByteCondition> =
+        (0..).zip(rules).map(|(at, rule)| ByteCondition::of(rule, place, at)).collect();
     asked.sort_unstable();
-    let alike = || asked.chunk_by(Asked::is_like).map(|group| (group[0].values(), group));
+    let alike =
+        || asked.chunk_by(ByteCondition::is_same_condition).map(|group| (group[0].values(), group));
     let mut classes = Partition::of(VALUES);
     alike().for_each(|(values, _)| classes.split(&values));
     if classes.len() == 1 {
@@ -27,36 +28,36 @@ fn field<W: Words>(rules: &[Rule<W>], width: usize, place: usize) -> Option<Fiel
     }
     let mut rows = vec![0; classes.len() * width];
     for (values, group) in alike() {
-        for row in classes.met_by(&values) {
-            for Asked { rule, .. } in group {
+        for row in classes.classes_of(&values) {
+            for ByteCondition { rule, .. } in group {
                 rows[row * width + rule / 64] |= 1 << (rule % 64);
             }
         }
     }
     let numbers = std::array::from_fn(|value| classes.of[value]);
-    Some(Field { place, numbers, rows })
+    Some(ByteField { place, numbers, rows })
 }
 
 /// What a rule asks of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Asked {
+struct ByteCondition {
     mask: u8,
     value: u8,
     rule: usize,
 }
 
-impl Asked {
+impl ByteCondition {
     /// Nothing where packets have nothing.
-    fn of<W: Words>(rule: &Rule<W>, place: usize, at: usize) -> Self {
+    fn of<W: KeyWords>(rule: &Rule<W>, place: usize, at: usize) -> Self {
         let byte = |words: &W| {
-            let word = words.under(&W::COUNTING).word(place / 8);
+            let word = words.masked(&W::SIGNIFICANT).word(place / 8);
             word.to_le_bytes()[place % 8]
         };
         let mask = byte(&rule.mask);
         Self { mask, value: byte(&rule.value) & mask, rule: at }
     }
 
-    fn is_like(&self, other: &Self) -> bool {
+    fn is_same_condition(&self, other: &Self) -> bool {
         (self.mask, self.value) == (other.mask, other.value)
     }
 
@@ -80,7 +81,7 @@ struct Class {
     /// How many of them are to be split off, while that is counted.
     inside: usize,
     /// The class that they go to.
-    heir: Option<u16>,
+    split_off: Option<u16>,
 }
 
 impl Partition {
@@ -101,20 +102,20 @@ impl Partition {
         }
         for thing in things {
             let at = usize::from(self.of[*thing]);
-            let Class { size, inside, heir } = self.classes[at];
+            let Class { size, inside, split_off } = self.classes[at];
             if inside == size {
                 continue;
             }
-            let heir = heir.unwrap_or_else(|| {
+            let split_off = split_off.unwrap_or_else(|| {
                 self.classes.push(Class::default());
                 number(self.classes.len() - 1)
             });
-            self.classes[at].heir = Some(heir);
-            self.classes[usize::from(heir)].size += 1;
-            self.of[*thing] = heir;
+            self.classes[at].split_off = Some(split_off);
+            self.classes[usize::from(split_off)].size += 1;
+            self.of[*thing] = split_off;
         }
         for class in &mut self.classes {
-            if class.heir.take().is_some() {
+            if class.split_off.take().is_some() {
                 class.size -= class.inside;
             }
             class.inside = 0;
@@ -122,7 +123,7 @@ impl Partition {
     }
 
     /// The classes that some things are in.
-    fn met_by(&self, things: &[usize]) -> Vec<usize> {
+    fn classes_of(&self, things: &[usize]) -> Vec<usize> {
         let mut met: Vec<_> = things.iter().map(|thing| usize::from(self.of[*thing])).collect();
         met.sort_unstable();
         met.dedup();
@@ -161,7 +162,7 @@ mod tests {
                 assert_eq!(classes.of[one] == classes.of[other], seen(one).eq(seen(other)));
             }
             assert_eq!(
-                classes.met_by(&(0..32).collect::<Vec<_>>()),
+                classes.classes_of(&(0..32).collect::<Vec<_>>()),
                 Vec::from_iter(0..classes.len())
             );
         }

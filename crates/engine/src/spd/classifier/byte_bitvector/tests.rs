@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Rules of as many different policies.
-pub(in crate::spd::classifier) fn rules<W: Words>(policies: Vec<Policy>) -> Vec<Rule<W>> {
+pub(in crate::spd::classifier) fn rules<W: KeyWords>(policies: Vec<Policy>) -> Vec<Rule<W>> {
     let mut database = Database::new(Backend::Portable, 1);
     let entries = database.apply(Moment(0), |change| {
         let add = |policy| change.add_policy(policy).ok();
@@ -89,52 +89,61 @@ pub(in crate::spd::classifier) fn rules<W: Words>(policies: Vec<Policy>) -> Vec<
 }
 
 /// That each key is answered as by a look at every rule, alone and with others.
-fn assert_answers<W: Words>(matrix: &Matrix<W>, rules: &[Rule<W>], keys: &[Key<W>]) {
-    assert_eq!(matrix.len(), rules.len());
-    let mut bests = vec![Best::NONE; keys.len()];
-    matrix.find_each(keys, &mut bests);
+fn assert_answers<W: KeyWords>(
+    bitvector: &ByteBitvector<W>,
+    rules: &[Rule<W>],
+    keys: &[PacketKey<W>],
+) {
+    assert_eq!(bitvector.len(), rules.len());
+    let mut bests = vec![BestMatch::NONE; keys.len()];
+    bitvector.find_each(keys, &mut bests);
     for (key, best) in keys.iter().zip(bests) {
-        let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_more(&rule.entry, key);
+        let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
         let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
-        let mut alone = Best::NONE;
-        matrix.find(key, &mut alone);
+        let mut alone = BestMatch::NONE;
+        bitvector.find(key, &mut alone);
         assert_eq!(best.entry().map(|entry| entry.place()), first);
         assert_eq!(alone.entry().map(|entry| entry.place()), first);
     }
 }
 
-fn check<W: Words>(policies: Vec<Policy>, first: usize, steps: &[Step], keys: &[Key<W>]) {
+fn check<W: KeyWords>(
+    policies: Vec<Policy>,
+    first: usize,
+    targets: &[Step],
+    keys: &[PacketKey<W>],
+) {
     let mut waiting = rules::<W>(policies);
     let mut rules: Vec<_> = waiting.drain(..first.min(waiting.len())).collect();
     rules.sort_by_key(|rule| rule.entry.place());
-    let mut matrix = Matrix::of(&rules);
+    let mut bitvector = ByteBitvector::of(&rules);
     let mut gone = Vec::new();
-    assert_answers(&matrix, &rules, keys);
-    for step in steps {
+    assert_answers(&bitvector, &rules, keys);
+    for step in targets {
         match step {
             Step::Insert(count) => {
                 for rule in waiting.drain(..*count.min(&waiting.len())) {
-                    matrix.insert(rule.clone());
+                    bitvector.insert(rule.clone());
                     rules.push(rule);
                 }
             }
             Step::Remove(pick) if !rules.is_empty() => {
                 let rule = rules.remove(pick.index(rules.len()));
-                matrix.remove(&rule);
-                matrix.remove(&rule);
+                bitvector.remove(&rule);
+                bitvector.remove(&rule);
                 gone.push(rule);
             }
             Step::Restore | Step::Remove(_) => {
                 if let Some(rule) = gone.pop() {
-                    matrix.insert(rule.clone());
+                    bitvector.insert(rule.clone());
                     rules.push(rule);
                 }
             }
-            Step::Prepare => matrix.prepare(),
+            Step::Prepare => bitvector.prepare(),
         }
-        assert_answers(&matrix, &rules, keys);
+        assert_answers(&bitvector, &rules, keys);
         let mut shown = 0;
-        matrix.each(&mut |_| shown += 1);
+        bitvector.each(&mut |_| shown += 1);
         assert_eq!(shown, rules.len());
     }
 }
@@ -147,28 +156,28 @@ proptest! {
     fn ipv4_is_found_as_by_a_look_at_every_rule(
         policies in prop::collection::vec(selectors(Family::V4), 1..1400),
         first in prop::sample::select(vec![1, 60, 64, 65, 200, 500, 520, 1100]),
-        steps in prop::collection::vec(step(), 0..30),
+        targets in prop::collection::vec(step(), 0..30),
         flows in prop::collection::vec(flows(Family::V4), 1..70),
     ) {
-        let keys: Vec<Key<V4>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
-            (std::net::IpAddr::V4(to), std::net::IpAddr::V4(from)) => Some(Key::v4(to, from, flow)),
+        let keys: Vec<PacketKey<V4>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
+            (std::net::IpAddr::V4(to), std::net::IpAddr::V4(from)) => Some(PacketKey::v4(to, from, flow)),
             _ => None,
         }).collect();
-        check(policies, first, &steps, &keys);
+        check(policies, first, &targets, &keys);
     }
 
     #[test]
     fn ipv6_is_found_as_by_a_look_at_every_rule(
         policies in prop::collection::vec(selectors(Family::V6), 1..700),
         first in prop::sample::select(vec![1, 65, 200, 520]),
-        steps in prop::collection::vec(step(), 0..30),
+        targets in prop::collection::vec(step(), 0..30),
         flows in prop::collection::vec(flows(Family::V6), 1..70),
     ) {
-        let keys: Vec<Key<V6>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
-            (std::net::IpAddr::V6(to), std::net::IpAddr::V6(from)) => Some(Key::v6(to, from, flow)),
+        let keys: Vec<PacketKey<V6>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
+            (std::net::IpAddr::V6(to), std::net::IpAddr::V6(from)) => Some(PacketKey::v6(to, from, flow)),
             _ => None,
         }).collect();
-        check(policies, first, &steps, &keys);
+        check(policies, first, &targets, &keys);
     }
 }
 
@@ -183,21 +192,21 @@ fn recent_policies_get_a_bit_when_they_are_many() {
     };
     let mut rules = rules::<V4>((0..200).map(port).collect());
     let more = rules.split_off(100);
-    let mut matrix = Matrix::of(&rules);
-    let apart = |matrix: &Matrix<V4>| several::count::<V4>(&matrix.recent);
+    let mut bitvector = ByteBitvector::of(&rules);
+    let apart = |bitvector: &ByteBitvector<V4>| simd_leaf::count::<V4>(&bitvector.recent);
     for (count, rule) in more.into_iter().enumerate() {
-        assert_eq!(apart(&matrix), count % (RECENT + 1));
-        matrix.insert(rule);
+        assert_eq!(apart(&bitvector), count % (MAX_RECENT + 1));
+        bitvector.insert(rule);
     }
-    matrix.prepare();
-    assert_eq!((apart(&matrix), matrix.len(), matrix.planned), (1, 200, 100));
+    bitvector.prepare();
+    assert_eq!((apart(&bitvector), bitvector.len(), bitvector.planned), (1, 200, 100));
     for at in 0..FEW_RECENT {
-        let rule = Rule::of(&matrix.policies[at].entry);
-        matrix.remove(&rule);
-        matrix.insert(rule);
+        let rule = Rule::of(&bitvector.policies[at].entry);
+        bitvector.remove(&rule);
+        bitvector.insert(rule);
     }
-    matrix.prepare();
-    assert_eq!((apart(&matrix), matrix.len()), (0, 200));
+    bitvector.prepare();
+    assert_eq!((apart(&bitvector), bitvector.len()), (0, 200));
 }
 
 /// Nothing is left behind of policies that went.
@@ -209,12 +218,16 @@ fn rows_are_made_anew_when_most_of_their_policies_went() {
         policy
     };
     let rules = rules::<V6>((0..500).map(port).map(v6).collect());
-    let mut matrix = Matrix::of(&rules);
+    let mut bitvector = ByteBitvector::of(&rules);
     for rule in &rules[..450] {
-        matrix.remove(rule);
-        assert!(matrix.policies.len() <= 2 * matrix.len() + RECENT);
+        bitvector.remove(rule);
+        assert!(bitvector.policies.len() <= 2 * bitvector.len() + MAX_RECENT);
     }
-    assert_answers(&matrix, &rules[450..], &[Key { words: [0; 5], extra: 0 }, key_of(460)]);
+    assert_answers(
+        &bitvector,
+        &rules[450..],
+        &[PacketKey { words: [0; 5], extra: 0 }, key_of(460)],
+    );
 }
 
 fn v6(policy: Policy) -> Policy {
@@ -222,6 +235,6 @@ fn v6(policy: Policy) -> Policy {
     Policy { selector: Selector { source_port, ..Selector::any(Family::V6) }, ..policy }
 }
 
-fn key_of(port: u16) -> Key<V6> {
-    Key { words: [0, 0, 0, 0, u64::from(port) << 48], extra: 0 }
+fn key_of(port: u16) -> PacketKey<V6> {
+    PacketKey { words: [0, 0, 0, 0, u64::from(port) << 48], extra: 0 }
 }

@@ -3,10 +3,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::spd::classifier::TOGETHER;
+use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::classifier::byte_bitvector::tests::rules;
 use crate::spd::classifier::node::{Node, tests as nodes};
-use crate::spd::classifier::rule::Best;
+use crate::spd::classifier::rule::BestMatch;
 use crate::spd::table::tests::policy;
 use crate::{FlowKey, Mark, Policy, PortMask, Prefix};
 
@@ -38,10 +38,10 @@ fn sites(direction: Direction) -> impl Strategy<Value = Policy> {
     let mark = prop_oneof![9 => Just((0, 0)), 1 => (0_u32..3, Just(3))];
     let rest = (prop_oneof![9 => Just(0_u8), 1 => Just(6)], mark, 0_u32..50);
     (prefix(&[0, 16]), prefix(&[8, 16, 64, 126, 127, 128]), rest).prop_map(
-        move |(near, far, (protocol, (value, mask), priority))| {
-            let (source, destination) = match End::of(direction) {
-                End::Destination => (near, far),
-                End::Source => (far, near),
+        move |(local, far, (protocol, (value, mask), priority))| {
+            let (source, destination) = match AddressEnd::of(direction) {
+                AddressEnd::Destination => (local, far),
+                AddressEnd::Source => (far, local),
             };
             let any = Selector::any(crate::Family::V6);
             let selector = Selector { source, destination, protocol, ..any };
@@ -50,7 +50,7 @@ fn sites(direction: Direction) -> impl Strategy<Value = Policy> {
     )
 }
 
-fn packet(source: IpAddr, destination: IpAddr, protocol: u8, mark: u32) -> Key<V6> {
+fn packet(source: IpAddr, destination: IpAddr, protocol: u8, mark: u32) -> PacketKey<V6> {
     let (source_port, destination_port, if_id, ifindex) = (1, 2, 0, 0);
     let flow = FlowKey {
         source,
@@ -63,13 +63,13 @@ fn packet(source: IpAddr, destination: IpAddr, protocol: u8, mark: u32) -> Key<V
         ifindex,
     };
     match (destination, source) {
-        (IpAddr::V6(destination), IpAddr::V6(source)) => Key::v6(destination, source, &flow),
+        (IpAddr::V6(destination), IpAddr::V6(source)) => PacketKey::v6(destination, source, &flow),
         _ => unreachable!("both are of IPv6"),
     }
 }
 
 prop_compose! {
-    fn key()(ends in [(0_u8..3, 0_u8..8), (0_u8..3, 0_u8..8)], protocol in prop::sample::select(vec![6, 17]), mark in 0_u32..4) -> Key<V6> {
+    fn key()(ends in [(0_u8..3, 0_u8..8), (0_u8..3, 0_u8..8)], protocol in prop::sample::select(vec![6, 17]), mark in 0_u32..4) -> PacketKey<V6> {
         let [source, destination] = ends.map(|(net, host)| address(net, host));
         packet(source, destination, protocol, mark)
     }
@@ -96,19 +96,19 @@ proptest! {
             .prop_flat_map(|direction| prop::collection::vec(sites(direction), 1..40)),
     ) {
         for rule in among_many(policies) {
-            let lean = Lean::of(&rule).unwrap();
-            let whole = lean.whole(End::far(&rule));
-            prop_assert_eq!((whole.value, whole.mask), (rule.value, rule.mask));
-            prop_assert!(Arc::ptr_eq(&whole.entry, &rule.entry));
-            prop_assert_eq!((lean.rank(), lean.brief()), (rule.rank(), rule.brief()));
+            let compact = CompactRule::of(&rule).unwrap();
+            let expand = compact.expand(AddressEnd::far(&rule));
+            prop_assert_eq!((expand.value, expand.mask), (rule.value, rule.mask));
+            prop_assert!(Arc::ptr_eq(&expand.entry, &rule.entry));
+            prop_assert_eq!((compact.rank(), compact.verdict_bits()), (rule.rank(), rule.verdict_bits()));
         }
     }
 }
 
-fn site(host: u8, near: u8) -> Policy {
+fn site(host: u8, local: u8) -> Policy {
     let mut policy = policy(Direction::Out, host.into());
     policy.selector = Selector::any(crate::Family::V6);
-    policy.selector.source = Prefix::host(address(near, 0));
+    policy.selector.source = Prefix::host(address(local, 0));
     policy.selector.destination = Prefix::host(address(0, host));
     policy
 }
@@ -116,13 +116,13 @@ fn site(host: u8, near: u8) -> Policy {
 #[test]
 fn leaves_are_lean_where_the_other_side_tells_policies_apart() {
     let alike = among_many((0..9).map(|host| site(host, 1)).collect());
-    assert!(matches!(Node::of(alike[..1].to_vec()), Node::Lean { .. }));
-    assert!(matches!(Node::of(alike[..8].to_vec()), Node::Lean { .. }));
-    assert!(!matches!(Node::of(alike), Node::Lean { .. }), "too many");
-    let near = among_many((0..4).map(|near| site(near, near)).collect());
-    assert!(matches!(Node::of(near), Node::Few { .. }));
+    assert!(matches!(Node::of(alike[..1].to_vec()), Node::Compact { .. }));
+    assert!(matches!(Node::of(alike[..8].to_vec()), Node::Compact { .. }));
+    assert!(!matches!(Node::of(alike), Node::Compact { .. }), "too many");
+    let local = among_many((0..4).map(|local| site(local, local)).collect());
+    assert!(matches!(Node::of(local), Node::Linear { .. }));
     let few = rules::<V6>((0..4).map(|host| site(host, 1)).collect());
-    assert!(matches!(Node::of(few), Node::Few { .. }), "nobody shares a shape");
+    assert!(matches!(Node::of(few), Node::Linear { .. }), "nobody shares a mask_template");
 }
 
 /// A leaf gets packets that nothing told apart by this side before: what is kept for all its policies is compared as well.
@@ -134,7 +134,7 @@ fn what_policies_ask_alike_is_asked_of_every_packet() {
         policy
     };
     let node = Node::of(among_many((0..8).map(protected).collect()));
-    assert!(matches!(node, Node::Lean { .. }));
+    assert!(matches!(node, Node::Compact { .. }));
     for (net, host, protocol, fits) in
         [(1, 0, 6, true), (2, 0, 6, false), (1, 1, 6, false), (1, 0, 17, false)]
     {
@@ -156,23 +156,23 @@ fn each_of_a_batch_finds_its_own_policy() {
         let far_is = |host: u8| {
             let mut policy = Policy { direction, ..site(host, 1) };
             let Selector { source, destination, .. } = policy.selector;
-            if End::of(direction) == End::Source {
+            if AddressEnd::of(direction) == AddressEnd::Source {
                 (policy.selector.source, policy.selector.destination) = (destination, source);
             }
             policy
         };
         let rules = among_many((0..64).map(far_is).collect());
-        let packet = |host| match End::of(direction) {
-            End::Destination => packet(address(1, 0), address(0, host), 6, 0),
-            End::Source => packet(address(0, host), address(1, 0), 6, 0),
+        let packet = |host| match AddressEnd::of(direction) {
+            AddressEnd::Destination => packet(address(1, 0), address(0, host), 6, 0),
+            AddressEnd::Source => packet(address(0, host), address(1, 0), 6, 0),
         };
         let keys: Vec<_> = (0..65).map(packet).collect();
         let node = Node::of(rules.clone());
-        for (round, keys) in keys.chunks(TOGETHER).enumerate() {
-            let mut bests = [Best::NONE; TOGETHER];
+        for (round, keys) in keys.chunks(LOOKUP_BATCH).enumerate() {
+            let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
             node.find_each(keys, &mut bests);
             for (at, best) in bests.iter().enumerate().take(keys.len()) {
-                let own = rules.get(round * TOGETHER + at).map(|rule| Arc::as_ptr(&rule.entry));
+                let own = rules.get(round * LOOKUP_BATCH + at).map(|rule| Arc::as_ptr(&rule.entry));
                 assert_eq!(best.entry().map(Arc::as_ptr), own, "{direction:?} {at}");
             }
         }
@@ -182,20 +182,24 @@ fn each_of_a_batch_finds_its_own_policy() {
 /// Twice as many come as stay whole rules of their own.
 #[test]
 fn no_more_shapes_are_kept_than_there_is_room_for() {
-    let shape = |serial: u64| Shape { masks: [0; 5], near: [serial, 0], upper: 0 };
-    let mut shapes = Shapes::default();
-    let kept: Vec<_> = (0..2 * MOST as u64).map_while(|at| shapes.share(shape(at))).collect();
-    assert_eq!((kept.len(), shapes.have_room()), (MOST, false));
-    assert!(shapes.share(shape(7)).is_some_and(|again| Arc::ptr_eq(&again, &kept[7])));
+    let mask_template = |serial: u64| MaskTemplate { masks: [0; 5], local: [serial, 0], upper: 0 };
+    let mut shapes = MaskTemplates::default();
+    let kept: Vec<_> =
+        (0..2 * MAX_TEMPLATES as u64).map_while(|at| shapes.share(mask_template(at))).collect();
+    assert_eq!((kept.len(), shapes.have_room()), (MAX_TEMPLATES, false));
+    assert!(shapes.share(mask_template(7)).is_some_and(|again| Arc::ptr_eq(&again, &kept[7])));
     shapes.release(&kept[7]);
-    assert!(shapes.share(shape(1 << 20)).is_none(), "one has it still");
+    assert!(shapes.share(mask_template(1 << 20)).is_none(), "one has it still");
     shapes.release(&kept[7]);
-    assert!(shapes.share(shape(1 << 20)).is_some());
-    assert_eq!(shapes.len(), MOST);
+    assert!(shapes.share(mask_template(1 << 20)).is_some());
+    assert_eq!(shapes.len(), MAX_TEMPLATES);
 }
 
 /// Whoever counts on a shape writes to no line of its words.
 #[test]
 fn lean_rules_are_small_and_shapes_are_lines() {
-    assert_eq!((size_of::<Lean>(), size_of::<Shape>(), align_of::<Shape>()), (40, 64, 64));
+    assert_eq!(
+        (size_of::<CompactRule>(), size_of::<MaskTemplate>(), align_of::<MaskTemplate>()),
+        (40, 64, 64)
+    );
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::spd::classifier::byte_bitvector::tests::rules;
-use crate::spd::classifier::rule::Comparable;
+use crate::spd::classifier::rule::MatchRule;
 use crate::spd::classifier::ternary::V4;
 use crate::spd::classifier::window::Window;
 use crate::spd::table::tests::policy;
@@ -21,25 +21,25 @@ fn wide_and_narrow(wide: u32, narrow: u32) -> Vec<Rule<V4>> {
 #[test]
 fn each_packet_meets_a_policy() {
     let rules = wide_and_narrow(2, 1);
-    let Scale(packets) = Scale::of(&rules);
+    let CostModel(packets) = CostModel::of(&rules);
     assert_eq!(packets.len(), rules.len());
     for (packet, rule) in packets.iter().zip(&rules) {
         assert!(rule.fits(&packet.words));
-        assert_eq!(packet.words[1] & crate::spd::classifier::ternary::NOTHING, 0);
+        assert_eq!(packet.words[1] & crate::spd::classifier::ternary::UNUSED_BITS, 0);
     }
-    let Scale(packets) = Scale::of(&vec![rules; 100].concat());
-    assert!((PACKETS / 2..=PACKETS).contains(&packets.len()));
-    assert_eq!(Scale::<V4>::of(&[]).weigh(&Node::default()), 0, "nothing to weigh with");
+    let CostModel(packets) = CostModel::of(&vec![rules; 100].concat());
+    assert!((MODEL_PACKETS / 2..=MODEL_PACKETS).contains(&packets.len()));
+    assert_eq!(CostModel::<V4>::of(&[]).estimate(&Node::default()), 0, "nothing to estimate with");
 }
 
 /// A packet that has found the wide policy first passes by the narrow ones behind it.
 #[test]
 fn what_packets_pass_by_weighs_nothing() {
-    let weigh = |wide, narrow| {
+    let estimate = |wide, narrow| {
         let rules = wide_and_narrow(wide, narrow);
-        Scale::of(&rules).weigh(&Node::cut(Window::new(0, 56, 6), rules.iter().collect()))
+        CostModel::of(&rules).estimate(&Node::cut(Window::new(0, 56, 6), rules.iter().collect()))
     };
-    let (first, last) = (weigh(1, 2), weigh(2, 1));
-    assert_eq!(first, PACKET + LAST_LEAF + TRUNK);
-    assert!(last >= first + FEW * 64 / 65, "{first} {last}");
+    let (first, last) = (estimate(1, 2), estimate(2, 1));
+    assert_eq!(first, PACKET + LAST_LEAF + ROOT_CUT);
+    assert!(last >= first + LINEAR * 64 / 65, "{first} {last}");
 }

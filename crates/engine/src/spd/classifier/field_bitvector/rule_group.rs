@@ -2,44 +2,44 @@
 
 use std::ops::Range;
 
-use uxfrm_packet::LANES;
+use uxfrm_packet::BLOCK_LANES;
 
-use crate::spd::classifier::rule::{Comparable, Rule};
-use crate::spd::classifier::ternary::{NOTHING, Words};
+use crate::spd::classifier::rule::{MatchRule, Rule};
+use crate::spd::classifier::ternary::{KeyWords, UNUSED_BITS};
 
 /// Some that follow each other.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Group {
+pub(super) struct RuleGroup {
     /// The number of the first.
     first: u32,
     /// How many there are.
     lanes: u8,
     /// Which of them are still in, as bits.
-    pub(super) left: u8,
+    pub(super) live: u8,
 }
 
-const _: () = assert!(LANES <= u8::BITS as usize, "who is left fits");
+const _: () = assert!(BLOCK_LANES <= u8::BITS as usize, "who is live fits");
 
 /// Of rules in their order: each alone, unless rows are shorter where neighbours share bits.
-pub(super) fn groups<W: Words>(rules: &[&Rule<W>]) -> Vec<Group> {
+pub(super) fn groups<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
     let shared = shared(rules);
     let lines = |bits: usize| bits.div_ceil(LINE);
     if lines(shared.len()) < lines(rules.len()) {
         return shared;
     }
-    (0..rules.len()).map(|first| Group::of(first, 1)).collect()
+    (0..rules.len()).map(|first| RuleGroup::of(first, 1)).collect()
 }
 
-fn shared<W: Words>(rules: &[&Rule<W>]) -> Vec<Group> {
+fn shared<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
     let mut groups = Vec::new();
     let mut rest = rules;
     while let [first, others @ ..] = rest {
         let ports = [SOURCE, DESTINATION].map(|port| {
             let is_like = |other: &&&Rule<W>| differ_in(first, other, port);
-            1 + others.iter().take(LANES - 1).take_while(is_like).count()
+            1 + others.iter().take(BLOCK_LANES - 1).take_while(is_like).count()
         });
         let lanes = ports[0].max(ports[1]);
-        groups.push(Group::of(rules.len() - rest.len(), lanes));
+        groups.push(RuleGroup::of(rules.len() - rest.len(), lanes));
         rest = &rest[lanes..];
     }
     groups
@@ -52,26 +52,26 @@ const SOURCE: u64 = 0xffff << 48;
 const DESTINATION: u64 = 0xffff << 32;
 
 /// Whether two rules ask the same but of a port.
-fn differ_in<W: Words>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
-    let more = rule.brief().asks_more() || other.brief().asks_more();
+fn differ_in<W: KeyWords>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
+    let more = rule.verdict_bits().has_extra() || other.verdict_bits().has_extra();
     let same = |one: &W, other: &W| {
         let differing = (0..W::COUNT).map(|at| one.word(at) ^ other.word(at));
         differing.enumerate().all(|(at, differing)| match at {
-            _ if at == W::COUNT - 1 => differing & !port & !NOTHING == 0,
+            _ if at == W::COUNT - 1 => differing & !port & !UNUSED_BITS == 0,
             _ => differing == 0,
         })
     };
     !more && same(&rule.value, &other.value) && same(&rule.mask, &other.mask)
 }
 
-impl Group {
+impl RuleGroup {
     /// So many policies from a number on.
     fn of(first: usize, lanes: usize) -> Self {
-        let lanes = u8::try_from(lanes.min(LANES)).unwrap_or(0);
+        let lanes = u8::try_from(lanes.min(BLOCK_LANES)).unwrap_or(0);
         Self {
             first: u32::try_from(first).unwrap_or(u32::MAX),
             lanes,
-            left: u8::MAX >> (8 - lanes),
+            live: u8::MAX >> (8 - lanes),
         }
     }
 
@@ -97,20 +97,20 @@ impl Group {
     #[inline]
     pub(super) const fn policy(self, fits: u8) -> usize {
         let first = self.first as usize;
-        match fits & self.left {
+        match fits & self.live {
             0 => usize::MAX,
             fits => first + fits.trailing_zeros() as usize,
         }
     }
 
     /// Its policies.
-    pub(super) fn of_all<'a, W: Words>(self, rules: &'a [&'a Rule<W>]) -> &'a [&'a Rule<W>] {
+    pub(super) fn rules_of<'a, W: KeyWords>(self, rules: &'a [&'a Rule<W>]) -> &'a [&'a Rule<W>] {
         &rules[self.entry(0)..self.entry(self.lanes())]
     }
 
     /// What they ask of upper layers: the values, then the masks.
-    pub(super) fn uppers<W: Words>(self, rules: &[&Rule<W>]) -> impl Iterator<Item = u64> {
-        let rules = self.of_all(rules);
+    pub(super) fn uppers<W: KeyWords>(self, rules: &[&Rule<W>]) -> impl Iterator<Item = u64> {
+        let rules = self.rules_of(rules);
         let all = |of: fn(&Rule<W>) -> W| rules.iter().map(move |rule| of(rule).word(W::COUNT - 1));
         all(|rule| rule.value).chain(all(|rule| rule.mask)).collect::<Vec<_>>().into_iter()
     }

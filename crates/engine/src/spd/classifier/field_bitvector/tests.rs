@@ -4,7 +4,7 @@ use super::*;
 use crate::spd::classifier::byte_bitvector::tests::{flows, rules, selectors};
 use crate::spd::classifier::node::Node;
 use crate::spd::classifier::node::tests::{check_from, v4, v6};
-use crate::spd::classifier::replanning::Planning;
+use crate::spd::classifier::replanning::ReplanTiming;
 use crate::spd::classifier::root_cuts;
 use crate::spd::classifier::ternary::{V4, V6};
 use crate::spd::table::tests::policy;
@@ -47,15 +47,15 @@ proptest! {
 }
 
 /// A grid of the first ones, to which the others come.
-fn check<W: Words>(
+fn check<W: KeyWords>(
     mut rules: Vec<Rule<W>>,
     later: usize,
     gone: &[prop::sample::Index],
-    keys: &[Key<W>],
+    keys: &[PacketKey<W>],
 ) {
     let coming = rules.split_off(rules.len() - later.min(rules.len() / 2));
-    let node = Node::grid(rules.iter().collect()).unwrap();
-    assert!(matches!(node, Node::Grid { .. }));
+    let node = Node::field_bitvector(rules.iter().collect()).unwrap();
+    assert!(matches!(node, Node::FieldBitvector { .. }));
     check_from(node, rules, coming, gone, keys);
 }
 
@@ -73,10 +73,10 @@ fn range_of(at: u32, range: &(Policy, u16, bool)) -> Vec<Policy> {
     (0..*count).map(port).collect()
 }
 
-fn grid<W: Words>(rules: &[Rule<W>]) -> Grid<W> {
+fn bitvector<W: KeyWords>(rules: &[Rule<W>]) -> FieldBitvector<W> {
     let mut rules: Vec<_> = rules.iter().collect();
     rules.sort_by_key(|rule| rule.entry.place());
-    Grid::of(&rules).unwrap()
+    FieldBitvector::of(&rules).unwrap()
 }
 
 fn port(port: u16) -> Policy {
@@ -89,9 +89,9 @@ fn port(port: u16) -> Policy {
 /// Only where rows become shorter for it.
 #[test]
 fn neighbours_share_bits_where_rows_are_longer_without() {
-    let few = grid::<V4>(&rules((0..512).map(port).collect()));
+    let few = bitvector::<V4>(&rules((0..512).map(port).collect()));
     assert_eq!((few.groups.len(), few.is_exact, few.lines()), (512, true, 2));
-    let many = grid::<V4>(&rules((0..600).map(port).collect()));
+    let many = bitvector::<V4>(&rules((0..600).map(port).collect()));
     assert_eq!((many.groups.len(), many.is_exact, many.lines()), (75, false, 2));
     assert_eq!(many.rows.width(), 1, "a line of each, for protocol and port");
 }
@@ -101,14 +101,14 @@ fn neighbours_share_bits_where_rows_are_longer_without() {
 fn what_comes_gets_a_bit_when_there_is_no_more_room() {
     let mut rules = rules::<V4>((0..400).map(port).collect());
     let more = rules.split_off(200);
-    let mut node = Node::grid(rules.iter().collect()).unwrap();
+    let mut node = Node::field_bitvector(rules.iter().collect()).unwrap();
     let apart = |node: &Node<V4>| {
-        let Node::Grid { grid, .. } = node else { panic!("no grid") };
-        several::count::<V4>(&grid.recent)
+        let Node::FieldBitvector { bitvector, .. } = node else { panic!("no bitvector") };
+        simd_leaf::count::<V4>(&bitvector.recent)
     };
     for (count, rule) in more.into_iter().enumerate() {
-        assert_eq!(apart(&node), count % (RECENT + 1));
-        node.insert(rule, Planning::Now);
+        assert_eq!(apart(&node), count % (MAX_RECENT + 1));
+        node.insert(rule, ReplanTiming::Now);
     }
     node.prepare(&rules[0]);
     assert!(apart(&node) <= FEW_RECENT);
@@ -124,7 +124,7 @@ fn more_policies_than_rows_have_bits_for_make_no_grid() {
         policy
     };
     let rules = rules::<V4>((0..3000).map(other).collect());
-    assert!(Grid::of(&rules.iter().collect::<Vec<_>>()).is_none());
+    assert!(FieldBitvector::of(&rules.iter().collect::<Vec<_>>()).is_none());
 }
 
 /// A network of IPv6 among others, in a network of theirs.
@@ -142,7 +142,8 @@ fn nested(at: u16) -> Policy {
 #[test]
 fn nested_networks_of_ipv6_are_a_grid() {
     let of = |count: u16| rules::<V6>((0..count).map(nested).collect());
-    let is_fast = grid(&of(64)).is_fast();
-    let is_grid = |count: u16| matches!(root_cuts::tree(of(count)), Node::Grid { .. });
+    let is_fast = bitvector(&of(64)).is_fast();
+    let is_grid =
+        |count: u16| matches!(root_cuts::best_root(of(count)), Node::FieldBitvector { .. });
     assert_eq!([63, 1500].map(is_grid), [false, is_fast]);
 }

@@ -5,34 +5,34 @@ use proptest::prelude::*;
 use super::*;
 use crate::spd::classifier::byte_bitvector::tests::{flows, rules, selectors};
 use crate::spd::classifier::root_cuts::tests::firewall;
-use crate::spd::classifier::rule::fits_more;
+use crate::spd::classifier::rule::fits_extra;
 use crate::spd::classifier::ternary::{V4, V6};
 use crate::spd::table::tests::policy;
 use crate::{Direction, Family, FlowKey, Prefix};
 
 /// That every node knows the rank of its first policy, and says so to who asks for it.
-fn assert_ranks<W: Words>(node: &Node<W>) {
+fn assert_ranks<W: KeyWords>(node: &Node<W>) {
     let first = node.rules().iter().map(Rule::rank).min();
     let first = first.unwrap_or(Rank::LAST);
-    if let Node::Sieve { .. } = node {
-        assert!(node.first_rank() <= first);
+    if let Node::TupleSpace { .. } = node {
+        assert!(node.best_rank() <= first);
         return;
     }
-    assert_eq!(node.first_rank(), first);
+    assert_eq!(node.best_rank(), first);
     if let Node::Cut { nodes, .. } = node {
         nodes.iter().for_each(assert_ranks);
     }
 }
 
 /// That each key is answered as by a look at every rule, alone and with others.
-fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) {
-    let together = keys.chunks(TOGETHER).flat_map(|keys| {
-        let mut bests = [Best::NONE; TOGETHER];
+fn assert_answers<W: KeyWords>(node: &Node<W>, rules: &[Rule<W>], keys: &[PacketKey<W>]) {
+    let together = keys.chunks(LOOKUP_BATCH).flat_map(|keys| {
+        let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
         node.find_each(keys, &mut bests);
         bests.into_iter().take(keys.len())
     });
     for (key, best) in keys.iter().zip(together) {
-        let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_more(&rule.entry, key);
+        let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
         let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
         assert_eq!(best.entry().map(|entry| entry.place()), first);
         assert_eq!(node.first(key).entry().map(|entry| entry.place()), first);
@@ -40,11 +40,11 @@ fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) 
 }
 
 /// A set that comes at once, then some more one by one, then goes; another copy follows.
-pub(in crate::spd::classifier) fn check<W: Words>(
+pub(in crate::spd::classifier) fn check<W: KeyWords>(
     mut coming: Vec<Rule<W>>,
     first: usize,
     gone: &[prop::sample::Index],
-    keys: &[Key<W>],
+    keys: &[PacketKey<W>],
 ) {
     let rules: Vec<_> = coming.drain(..first.min(coming.len())).collect();
     let mut node = Node::default();
@@ -53,17 +53,17 @@ pub(in crate::spd::classifier) fn check<W: Words>(
 }
 
 /// The same of a node that has some rules.
-pub(in crate::spd::classifier) fn check_from<W: Words>(
+pub(in crate::spd::classifier) fn check_from<W: KeyWords>(
     mut node: Node<W>,
     mut rules: Vec<Rule<W>>,
     coming: Vec<Rule<W>>,
     gone: &[prop::sample::Index],
-    keys: &[Key<W>],
+    keys: &[PacketKey<W>],
 ) {
     let mut follower = node.clone();
     assert_ranks(&node);
     for rule in coming {
-        node.insert(rule.clone(), Planning::Later);
+        node.insert(rule.clone(), ReplanTiming::Later);
         node.prepare(&rule);
         follower.follow(&node, &rule);
         rules.push(rule);
@@ -87,16 +87,20 @@ pub(in crate::spd::classifier) fn check_from<W: Words>(
     assert_answers(&follower, &rules, keys);
 }
 
-pub(in crate::spd::classifier) fn v4(flow: &FlowKey) -> Option<Key<V4>> {
+pub(in crate::spd::classifier) fn v4(flow: &FlowKey) -> Option<PacketKey<V4>> {
     match (flow.destination, flow.source) {
-        (IpAddr::V4(destination), IpAddr::V4(source)) => Some(Key::v4(destination, source, flow)),
+        (IpAddr::V4(destination), IpAddr::V4(source)) => {
+            Some(PacketKey::v4(destination, source, flow))
+        }
         _ => None,
     }
 }
 
-pub(in crate::spd::classifier) fn v6(flow: &FlowKey) -> Option<Key<V6>> {
+pub(in crate::spd::classifier) fn v6(flow: &FlowKey) -> Option<PacketKey<V6>> {
     match (flow.destination, flow.source) {
-        (IpAddr::V6(destination), IpAddr::V6(source)) => Some(Key::v6(destination, source, flow)),
+        (IpAddr::V6(destination), IpAddr::V6(source)) => {
+            Some(PacketKey::v6(destination, source, flow))
+        }
         _ => None,
     }
 }
@@ -136,8 +140,8 @@ fn trunk(rules: Vec<Rule<V4>>, bits: std::ops::Range<u8>) -> Node<V4> {
     rules.into_iter().for_each(|rule| sets[place(window, &rule).0].push(rule));
     let [zeros, ones, others] = sets;
     let rest = trunk(others, bits.start + 1..bits.end);
-    let tally = Node::Tally { first: Rank::LAST, len, planned: len };
-    let nodes: Arc<[_]> = [Node::of(zeros), Node::of(ones), rest, tally].into();
+    let update_counts = Node::Counts { first: Rank::LAST, len, planned: len };
+    let nodes: Arc<[_]> = [Node::of(zeros), Node::of(ones), rest, update_counts].into();
     Node::Cut { first: first_in(&nodes), window, rest: true, nodes }
 }
 
@@ -162,7 +166,7 @@ fn long_trunks_are_followed_to_their_end() {
         assert_ranks(&node);
         let key = |at: u32| {
             let any = [u64::from(at % 9) << 32, u64::from(at / 9) << 24];
-            Key { words: any, extra: 0 }
+            PacketKey { words: any, extra: 0 }
         };
         assert_answers(&node, &rules, &Vec::from_iter((0..64).map(key)));
     }
@@ -174,9 +178,9 @@ fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
     let rules = firewall(2500);
     let planned = |order: Vec<Rule<V4>>| {
         let mut node = Node::default();
-        order.into_iter().for_each(|rule| node.insert(rule, Planning::Now));
-        let revised = node.revised();
-        (revised.memory(), revised.depth())
+        order.into_iter().for_each(|rule| node.insert(rule, ReplanTiming::Now));
+        let replanned = node.replanned();
+        (replanned.memory(), replanned.depth())
     };
     let backwards = rules.iter().rev().cloned().collect();
     let interleaved = (0..7).flat_map(|first| rules.iter().skip(first).step_by(7).cloned());
@@ -187,10 +191,10 @@ fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
 /// Where two cuts are looked at together, twice as many packets come to matrices as there are.
 #[test]
 fn all_of_a_batch_find_their_policies_in_all_matrices() {
-    let matrix = |mut rules: Vec<Rule<V4>>| {
+    let bitvector = |mut rules: Vec<Rule<V4>>| {
         rules.sort_by_key(|rule| rule.entry.place());
         let first = rules.iter().map(Rule::rank).min().unwrap();
-        Node::Many { first, matrix: Arc::new(Matrix::of(&rules)) }
+        Node::ByteBitvector { first, bitvector: Arc::new(ByteBitvector::of(&rules)) }
     };
     let policy = |at: u32| {
         let mut policy = policy(Direction::Out, at * 7 % 101);
@@ -203,8 +207,8 @@ fn all_of_a_batch_find_their_policies_in_all_matrices() {
     let cut = |rest: Node<V4>, bit: u8, rules: Vec<Rule<V4>>| {
         let (window, len) = (Window::new(0, 32 + bit, 1), rules.len());
         let (zeros, ones) = rules.into_iter().partition(|rule| place(window, rule).0 == 0);
-        let tally = Node::Tally { first: Rank::LAST, len, planned: len };
-        let nodes: Arc<[_]> = [matrix(zeros), matrix(ones), rest, tally].into();
+        let update_counts = Node::Counts { first: Rank::LAST, len, planned: len };
+        let nodes: Arc<[_]> = [bitvector(zeros), bitvector(ones), rest, update_counts].into();
         Node::Cut { first: first_in(&nodes), window, rest: true, nodes }
     };
     let (hosts, pairs) = rules
@@ -212,6 +216,6 @@ fn all_of_a_batch_find_their_policies_in_all_matrices() {
         .cloned()
         .partition(|rule| rule.entry.selector().destination.prefix_len() == 32);
     let node = cut(cut(Node::EMPTY, 1, pairs), 0, hosts);
-    let keys = (0..128).map(|host| Key { words: [host << 32, 0], extra: 0 });
+    let keys = (0..128).map(|host| PacketKey { words: [host << 32, 0], extra: 0 });
     assert_answers(&node, &rules, &Vec::from_iter(keys));
 }

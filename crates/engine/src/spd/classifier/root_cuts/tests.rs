@@ -54,15 +54,15 @@ fn windows(mut node: &Node<V4>) -> Vec<Window> {
 #[test]
 fn of_the_trunks_that_are_tried_the_cheapest_is_taken() {
     let rules = firewall(10_000);
-    let scale = Scale::of(&rules);
-    let tree = cuts_of(rules.clone(), &scale);
-    let cost = scale.weigh(&tree);
-    assert!(cost * 10 < scale.weigh(&Node::of(rules)) * 6);
+    let model = CostModel::of(&rules);
+    let tree = best_tree(rules.clone(), &model);
+    let cost = model.estimate(&tree);
+    assert!(cost * 10 < model.estimate(&Node::of(rules)) * 6);
     let left = rest(&tree).unwrap().rules();
     let left: Vec<_> = left.iter().collect();
     for window in cuts(&left).into_iter().take(CUTS) {
         let other = with_rest(tree.clone(), Node::cut(window, left.clone()));
-        assert!(scale.weigh(&other) >= cost * (100 - MARGIN) / 100);
+        assert!(model.estimate(&other) >= cost * (100 - MARGIN) / 100);
     }
 }
 
@@ -72,10 +72,10 @@ fn trees_of_very_many_policies_and_cheap_ones_are_left_as_they_were_planned() {
     for count in [700, 33_000] {
         let rules = firewall(count);
         let planned = Node::of(rules.clone());
-        let scale = Scale::of(&rules);
-        let other = improved(planned.clone(), &|tree| scale.weigh(tree));
+        let model = CostModel::of(&rules);
+        let other = improve_cut(planned.clone(), &|tree| model.estimate(tree));
         assert_ne!(windows(&other), windows(&planned));
-        assert_eq!(windows(&cuts_of(rules, &scale)), windows(&planned));
+        assert_eq!(windows(&best_tree(rules, &model)), windows(&planned));
     }
 }
 
@@ -84,8 +84,9 @@ fn trees_of_very_many_policies_and_cheap_ones_are_left_as_they_were_planned() {
 fn a_tree_that_saves_next_to_nothing_is_no_better() {
     let planned = Node::of(firewall(700));
     let cuts_after = |others: usize| {
-        let weigh = |tree: &Node<V4>| if windows(tree) == windows(&planned) { 100 } else { others };
-        windows(&improved(planned.clone(), &weigh))
+        let estimate =
+            |tree: &Node<V4>| if windows(tree) == windows(&planned) { 100 } else { others };
+        windows(&improve_cut(planned.clone(), &estimate))
     };
     assert_eq!(cuts_after(96), windows(&planned));
     assert_ne!(cuts_after(95), windows(&planned));
@@ -95,20 +96,20 @@ fn a_tree_that_saves_next_to_nothing_is_no_better() {
 #[test]
 fn a_sieve_takes_the_place_of_a_tree_that_is_slower() {
     let rules = firewall(10_000);
-    let scale = Scale::of(&rules);
-    let tree_alone = cuts_of(rules.clone(), &scale);
-    let Node::Sieve { sieve, .. } = tree(rules.clone()) else { panic!("a tree") };
-    assert!(scale.weigh_sieve(&sieve) * 8 < scale.weigh(&tree_alone) * 10);
-    assert_eq!(sieve.len(), rules.len());
-    let few = tree(firewall(4000));
-    assert!(!matches!(few, Node::Sieve { .. }), "too few");
+    let model = CostModel::of(&rules);
+    let tree_alone = best_tree(rules.clone(), &model);
+    let Node::TupleSpace { space, .. } = best_root(rules.clone()) else { panic!("a tree") };
+    assert!(model.estimate_tuple_space(&space) * 8 < model.estimate(&tree_alone) * 10);
+    assert_eq!(space.len(), rules.len());
+    let few = best_root(firewall(4000));
+    assert!(!matches!(few, Node::TupleSpace { .. }), "too few");
     let address = |at: u32| {
         let mut policy = policy(Direction::Out, at);
         policy.selector.destination = Prefix::new(Ipv4Addr::from_bits(at << 8).into(), 24).unwrap();
         policy
     };
-    let apart = tree(rules_of((0..5000).map(address)));
-    assert!(!matches!(apart, Node::Sieve { .. }), "one place for each");
+    let apart = best_root(rules_of((0..5000).map(address)));
+    assert!(!matches!(apart, Node::TupleSpace { .. }), "one place for each");
 }
 
 fn rules_of(policies: impl Iterator<Item = Policy>) -> Vec<Rule<V4>> {

@@ -2,62 +2,66 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::LANES;
+use uxfrm_packet::BLOCK_LANES;
 
-use super::ternary_leaf::Strip;
+use super::ternary_leaf::TernaryLeaf;
 use crate::PolicyEntry;
 use crate::spd::classifier::node::Node;
-use crate::spd::classifier::replanning::Planning;
-use crate::spd::classifier::rule::{Best, Rank, Rule};
-use crate::spd::classifier::ternary::{Key, Words};
+use crate::spd::classifier::replanning::ReplanTiming;
+use crate::spd::classifier::rule::{BestMatch, Rank, Rule};
+use crate::spd::classifier::ternary::{KeyWords, PacketKey};
 
 /// Some policies. Not an enum, so that nobody asks which it is: nobody could foretell it.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-pub(in crate::spd::classifier) struct Part<W: Words> {
+pub(in crate::spd::classifier) struct Bucket<W: KeyWords> {
     /// All, if they are few enough to be compared at once.
-    strip: Strip,
+    leaf: TernaryLeaf,
     /// All, if they are more.
-    deep: Node<W>,
+    tree: Node<W>,
 }
 
-impl<W: Words> Part<W> {
+impl<W: KeyWords> Bucket<W> {
     /// Of rules in any order.
     pub(super) fn of(mut rules: Vec<&Rule<W>>) -> Self {
         rules.sort_by_key(|rule| rule.entry.place());
-        match Strip::of(&rules) {
-            Some(strip) => Self { strip, deep: Node::default() },
-            None => Self { strip: Strip::default(), deep: Node::planned(rules) },
+        match TernaryLeaf::of(&rules) {
+            Some(leaf) => Self { leaf, tree: Node::default() },
+            None => Self { leaf: TernaryLeaf::default(), tree: Node::planned(rules) },
         }
     }
 
     /// Whether they are few enough.
     #[inline]
-    pub(in crate::spd::classifier) fn is_strip(&self) -> bool {
-        !self.strip.entries().is_empty()
+    pub(in crate::spd::classifier) fn is_leaf(&self) -> bool {
+        !self.leaf.entries().is_empty()
     }
 
     /// All, if they are few enough; else none.
     #[inline]
-    pub(in crate::spd::classifier) const fn strip(&self) -> &Strip {
-        &self.strip
+    pub(in crate::spd::classifier) const fn leaf(&self) -> &TernaryLeaf {
+        &self.leaf
     }
 
     /// All, if they are more; else none.
     #[inline]
-    pub(in crate::spd::classifier) const fn deep(&self) -> &Node<W> {
-        &self.deep
+    pub(in crate::spd::classifier) const fn tree(&self) -> &Node<W> {
+        &self.tree
     }
 
     /// Considers the first that fits.
-    pub(in crate::spd::classifier) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
-        self.strip.find(key, best);
-        self.deep.find(key, best);
+    pub(in crate::spd::classifier) fn find<'a>(
+        &'a self,
+        key: &PacketKey<W>,
+        best: &mut BestMatch<'a>,
+    ) {
+        self.leaf.find(key, best);
+        self.tree.find(key, best);
     }
 
-    pub(super) fn insert(&mut self, rule: Rule<W>, planning: Planning) {
-        if self.deep.len() > 0 {
-            return self.deep.insert(rule, planning);
+    pub(super) fn insert(&mut self, rule: Rule<W>, timing: ReplanTiming) {
+        if self.tree.len() > 0 {
+            return self.tree.insert(rule, timing);
         }
         let mut rules = self.rules();
         rules.push(rule);
@@ -65,14 +69,14 @@ impl<W: Words> Part<W> {
     }
 
     pub(super) fn prepare(&mut self, rule: &Rule<W>) {
-        if self.deep.len() > 0 {
-            self.deep.prepare(rule);
+        if self.tree.len() > 0 {
+            self.tree.prepare(rule);
         }
     }
 
     pub(super) fn remove(&mut self, rule: &Rule<W>) {
-        if self.deep.len() > LANES + 1 {
-            return self.deep.remove(rule);
+        if self.tree.len() > BLOCK_LANES + 1 {
+            return self.tree.remove(rule);
         }
         let mut rules = self.rules();
         rules.retain(|other| other.entry.place() != rule.entry.place());
@@ -80,38 +84,38 @@ impl<W: Words> Part<W> {
     }
 
     pub(super) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
-        if self.deep.len() > 0 && newer.deep.len() > 0 {
-            self.deep.follow(&newer.deep, rule);
+        if self.tree.len() > 0 && newer.tree.len() > 0 {
+            self.tree.follow(&newer.tree, rule);
         } else {
             self.clone_from(newer);
         }
     }
 
     pub(super) fn rules(&self) -> Vec<Rule<W>> {
-        let mut rules = self.deep.rules();
-        rules.extend(self.strip.entries().iter().map(Rule::of));
+        let mut rules = self.tree.rules();
+        rules.extend(self.leaf.entries().iter().map(Rule::of));
         rules
     }
 
     pub(super) fn len(&self) -> usize {
-        self.strip.entries().len() + self.deep.len()
+        self.leaf.entries().len() + self.tree.len()
     }
 
     pub(super) fn first(&self) -> Rank {
-        let first = self.strip.entries().first().map_or(Rank::LAST, |entry| Rank::of(entry));
-        first.min(self.deep.first_rank())
+        let first = self.leaf.entries().first().map_or(Rank::LAST, |entry| Rank::of(entry));
+        first.min(self.tree.best_rank())
     }
 
     pub(super) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
-        self.strip.entries().iter().for_each(&mut *visit);
-        self.deep.each(visit);
+        self.leaf.entries().iter().for_each(&mut *visit);
+        self.tree.each(visit);
     }
 
     pub(super) fn depth(&self) -> u32 {
-        self.deep.depth()
+        self.tree.depth()
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.strip.memory() + self.deep.memory()
+        self.leaf.memory() + self.tree.memory()
     }
 }

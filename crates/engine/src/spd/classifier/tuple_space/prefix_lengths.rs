@@ -1,17 +1,17 @@
 //! Masks by how many bits of each field they ask for.
 
-use crate::spd::classifier::ternary::{Words, upper};
+use crate::spd::classifier::ternary::{KeyWords, upper};
 
 /// So many of the highest bits of each field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lengths(pub(super) [u32; 5]);
+pub(super) struct PrefixLengths(pub(super) [u32; 5]);
 
 /// Of addresses, ports and protocol.
 pub(super) const FIELDS: usize = 5;
 
-impl Lengths {
+impl PrefixLengths {
     /// Of the bits that a mask asks for without a gap.
-    pub(super) fn of<W: Words>(mask: &W) -> Self {
+    pub(super) fn of<W: KeyWords>(mask: &W) -> Self {
         let [destination, source] = mask.ends();
         let address = |[high, low]: [u64; 2]| match high.leading_ones() {
             64 => 64 + low.leading_ones(),
@@ -29,7 +29,7 @@ impl Lengths {
     }
 
     /// The mask that asks for them.
-    pub(super) fn mask<W: Words>(self) -> W {
+    pub(super) fn mask<W: KeyWords>(self) -> W {
         let Self([destination, source, source_port, destination_port, protocol]) = self;
         let ones = |len: u32| u64::MAX.checked_shl(64 - len.min(64)).unwrap_or(0);
         let address = |len: u32| [ones(len), ones(len.saturating_sub(64))];

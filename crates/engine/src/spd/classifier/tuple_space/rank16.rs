@@ -4,17 +4,17 @@ use crate::spd::classifier::rule::Rank;
 
 /// Numbers in the order of ranks, as far as 16 bits tell those apart that there were at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::spd::classifier) struct Levels {
+pub(in crate::spd::classifier) struct Rank16 {
     base: u32,
     shift: u32,
 }
 
 /// Those behind all policies, and behind what slots can tell, are as the last.
-const LAST: u32 = uxfrm_packet::NO_LEVEL - 1;
+const LAST: u32 = uxfrm_packet::NO_RANK - 1;
 
-impl Levels {
+impl Rank16 {
     /// That tell such ranks apart.
-    pub(super) fn among(ranks: impl Iterator<Item = Rank> + Clone) -> Self {
+    pub(super) fn spanning(ranks: impl Iterator<Item = Rank> + Clone) -> Self {
         let numbers = ranks.map(Rank::number);
         let base = numbers.clone().min().unwrap_or(0);
         let span = numbers.max().unwrap_or(0) - base;

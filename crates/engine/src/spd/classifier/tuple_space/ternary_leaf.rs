@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::{Block, LANES};
+use uxfrm_packet::{BLOCK_LANES, TernaryBlock};
 
 use crate::PolicyEntry;
-use crate::spd::classifier::rule::{Best, Brief, Rank, Rule, fits_more};
-use crate::spd::classifier::ternary::{Key, Words};
+use crate::spd::classifier::rule::{BestMatch, Rank, Rule, VerdictBits, fits_extra};
+use crate::spd::classifier::ternary::{KeyWords, PacketKey};
 
-/// Up to [`LANES`] policies.
+/// Up to [`BLOCK_LANES`] policies.
 #[derive(Clone, Debug, Default)]
-pub(in crate::spd::classifier) struct Strip {
+pub(in crate::spd::classifier) struct TernaryLeaf {
     /// Values of each word, then masks of each word.
     words: Arc<[u64]>,
     entries: Arc<[Arc<PolicyEntry>]>,
@@ -19,10 +19,10 @@ pub(in crate::spd::classifier) struct Strip {
 /// Lines that are fetched before they are read; seldom are there more.
 const LINES: usize = 5;
 
-impl Strip {
+impl TernaryLeaf {
     /// Of rules in their order; none if they are too many.
-    pub(super) fn of<W: Words>(rules: &[&Rule<W>]) -> Option<Self> {
-        if rules.len() > LANES {
+    pub(super) fn of<W: KeyWords>(rules: &[&Rule<W>]) -> Option<Self> {
+        if rules.len() > BLOCK_LANES {
             return None;
         }
         let all = |of: fn(&Rule<W>) -> W| {
@@ -39,9 +39,9 @@ impl Strip {
     }
 
     /// Considers the first that fits.
-    pub(super) fn find<'a, W: Words>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
+    pub(super) fn find<'a, W: KeyWords>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         let mut fits = [0];
-        W::fit_each([(self.block(), &key.words)].into_iter(), &mut fits);
+        W::match_blocks([(self.block(), &key.words)].into_iter(), &mut fits);
         self.consider(fits[0], key, best);
     }
 
@@ -53,17 +53,17 @@ impl Strip {
 
     /// What packets are compared with.
     #[inline]
-    pub(in crate::spd::classifier) fn block(&self) -> Block<'_> {
-        Block { words: &self.words, lanes: self.entries.len() }
+    pub(in crate::spd::classifier) fn block(&self) -> TernaryBlock<'_> {
+        TernaryBlock { words: &self.words, lanes: self.entries.len() }
     }
 
     /// Considers the first of those whose words fit, which are bits. Whether there is any is no branch.
     #[inline]
-    pub(in crate::spd::classifier) fn consider<'a, W: Words>(
+    pub(in crate::spd::classifier) fn consider<'a, W: KeyWords>(
         &'a self,
         mut fits: u8,
-        key: &Key<W>,
-        best: &mut Best<'a>,
+        key: &PacketKey<W>,
+        best: &mut BestMatch<'a>,
     ) {
         let lanes = self.entries.len();
         loop {
@@ -72,9 +72,10 @@ impl Strip {
             let mask = self.words.get((2 * W::COUNT - 1) * lanes + lane);
             let entry = self.entries.get(lane);
             let (Some(value), Some(mask), Some(entry)) = (value, mask, entry) else { return };
-            let (rank, brief) = (Rank::beside(*value), Brief::beside(*mask));
-            if !brief.asks_more() || fits == 0 || fits_more(entry, key) {
-                return best.consider(rank.unless(fits == 0), brief, entry);
+            let (rank, verdict_bits) =
+                (Rank::from_value_word(*value), VerdictBits::from_mask_word(*mask));
+            if !verdict_bits.has_extra() || fits == 0 || fits_extra(entry, key) {
+                return best.consider(rank.or_last_if(fits == 0), verdict_bits, entry);
             }
             fits &= fits - 1;
         }

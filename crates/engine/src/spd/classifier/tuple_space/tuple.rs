@@ -2,63 +2,66 @@
 
 use std::sync::Arc;
 
-use uxfrm_packet::Slots;
+use uxfrm_packet::PrefilterTable;
 
-use super::bucket::Part;
-use super::rank16::Levels;
-use crate::spd::classifier::replanning::Planning;
-use crate::spd::classifier::rule::{Comparable, Rule};
-use crate::spd::classifier::ternary::Words;
+use super::bucket::Bucket;
+use super::rank16::Rank16;
+use crate::spd::classifier::replanning::ReplanTiming;
+use crate::spd::classifier::rule::{MatchRule, Rule};
+use crate::spd::classifier::ternary::KeyWords;
 
 /// Some policies.
 #[derive(Clone, Debug)]
-pub(in crate::spd::classifier) struct Tier<W: Words> {
+pub(in crate::spd::classifier) struct Tuple<W: KeyWords> {
     mask: W,
-    slots: Slots,
+    prefilter: PrefilterTable,
     /// In pieces, so that a change copies few.
-    parts: Arc<[Piece<W>]>,
+    buckets: Arc<[BucketChunk<W>]>,
     /// Slots of a part, as a power of two.
     shift: u32,
 }
 
 /// The parts of neighbouring slots.
-type Piece<W> = Arc<[Part<W>]>;
+type BucketChunk<W> = Arc<[Bucket<W>]>;
 
 /// Parts of a piece, as a power of two: few pieces, so that what leads to them stays in the processor's first cache.
-const PIECE: u32 = 11;
+const CHUNK: u32 = 11;
 /// As powers of two, parts of a tier, of which no more stay in the processor's second cache; and slots, of which a change may have to copy all.
-const PARTS: u32 = 14;
-const SLOTS: u32 = 16;
+const MAX_BUCKETS: u32 = 14;
+const MAX_SLOTS: u32 = 16;
 /// A part of more policies is not gone through for one that went.
-const MANY: usize = 64;
+const MAX_RESCAN: usize = 64;
 /// So many slots for each hash: fewer are often taken by another's.
-const SPARSE: usize = 4;
+const SLOTS_PER_VALUE: usize = 4;
 
-impl<W: Words> Tier<W> {
+impl<W: KeyWords> Tuple<W> {
     /// Of rules that it takes.
-    pub(super) fn of(mask: W, levels: Levels, rules: Vec<&Rule<W>>) -> Self {
-        let mut different: Vec<_> = rules.iter().map(|rule| rule.value.under(&mask)).collect();
+    pub(super) fn of(mask: W, rank16: Rank16, rules: Vec<&Rule<W>>) -> Self {
+        let mut different: Vec<_> = rules.iter().map(|rule| rule.value.masked(&mask)).collect();
         different.sort_unstable();
         different.dedup();
         let bits = |count: usize| count.next_power_of_two().ilog2();
-        let parts = bits(different.len()).clamp(PIECE, PARTS);
-        let mut slots = Slots::of(mask.all(), bits(different.len() * SPARSE).clamp(parts, SLOTS));
-        let shift = slots.len().ilog2() - parts;
+        let buckets = bits(different.len()).clamp(CHUNK, MAX_BUCKETS);
+        let mut prefilter = PrefilterTable::of(
+            mask.all(),
+            bits(different.len() * SLOTS_PER_VALUE).clamp(buckets, MAX_SLOTS),
+        );
+        let shift = prefilter.len().ilog2() - buckets;
         let mut sets = Vec::new();
-        sets.resize_with(1 << parts, Vec::new);
+        sets.resize_with(1 << buckets, Vec::new);
         for rule in rules {
-            let hash = slots.hash(rule.value.all());
-            slots.note(hash, levels.of(rule.rank()));
-            sets[slots.slot(hash) >> shift].push(rule);
+            let hash = prefilter.hash(rule.value.all());
+            prefilter.insert(hash, rank16.of(rule.rank()));
+            sets[prefilter.slot(hash) >> shift].push(rule);
         }
-        let parts: Vec<_> = sets.into_iter().map(Part::of).collect();
-        let parts = parts.chunks(1 << PIECE).map(Arc::from).collect();
-        Self { mask, slots, parts, shift }
+        let buckets: Vec<_> = sets.into_iter().map(Bucket::of).collect();
+        let buckets = buckets.chunks(1 << CHUNK).map(Arc::from).collect();
+        Self { mask, prefilter, buckets, shift }
     }
 
     /// Whether a rule belongs in a tier of such a mask.
-    pub(super) fn takes(mask: &W, rule: &Rule<W>) -> bool {
-        rule.mask.under(mask) == *mask
+    pub(super) fn accepts(mask: &W, rule: &Rule<W>) -> bool {
+        rule.mask.masked(mask) == *mask
     }
 
     pub(super) const fn mask(&self) -> &W {
@@ -66,83 +69,85 @@ impl<W: Words> Tier<W> {
     }
 
     #[inline]
-    pub(in crate::spd::classifier) const fn slots(&self) -> &Slots {
-        &self.slots
+    pub(in crate::spd::classifier) const fn prefilter(&self) -> &PrefilterTable {
+        &self.prefilter
     }
 
     /// The part behind a slot.
     #[inline]
-    pub(in crate::spd::classifier) fn part(&self, slot: usize) -> Option<&Part<W>> {
+    pub(in crate::spd::classifier) fn bucket(&self, slot: usize) -> Option<&Bucket<W>> {
         let at = slot >> self.shift;
-        self.parts.get(at >> PIECE)?.get(at % (1 << PIECE))
+        self.buckets.get(at >> CHUNK)?.get(at % (1 << CHUNK))
     }
 
-    pub(super) fn insert(&mut self, rule: Rule<W>, levels: Levels, planning: Planning) {
-        let hash = self.slots.hash(rule.value.all());
-        self.slots.note(hash, levels.of(rule.rank()));
-        self.part_mut(self.slots.slot(hash)).insert(rule, planning);
+    pub(super) fn insert(&mut self, rule: Rule<W>, rank16: Rank16, timing: ReplanTiming) {
+        let hash = self.prefilter.hash(rule.value.all());
+        self.prefilter.insert(hash, rank16.of(rule.rank()));
+        self.bucket_mut(self.prefilter.slot(hash)).insert(rule, timing);
     }
 
     pub(super) fn prepare(&mut self, rule: &Rule<W>) {
-        self.part_mut(self.slot(rule)).prepare(rule);
+        self.bucket_mut(self.slot(rule)).prepare(rule);
     }
 
-    pub(super) fn remove(&mut self, rule: &Rule<W>, levels: Levels) {
-        let hash = self.slots.hash(rule.value.all());
-        let slot = self.slots.slot(hash);
-        self.part_mut(slot).remove(rule);
-        if self.slots.level(hash) == levels.of(rule.rank()) {
-            self.note_anew(slot, levels);
+    pub(super) fn remove(&mut self, rule: &Rule<W>, rank16: Rank16) {
+        let hash = self.prefilter.hash(rule.value.all());
+        let slot = self.prefilter.slot(hash);
+        self.bucket_mut(slot).remove(rule);
+        if self.prefilter.rank(hash) == rank16.of(rule.rank()) {
+            self.refresh_slot(slot, rank16);
         }
     }
 
     /// What there is for a slot, where the first may have gone. Of a large part it is enough to know its first: a level that is too low costs a
     /// look, and all its policies would cost as much as they are.
-    fn note_anew(&mut self, slot: usize, levels: Levels) {
-        let Some(part) = self.part(slot) else { return };
-        if part.len() > MANY {
-            let first = levels.of(part.first());
-            return self.slots.raise(slot, first);
+    fn refresh_slot(&mut self, slot: usize, rank16: Rank16) {
+        let Some(bucket) = self.bucket(slot) else { return };
+        if bucket.len() > MAX_RESCAN {
+            let first = rank16.of(bucket.first());
+            return self.prefilter.raise_rank(slot, first);
         }
-        let rules = part.rules();
-        self.slots.forget(slot);
+        let rules = bucket.rules();
+        self.prefilter.clear(slot);
         for rule in rules {
-            let hash = self.slots.hash(rule.value.all());
-            if self.slots.slot(hash) == slot {
-                self.slots.note(hash, levels.of(rule.rank()));
+            let hash = self.prefilter.hash(rule.value.all());
+            if self.prefilter.slot(hash) == slot {
+                self.prefilter.insert(hash, rank16.of(rule.rank()));
             }
         }
     }
 
     /// Whether another was planned so.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        (self.mask, self.slots.len(), self.shift) == (other.mask, other.slots.len(), other.shift)
+    pub(super) fn has_same_plan(&self, other: &Self) -> bool {
+        (self.mask, self.prefilter.len(), self.shift)
+            == (other.mask, other.prefilter.len(), other.shift)
     }
 
     /// Becomes what `newer` is where a policy has its place.
     pub(super) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
         let slot = self.slot(rule);
-        self.slots.follow(&newer.slots, slot);
-        if let Some(newer) = newer.part(slot) {
-            self.part_mut(slot).follow(newer, rule);
+        self.prefilter.sync_slot(&newer.prefilter, slot);
+        if let Some(newer) = newer.bucket(slot) {
+            self.bucket_mut(slot).follow(newer, rule);
         }
     }
 
-    pub(super) fn parts(&self) -> impl Iterator<Item = &Part<W>> {
-        self.parts.iter().flat_map(|piece| piece.iter())
+    pub(super) fn buckets(&self) -> impl Iterator<Item = &Bucket<W>> {
+        self.buckets.iter().flat_map(|chunk| chunk.iter())
     }
 
     pub(super) fn memory(&self) -> usize {
-        let parts = self.parts().map(|part| size_of_val(part) + part.memory()).sum::<usize>();
-        size_of::<Self>() + self.slots.memory() + size_of_val(&*self.parts) + parts
+        let buckets =
+            self.buckets().map(|bucket| size_of_val(bucket) + bucket.memory()).sum::<usize>();
+        size_of::<Self>() + self.prefilter.memory() + size_of_val(&*self.buckets) + buckets
     }
 
     fn slot(&self, rule: &Rule<W>) -> usize {
-        self.slots.slot(self.slots.hash(rule.value.all()))
+        self.prefilter.slot(self.prefilter.hash(rule.value.all()))
     }
 
-    fn part_mut(&mut self, slot: usize) -> &mut Part<W> {
+    fn bucket_mut(&mut self, slot: usize) -> &mut Bucket<W> {
         let at = slot >> self.shift;
-        &mut Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[at >> PIECE])[at % (1 << PIECE)]
+        &mut Arc::make_mut(&mut Arc::make_mut(&mut self.buckets)[at >> CHUNK])[at % (1 << CHUNK)]
     }
 }

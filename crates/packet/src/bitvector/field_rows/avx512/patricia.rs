@@ -7,9 +7,9 @@ use core::arch::x86_64::{
 };
 
 use crate::bitvector::field_rows::KEYS;
-use crate::bitvector::field_rows::patricia::{Fork, Patricia};
+use crate::bitvector::field_rows::patricia::{Fork, PatriciaTrie};
 
-impl Patricia {
+impl PatriciaTrie {
     /// The leaves that keys come to, which are fetched.
     ///
     /// # Safety
@@ -17,7 +17,7 @@ impl Patricia {
     /// The processor has what [`has_avx512`](super::has_avx512) asks for, and keys have both words; there are [`KEYS`] keys at the most.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "loads through pointers")]
-    pub(super) unsafe fn leaves_avx512<const N: usize, K: AsRef<[u64; N]>>(
+    pub(super) unsafe fn find_leaves_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
@@ -26,14 +26,14 @@ impl Patricia {
         let forks = _mm512_set1_epi16(forks.cast_signed());
         // SAFETY: as this function's caller says; what is no leaf's number is a fork's, and no key's that is not there.
         unsafe {
-            self.pass_root(keys, numbers);
+            self.step_root(keys, numbers);
             loop {
                 let here = _mm512_loadu_si512(numbers.as_ptr().cast());
                 let left = _mm512_cmpge_epu16_mask(here, forks);
                 if left == 0 {
                     break;
                 }
-                self.pass_forks(keys, left, numbers);
+                self.step_forks(keys, left, numbers);
             }
         }
         for number in &numbers[..keys.len()] {
@@ -46,12 +46,12 @@ impl Patricia {
     ///
     /// # Safety
     ///
-    /// As of [`Patricia::leaves_avx512`].
+    /// As of [`PatriciaTrie::find_leaves_avx512`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     #[expect(clippy::cast_possible_truncation, reason = "a fork has few bits")]
-    unsafe fn pass_root<const N: usize, K: AsRef<[u64; N]>>(
+    unsafe fn step_root<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         numbers: &mut [u16; KEYS],
@@ -61,8 +61,8 @@ impl Patricia {
         for (key, number) in keys.iter().zip(numbers) {
             // SAFETY: keys have both words, and the root's ways, one for each value of its bits, are the first.
             unsafe {
-                let way = _pext_u64(*key.as_ref().get_unchecked(at), mask) as usize;
-                *number = *self.ways.get_unchecked(way);
+                let child = _pext_u64(*key.as_ref().get_unchecked(at), mask) as usize;
+                *number = *self.children.get_unchecked(child);
             }
         }
     }
@@ -71,12 +71,12 @@ impl Patricia {
     ///
     /// # Safety
     ///
-    /// As of [`Patricia::leaves_avx512`]; there are these keys, and forks of their numbers.
+    /// As of [`PatriciaTrie::find_leaves_avx512`]; there are these keys, and forks of their numbers.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     #[expect(clippy::cast_possible_truncation, reason = "a fork has few bits")]
-    unsafe fn pass_forks<const N: usize, K: AsRef<[u64; N]>>(
+    unsafe fn step_forks<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
         mut left: u32,
@@ -92,8 +92,8 @@ impl Patricia {
                 let fork = &*forks.wrapping_add(usize::from(*number));
                 let key = keys.get_unchecked(at).as_ref();
                 let word = *key.get_unchecked(self.word + fork.word as usize);
-                let way = fork.first as usize + _pext_u64(word, fork.mask) as usize;
-                *number = *self.ways.get_unchecked(way);
+                let child = fork.first as usize + _pext_u64(word, fork.mask) as usize;
+                *number = *self.children.get_unchecked(child);
             }
         }
     }
@@ -102,7 +102,7 @@ impl Patricia {
     ///
     /// # Safety
     ///
-    /// As of [`Patricia::leaves_avx512`], and there are leaves of these numbers.
+    /// As of [`PatriciaTrie::find_leaves_avx512`], and there are leaves of these numbers.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]

@@ -2,7 +2,7 @@
 
 /// A part of a trie.
 #[derive(Debug)]
-pub(super) enum Tree {
+pub(super) enum BinaryTrie {
     /// A value, and from how many equal bits on values stand for which row.
     Leaf(u128, Vec<(u32, u16)>),
     Fork {
@@ -20,7 +20,7 @@ pub(super) struct Bits(pub(super) u64);
 
 /// Values that have the first bits of one in common.
 #[derive(Clone, Copy)]
-struct Block {
+struct PrefixBlock {
     first: u128,
     /// How many bits these are.
     length: u32,
@@ -30,87 +30,90 @@ struct Block {
 }
 
 /// Where stretches begin, but the first, and the rows of all.
-struct Stretches {
+struct Intervals {
     starts: Vec<u128>,
     rows: Vec<u16>,
 }
 
 /// The trie of stretches in order, by their last values; none if there is no stretch.
-pub(super) fn grown(ends: &[(u128, u16)]) -> Option<Tree> {
+pub(super) fn build_trie(ends: &[(u128, u16)]) -> Option<BinaryTrie> {
     let (_, first) = ends.first()?;
-    let mut stretches = Stretches { starts: Vec::new(), rows: vec![*first] };
+    let mut intervals = Intervals { starts: Vec::new(), rows: vec![*first] };
     for pair in ends.windows(2) {
         let [(before, row), (_, next)] = pair else { continue };
         // Neighbours that are alike are one.
         if row != next {
-            stretches.starts.push(before + 1);
-            stretches.rows.push(*next);
+            intervals.starts.push(before + 1);
+            intervals.rows.push(*next);
         }
     }
-    let whole = Block { first: 0, length: 0, from: 0, to: stretches.starts.len() };
-    Some(stretches.grow(whole, Vec::new()))
+    let whole = PrefixBlock { first: 0, length: 0, from: 0, to: intervals.starts.len() };
+    Some(intervals.grow(whole, Vec::new()))
 }
 
-impl Stretches {
+impl Intervals {
     /// What a block grows to, where values that leave it before stand for these rows.
-    fn grow(&self, mut block: Block, mut rows: Vec<(u32, u16)>) -> Tree {
+    fn grow(&self, mut block: PrefixBlock, mut rows: Vec<(u32, u16)>) -> BinaryTrie {
         if block.from == block.to {
-            return Tree::Leaf(block.first, vec![(0, self.rows[block.from])]);
+            return BinaryTrie::Leaf(block.first, vec![(0, self.rows[block.from])]);
         }
         loop {
             let [low, high] = self.halves(block);
-            let row = |half: Block| self.rows[half.from];
+            let row = |half: PrefixBlock| self.rows[half.from];
             let length = block.length;
             block = match (low.is_uniform(), high.is_uniform()) {
                 (true, true) => {
                     // The half of another row than those are of that have less in common, so that there are fewer steps.
                     let is_low = rows.last().is_some_and(|(_, last)| *last == row(high));
                     let (here, other) = if is_low { (low, high) } else { (high, low) };
-                    note(&mut rows, length, row(other));
-                    note(&mut rows, length + 1, row(here));
-                    return Tree::Leaf(here.first, rows);
+                    push_row(&mut rows, length, row(other));
+                    push_row(&mut rows, length + 1, row(here));
+                    return BinaryTrie::Leaf(here.first, rows);
                 }
                 (true, false) => {
-                    note(&mut rows, length, row(low));
+                    push_row(&mut rows, length, row(low));
                     high
                 }
                 (false, true) => {
-                    note(&mut rows, length, row(high));
+                    push_row(&mut rows, length, row(high));
                     low
                 }
                 (false, false) => {
                     let halves = [self.grow(low, rows.clone()), self.grow(high, rows)];
-                    let leaves = halves.iter().map(Tree::leaves).sum();
-                    return Tree::Fork { bit: length, leaves, halves: Box::new(halves) };
+                    let leaves = halves.iter().map(BinaryTrie::leaves).sum();
+                    return BinaryTrie::Fork { bit: length, leaves, halves: Box::new(halves) };
                 }
             };
         }
     }
 
-    fn halves(&self, Block { first, length, from, to }: Block) -> [Block; 2] {
+    fn halves(&self, PrefixBlock { first, length, from, to }: PrefixBlock) -> [PrefixBlock; 2] {
         let middle = first | 1 << (127 - length);
         let at = from + self.starts[from..to].partition_point(|start| *start < middle);
         let behind = at + usize::from(at < to && self.starts[at] == middle);
         let length = length + 1;
-        [Block { first, length, from, to: at }, Block { first: middle, length, from: behind, to }]
+        [
+            PrefixBlock { first, length, from, to: at },
+            PrefixBlock { first: middle, length, from: behind, to },
+        ]
     }
 }
 
 /// Another row from so many equal bits on.
-fn note(rows: &mut Vec<(u32, u16)>, length: u32, row: u16) {
+fn push_row(rows: &mut Vec<(u32, u16)>, length: u32, row: u16) {
     if rows.last().is_none_or(|(_, last)| *last != row) {
         rows.push((length, row));
     }
 }
 
-impl Block {
+impl PrefixBlock {
     /// Whether all values are of one stretch.
     const fn is_uniform(self) -> bool {
         self.from == self.to
     }
 }
 
-impl Tree {
+impl BinaryTrie {
     pub(super) fn leaves(&self) -> usize {
         match self {
             Self::Leaf(..) => 1,
@@ -119,13 +122,13 @@ impl Tree {
     }
 
     /// What to look at first: up to so many bits of a word, each time the one at which most leaves part.
-    pub(super) fn bits(&self, most: u32) -> (u32, Bits) {
+    pub(super) fn choose_bits(&self, most: u32) -> (u32, Bits) {
         let Self::Fork { bit, leaves, .. } = self else { return (0, Bits(0)) };
-        let most = most.min(leaves.next_power_of_two().ilog2() + super::SPARSE);
+        let most = most.min(leaves.next_power_of_two().ilog2() + super::CHILDREN_PER_LEAF);
         let (word, mut bits) = (bit / u64::BITS, Bits(0));
         while bits.0.count_ones() < most {
             let mut parted = [0; u64::BITS as usize];
-            self.each_end(word, bits, &mut |tree| {
+            self.visit_ends(word, bits, &mut |tree| {
                 if let Self::Fork { bit, leaves, .. } = tree
                     && bit / u64::BITS == word
                 {
@@ -145,29 +148,29 @@ impl Tree {
     }
 
     /// Where one comes to who looks at some bits of a word alone, the low halves first.
-    fn each_end<'a>(&'a self, word: u32, bits: Bits, visit: &mut impl FnMut(&'a Self)) {
+    fn visit_ends<'a>(&'a self, word: u32, bits: Bits, visit: &mut impl FnMut(&'a Self)) {
         match self {
             Self::Fork { bit, halves, .. } if bits.has(word, *bit) => {
-                halves.iter().for_each(|half| half.each_end(word, bits, visit));
+                halves.iter().for_each(|half| half.visit_ends(word, bits, visit));
             }
             Self::Leaf(..) | Self::Fork { .. } => visit(self),
         }
     }
 
     /// For each value of some bits of a word, the number of the one of these ends that one comes to; and these.
-    pub(super) fn ways(&self, word: u32, bits: Bits) -> (Vec<usize>, Vec<&Self>) {
+    pub(super) fn children(&self, word: u32, bits: Bits) -> (Vec<usize>, Vec<&Self>) {
         let values = 1 << bits.0.count_ones();
-        let (mut ways, mut ends) = (vec![0; values], Vec::new());
-        let all = (0..).take(values).map(|value| bits.spread(value)).enumerate().collect();
-        self.lead(word, bits, all, &mut |values, end| {
-            values.into_iter().for_each(|(value, _)| ways[value] = ends.len());
+        let (mut children, mut ends) = (vec![0; values], Vec::new());
+        let all = (0..).take(values).map(|value| bits.deposit(value)).enumerate().collect();
+        self.distribute(word, bits, all, &mut |values, end| {
+            values.into_iter().for_each(|(value, _)| children[value] = ends.len());
             ends.push(end);
         });
-        (ways, ends)
+        (children, ends)
     }
 
     /// Shows where values that have such bits lead to.
-    fn lead<'a>(
+    fn distribute<'a>(
         &'a self,
         word: u32,
         bits: Bits,
@@ -179,7 +182,7 @@ impl Tree {
                 let is_high = |(_, value): &(usize, u64)| value & Bits::at(*bit).0 != 0;
                 let (high, low) = values.into_iter().partition(is_high);
                 for (half, values) in halves.iter().zip([low, high]) {
-                    half.lead(word, bits, values, visit);
+                    half.distribute(word, bits, values, visit);
                 }
             }
             Self::Leaf(..) | Self::Fork { .. } => visit(values, self),
@@ -209,7 +212,7 @@ impl Bits {
     }
 
     /// The word that has a value in them.
-    fn spread(self, mut value: u64) -> u64 {
+    fn deposit(self, mut value: u64) -> u64 {
         let (mut left, mut word) = (self.0, 0);
         while left != 0 {
             let lowest = left & left.wrapping_neg();

@@ -6,7 +6,7 @@ fn row(ends: &[(u128, u16)], value: u128) -> u16 {
 }
 
 fn check(ends: &[(u128, u16)], values: impl IntoIterator<Item = u128>) {
-    let patricia = Patricia::of(1, ends).unwrap();
+    let patricia = PatriciaTrie::of(1, ends).unwrap();
     for value in values {
         let [high, low] = crate::bitvector::field_rows::row_index::halves(value);
         assert_eq!(patricia.number(&[7, high, low]), row(ends, value), "{value:x} of {ends:x?}");
@@ -36,7 +36,7 @@ fn a_trie_may_be_deep() {
     let mut ends: Vec<_> =
         (0..127).rev().flat_map(|bit| [(hosts(bit) - 1, 0), (hosts(bit), 1)]).collect();
     ends.push((u128::MAX, 0));
-    let patricia = Patricia::of(0, &ends).unwrap();
+    let patricia = PatriciaTrie::of(0, &ends).unwrap();
     assert!(patricia.forks.len() > 4);
     let values =
         (0..127).flat_map(|bit| [hosts(bit) - 1, hosts(bit), hosts(bit) + 1, hosts(bit) | 3]);
@@ -47,18 +47,18 @@ fn a_trie_may_be_deep() {
 #[test]
 fn too_many_rows_behind_each_other_are_refused() {
     let inside = |count: u32| {
-        let firsts = (0..count).map(|at| (u128::MAX << (127 - at)) - 1);
-        firsts.zip(0..).chain([(u128::MAX, 99)]).collect::<Vec<(u128, u16)>>()
+        let find_chunk = (0..count).map(|at| (u128::MAX << (127 - at)) - 1);
+        find_chunk.zip(0..).chain([(u128::MAX, 99)]).collect::<Vec<(u128, u16)>>()
     };
-    let most = u32::try_from(ROWS).unwrap() - 1;
-    assert!(Patricia::of(0, &inside(most)).is_some());
-    assert!(Patricia::of(0, &inside(most + 1)).is_none());
+    let most = u32::try_from(LEAF_ROWS).unwrap() - 1;
+    assert!(PatriciaTrie::of(0, &inside(most)).is_some());
+    assert!(PatriciaTrie::of(0, &inside(most + 1)).is_none());
     check(&inside(most), (0..128).map(|bit| u128::MAX << bit));
 }
 
 #[test]
 fn neighbours_of_the_same_row_are_one() {
-    let one = Patricia::of(0, &[(5, 3), (9, 3), (u128::MAX, 3)]).unwrap();
+    let one = PatriciaTrie::of(0, &[(5, 3), (9, 3), (u128::MAX, 3)]).unwrap();
     assert_eq!((one.leaves.len(), one.forks.len(), one.number(&[7, 7])), (1, 1, 3));
-    assert!(Patricia::of(0, &[]).is_none());
+    assert!(PatriciaTrie::of(0, &[]).is_none());
 }
