@@ -1,4 +1,4 @@
-//! Intersecting rows of bits.
+//! Aggregated bit vectors: one row of bits for each byte of a key, and their intersection.
 
 mod field_rows;
 mod layout;
@@ -14,76 +14,80 @@ use layout::{BY_WORDS, LISTED};
 use layout::{ByteLayout, TWO, whole_words};
 use row_search::RowScan;
 
-/// Eight words of rows.
+/// A cache line of a row: eight words.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 pub struct BitLine(pub [u64; 8]);
 
-/// A byte of a key, and which row each of its values stands for.
+/// One byte of a key, and the row of bits for each of its values.
 #[derive(Clone, Debug)]
 pub struct ByteField {
-    /// Which byte, counted from the lowest of the first word. Of the last word, those below [`UNUSED_BYTES`] are none.
+    /// Byte index, from the lowest byte of the first word. In the last word, bytes below
+    /// [`UNUSED_BYTES`] match nothing.
     pub place: usize,
-    /// The number of each value's row. One beyond the rows is the last one's.
+    /// Row number for each value. Numbers beyond the last row mean the last row.
     pub numbers: [u16; VALUES],
-    /// The rows, one after the other.
+    /// Rows, one after the other.
     pub rows: Vec<u64>,
 }
 
-/// Rows of bits, and which of them the bytes of a key stand for. Cheap to clone.
+/// Rows of bits, selected by the bytes of a key. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct ByteRows {
     /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
     width: usize,
-    /// How many there are.
+    /// Number of rows.
     count: usize,
-    /// How many bytes are asked for something.
+    /// Number of bytes that have rows.
     rows_read: usize,
-    /// How many words a key has at least, if it has all that is asked for.
+    /// Words that a key must have for the AVX-512 path.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     min_key_words: usize,
-    /// Whether the processor has what the quickest way needs.
+    /// Whether the CPU supports the AVX-512 path.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     uses_avx512: bool,
-    /// The bytes that are asked for something, or all of the words that have some of these, and of the last.
+    /// Bytes that have rows; with [`ByteLayout::ByWords`] all bytes of their words.
     asked: Arc<[ByteIndex]>,
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     layout: ByteLayout,
-    /// How far a row's number is shifted in [`ByteIndex`], so that it counts words.
+    /// Shift of a row number in [`ByteIndex`], so that it counts words.
     scale: u32,
-    /// How far it is to be shifted yet: not at all, unless there are too many rows.
+    /// Shift that remains to be applied; 0 unless there are too many rows.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     shift: u32,
-    /// Row 0 has all bits. Of rows of 16 words and more, first 16 words of each, then the next 16. There is another line behind the last row.
+    /// Row 0 has all bits set. Rows of 16 words and more are stored in blocks: the first 16 words
+    /// of each row, then the next 16. One spare line follows the last row.
     lines: Arc<[BitLine]>,
 }
 
-/// A byte of keys.
+/// The rows of one byte.
 #[derive(Clone, Debug)]
 struct ByteIndex {
-    /// Which byte, counted from the lowest of the first word.
+    /// Byte index, from the lowest byte of the first word.
     place: usize,
-    /// Where the rows of its values begin in their block, in words or as far as [`ByteRows::shift`] says. `of` sees to it that there are such rows.
+    /// Offset of each value's row in its block, in words or shifted as [`ByteRows::shift`] says.
+    /// `of` makes sure that each offset is inside.
     rows: [u16; VALUES],
 }
 
-/// Values of a byte.
+/// Number of values of a byte.
 const VALUES: usize = 256;
-/// So many of the last word's bytes are never asked for anything.
+/// Low bytes of the last word that no rule matches.
 pub const UNUSED_BYTES: usize = 3;
-/// Keys that are looked up side by side, so that what is the same for all of them is read once.
+/// Keys processed side by side, so that shared loads are done once.
 #[cfg(target_arch = "x86_64")]
 const KEYS_AT_ONCE: usize = 2;
-/// Words that are compared together in the longest rows, and their bits.
+/// Words per block of the longest rows, and their bits.
 const BLOCK_WORDS: usize = 16;
 const BLOCK_BITS: u32 = 64 * 16;
-/// Bytes of a word, and of the last one those that may be asked for something.
+/// Bytes of a word; bytes of the last word that rules can match.
 const WORD: usize = 8;
 const LAST: usize = WORD - UNUSED_BYTES;
 
 impl ByteRows {
-    /// All fields' of keys of so many words. Rows have `width` words: 1, 2, 4, 8 or a multiple of 16. A field for a place that is none asks
-    /// nothing, nor does one beyond the first 65,535 rows.
+    /// Builds the rows of `fields` for keys of `key_words` words. Rows have `width` words: 1, 2, 4,
+    /// 8 or a multiple of 16. Fields outside the key, and rows beyond the first 65,535, are
+    /// ignored.
     #[must_use]
     pub fn of(key_words: usize, width: usize, fields: &[ByteField]) -> Self {
         let (last, width) = (key_words.saturating_sub(1), width.max(1));
@@ -113,7 +117,7 @@ impl ByteRows {
             rows: numbers.map(|number| number << scale),
         });
         let (asked, lines) = (asked.collect(), lines(&words, width));
-        // The fast way knows these only.
+        // The AVX-512 path supports these widths only.
         let uses_avx512 =
             has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK_WORDS == 0);
         Self {
@@ -130,8 +134,8 @@ impl ByteRows {
         }
     }
 
-    /// For each key the lowest bit that is set `candidates` some and in the rows that the key stands for; if there is none, the number of one that rows do
-    /// not have. A word that the key does not have asks nothing.
+    /// For each key, finds the lowest bit set in `candidates` and in all rows that the key selects;
+    /// a number beyond all bits if there is none. Words that a key lacks match everything.
     pub fn find_first_batch<K: AsRef<[u64]>>(
         &self,
         keys: &[K],
@@ -148,7 +152,8 @@ impl ByteRows {
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when these were made, and keys and `candidates` have all words.
+            // SAFETY: all that the function is compiled for was detected when these were made, and
+            // keys and `candidates` have all words.
             return unsafe { self.find_batch_avx512(keys, candidates, found) };
         }
         for (found, key) in found.iter_mut().zip(keys) {
@@ -156,7 +161,7 @@ impl ByteRows {
         }
     }
 
-    /// As [`ByteRows::find_first_batch`] of one key.
+    /// [`ByteRows::find_first_batch`] for one key.
     #[must_use]
     #[inline]
     pub fn find_first<K: AsRef<[u64]>>(&self, key: &K, candidates: &[BitLine]) -> u32 {
@@ -169,13 +174,14 @@ impl ByteRows {
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when these were made, and the key and `candidates` have all words.
+            // SAFETY: all that the function is compiled for was detected when these were made, and
+            // the key and `candidates` have all words.
             return unsafe { self.find_one_avx512(key, candidates) };
         }
         self.find_first_from(key.as_ref(), candidates, 0).unwrap_or(u32::MAX)
     }
 
-    /// As [`ByteRows::find_first_batch`] of one key, but the lowest bit from `from` on.
+    /// [`ByteRows::find_first_batch`] for one key, from bit `from` on.
     #[must_use]
     pub fn find_first_from(&self, key: &[u64], candidates: &[BitLine], from: usize) -> Option<u32> {
         let mut numbers = [0; MAX_FIELDS];
@@ -183,7 +189,7 @@ impl ByteRows {
         u32::try_from(bit).ok()
     }
 
-    /// How many rows are read for a key.
+    /// Number of rows read for a key.
     #[must_use]
     pub fn rows_read(&self) -> usize {
         self.rows_read
@@ -195,7 +201,7 @@ impl ByteRows {
         size_of_val(&*self.asked) + size_of_val(&*self.lines)
     }
 
-    /// Notes the rows first: the loop over them is quicker without.
+    /// Collects the row numbers first: the loop over rows is faster without the key look-ups.
     fn row_scan<'a>(
         &'a self,
         key: &[u64],
@@ -213,11 +219,12 @@ impl ByteRows {
         RowScan { words, numbers: &numbers[..noted], candidates, width, count }
     }
 
-    /// Rows of up to half a line all go one way, of whatever width: nobody could foretell which comes next.
+    /// Rows of up to half a line share one code path whatever their width, which spares a branch.
     ///
     /// # Safety
     ///
-    /// `candidates` has all lines of a row, each key has all words that are asked for, and there are no fewer `found`.
+    /// `candidates` has all lines of a row, each key has all words that are asked for, and there
+    /// are no fewer `found`.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
@@ -237,7 +244,7 @@ impl ByteRows {
         }
     }
 
-    /// Of one key: nothing is spent on a loop.
+    /// One key: no loop overhead.
     ///
     /// # Safety
     ///
@@ -310,7 +317,7 @@ impl ByteRows {
         }
     }
 
-    /// Of rows of up to four words.
+    /// Rows of up to four words.
     ///
     /// # Safety
     ///
@@ -338,8 +345,8 @@ impl ByteRows {
         }
     }
 
-    /// In block number `block` of so many lines of each row, counted from there. A function of its own, so that its loop has the registers to
-    /// itself.
+    /// Searches block `block`, of `LINES` lines of each row; bits count from the block's start. A
+    /// separate function, so that its loop has all registers.
     ///
     /// # Safety
     ///
@@ -407,7 +414,8 @@ impl ByteRows {
         }
     }
 
-    /// Of some keys, in rows of up to four words. What a load takes beyond a row comes to numbers of bits that rows do not have.
+    /// Intersects rows of up to four words. Words loaded beyond a row yield bit numbers that rows
+    /// do not have.
     ///
     /// # Safety
     ///
@@ -431,7 +439,7 @@ impl ByteRows {
         // SAFETY: as this function's caller says.
         unsafe {
             self.for_each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
-                // The row begins in the lines, and behind the last one there is another line.
+                // The row begins inside the lines, and a spare line follows the last row.
                 let row = _mm256_loadu_epi64(first.add(row));
                 all[at] = _mm256_and_si256(all[at], row);
             });
@@ -443,7 +451,8 @@ impl ByteRows {
         })
     }
 
-    /// Of some keys. Called from one place for each number of them, so that the compiler makes it part of that loop: it may not be told to.
+    /// Intersects one block of lines for some keys. Called from one place per key count, so that
+    /// the compiler inlines it: `inline(always)` is not allowed here.
     ///
     /// # Safety
     ///
@@ -482,7 +491,7 @@ impl ByteRows {
         all.map(|lines| unsafe { first_bit(lines) })
     }
 
-    /// Shows the word where the row of each byte begins, byte by byte for all keys.
+    /// Visits the first word of each byte's row, byte by byte for all keys.
     ///
     /// # Safety
     ///
@@ -495,7 +504,7 @@ impl ByteRows {
         keys: &[K; KEYS],
         mut show: impl FnMut(usize, usize),
     ) {
-        // Every x86-64 has the lowest byte first.
+        // x86-64 is little-endian.
         let bytes = keys.each_ref().map(|key| {
             let words = key.as_ref();
             assert!(words.len() >= self.min_key_words, "a key that became shorter");
@@ -540,7 +549,7 @@ fn has_avx512() -> bool {
         && is_x86_feature_detected!("lzcnt")
 }
 
-/// Rows as they lie in [`ByteRows`].
+/// Lays rows out as [`ByteRows`] stores them.
 fn lines(rows: &[u64], width: usize) -> Arc<[BitLine]> {
     let mut lines = vec![BitLine::default(); rows.len().div_ceil(8) + 1];
     let room = <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default();
@@ -553,11 +562,12 @@ fn lines(rows: &[u64], width: usize) -> Arc<[BitLine]> {
     lines.into()
 }
 
-/// No key has more bytes.
+/// Upper limit of bytes in a key.
 const MAX_FIELDS: usize = 64;
 
 impl ByteField {
-    /// Its numbers behind so many rows of `width` words; none if they do not reach so far, or there are no rows.
+    /// Row numbers shifted by `rows` earlier rows of `width` words; `None` if they do not fit 16
+    /// bits or there are no rows.
     fn with_offset(&self, rows: usize, width: usize) -> Option<[u16; VALUES]> {
         let first = u16::try_from(rows).ok()?;
         let last = u16::try_from(rows + (self.rows.len() / width).checked_sub(1)?).ok()?;
@@ -569,7 +579,7 @@ fn words(lines: &[BitLine]) -> &[u64] {
     <[u64]>::ref_from_bytes(lines.as_bytes()).unwrap_or_default()
 }
 
-/// The lowest bit of lines; beyond all bits if there is none.
+/// The lowest set bit of some lines; beyond all bits if there is none.
 ///
 /// # Safety
 ///
@@ -596,8 +606,8 @@ unsafe fn first_bit<const LINES: usize>(lines: [core::arch::x86_64::__m512i; LIN
     bit(some, word)
 }
 
-/// The lowest bit of words, of which `some` tells which are not empty, and `word` is the first of these; beyond all bits if there is none. Nobody
-/// could foretell which it is, so there is no branch.
+/// The lowest set bit of some words: `some` marks those that are not empty, `word` is the first of
+/// these. Beyond all bits if there is none. Branch-free.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 const fn bit(some: u32, word: i64) -> u32 {

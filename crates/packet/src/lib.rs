@@ -49,7 +49,7 @@
 //! ```
 //!
 //! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`ByteRows::find_first_batch`] and
-//! [`FieldRows::find_first_batch`], and of [`fitting`], and to prefetch.
+//! [`FieldRows::find_first_batch`], and of [`match_lanes`], and to prefetch.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Tables that tell by a hash of some bits of a key how much there may be for it.
+//! Prefilter of a tuple space: the best rank that a hash table may hold for a key, read before the
+//! table itself.
 
 mod probe;
 
@@ -6,45 +7,45 @@ use std::sync::Arc;
 
 pub use probe::{MAX_TABLES, PROBE_KEYS, PrefilterProbe, ProbeTargets};
 
-/// For each hash of what keys have under a mask the lowest level of all that was noted for such a hash. A word of a slot has the level and, if all
-/// that was noted had the same, more bits of the hash. Cheap to clone.
+/// Maps the hash of a key under a mask to the lowest rank inserted for that hash. A slot holds the
+/// rank and, while all insertions had the same one, a fingerprint of the hash. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefilterTable {
-    /// Word by word, as keys.
+    /// Mask of each key word.
     mask: Box<[u64]>,
     slots: Arc<[u32]>,
-    /// How far a hash is shifted to be a slot's number.
+    /// Right shift that turns a hash into a slot number.
     shift: u32,
 }
 
-/// The level of a hash that nothing was noted for, above all others.
+/// Rank of an empty slot, above all others.
 pub const NO_RANK: u32 = u16::MAX as u32;
 const EMPTY: u32 = NO_RANK << 16;
-/// Bits of the hash.
+/// Fingerprint bits of a slot.
 const FINGERPRINT: u32 = 0x7fff;
-/// Set where hashes with different bits were noted.
+/// Set in slots that several fingerprints share.
 const MIXED: u32 = 0x8000;
-/// Of the hash, which bits do not tell the slot, if there are no more than 2^33 slots.
+/// Position of the fingerprint in a hash; independent of the slot number up to 2^33 slots.
 const FINGERPRINT_SHIFT: u32 = 16;
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-/// More slots than a hash has bits for would all be one.
+/// Upper limit of log2 of the number of slots.
 const MAX_BITS: u32 = 24;
 
 impl PrefilterTable {
-    /// Empty ones, by these bits of keys: `1 << bits`, for `bits` from 1 to 24.
+    /// An empty table of `1 << bits` slots (`bits` from 1 to 24) over the key bits in `mask`.
     #[must_use]
     pub fn of(mask: &[u64], bits: u32) -> Self {
         let bits = bits.clamp(1, MAX_BITS);
         Self { mask: mask.into(), slots: vec![EMPTY; 1 << bits].into(), shift: u64::BITS - bits }
     }
 
-    /// The bits of keys that count.
+    /// Key bits that are hashed.
     #[must_use]
     pub const fn mask(&self) -> &[u64] {
         &self.mask
     }
 
-    /// What stands for a key.
+    /// Hash of a key under the mask.
     #[must_use]
     #[inline]
     pub fn hash(&self, key: &[u64]) -> u64 {
@@ -59,7 +60,7 @@ impl PrefilterTable {
         })
     }
 
-    /// The number of a hash's slot.
+    /// Slot number of a hash.
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "no more than MAX_BITS are left")]
@@ -67,26 +68,26 @@ impl PrefilterTable {
         (hash >> self.shift) as usize
     }
 
-    /// How many there are.
+    /// Number of slots.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none, which is never so.
+    /// Whether there are no slots; never true.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The lowest level noted for a hash, or a lower one; [`NO_RANK`] if there is none.
+    /// The lowest rank inserted for a hash, or a lower one; [`NO_RANK`] if there is none.
     #[must_use]
     #[inline]
     pub fn rank(&self, hash: u64) -> u32 {
         rank_in(self.slots.get(self.slot(hash)).copied().unwrap_or(EMPTY), hash)
     }
 
-    /// Notes a level, below [`NO_RANK`], for a hash.
+    /// Inserts a rank, below [`NO_RANK`], for a hash.
     pub fn insert(&mut self, hash: u64, rank: u32) {
         let at = self.slot(hash);
         let slot = &mut Arc::make_mut(&mut self.slots)[at];
@@ -95,7 +96,7 @@ impl PrefilterTable {
         *slot = rank.min(*slot >> 16) << 16 | fingerprint;
     }
 
-    /// Notes that nothing below a level is left of what was noted for a slot.
+    /// Raises a slot's rank to at least `rank`, after lower ones were removed.
     ///
     /// # Panics
     ///
@@ -105,7 +106,7 @@ impl PrefilterTable {
         *slot = rank.max(*slot >> 16) << 16 | *slot & (FINGERPRINT | MIXED);
     }
 
-    /// Forgets all that was noted for a slot.
+    /// Empties a slot.
     ///
     /// # Panics
     ///
@@ -114,7 +115,7 @@ impl PrefilterTable {
         Arc::make_mut(&mut self.slots)[slot] = EMPTY;
     }
 
-    /// Becomes what another of as many slots is in one of them.
+    /// Copies one slot from a table of equal size.
     ///
     /// # Panics
     ///
@@ -132,14 +133,14 @@ impl PrefilterTable {
     }
 }
 
-/// What a slot says of a hash. No branch, as nobody could foretell it.
+/// The rank that a slot gives a hash. Branch-free.
 #[inline]
 fn rank_in(slot: u32, hash: u64) -> u32 {
     let is_known = ((slot ^ fingerprint(hash)) & FINGERPRINT == 0) | (slot & MIXED != 0);
     std::hint::select_unpredictable(is_known, slot >> 16, NO_RANK)
 }
 
-/// Some bits of a hash that do not tell its slot.
+/// Hash bits that do not select the slot.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "fifteen bits are used")]
 const fn fingerprint(hash: u64) -> u32 {
@@ -150,9 +151,9 @@ const fn fingerprint(hash: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// Never more than what was noted for a key, and seldom less.
+    /// Never above the inserted rank, and seldom below.
     #[test]
-    fn slots_tell_the_lowest_level_of_each_hash() {
+    fn prefilter_table_returns_lowest_rank() {
         let mut slots = PrefilterTable::of(&[0xff, 0, u64::MAX], 8);
         let hash = |slots: &PrefilterTable, at: u64| slots.hash(&[at, at * 7, 0]);
         let rank = |at: u64| u32::try_from(at % 90).unwrap();
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_forgotten_and_follows_alone() {
+    fn prefilter_table_clears_and_syncs_single_slots() {
         let mut slots = PrefilterTable::of(&[u64::MAX], 4);
         let hashes = [1, 2, 3, 4].map(|key| slots.hash(&[key]));
         hashes.iter().for_each(|hash| slots.insert(*hash, 7));

@@ -1,6 +1,6 @@
-//! Comparing words with many values under masks.
+//! Compares a key with up to 64 values under masks, eight per vector.
 
-/// Eight values and their masks, of `N` words each; a cache line is what the eight have for one word.
+/// Eight values and masks of `N` words each; one cache line holds one word of all eight.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct SimdTernary8<const N: usize> {
@@ -10,20 +10,20 @@ pub struct SimdTernary8<const N: usize> {
     pub masks: [[u64; 8]; N],
 }
 
-/// How many values are compared at a time.
+/// Values compared at a time.
 #[derive(Clone, Copy, Debug)]
 enum SimdWidth {
     One,
-    /// On a processor that has AVX2.
+    /// With AVX2.
     #[cfg(target_arch = "x86_64")]
     Four,
-    /// On one that has AVX-512F.
+    /// With AVX-512F.
     #[cfg(target_arch = "x86_64")]
     Eight,
 }
 
-/// Which of the first 64 values fit, as bits: those from which `key` differs in no bit of their masks, bits of the last word that are
-/// not in `last` left out.
+/// Which of the first 64 values match, as bits: those that equal `key` under their masks. Bits of
+/// the last word that are not in `last` do not count.
 #[must_use]
 #[inline]
 pub fn match_lanes<const N: usize, T: AsRef<SimdTernary8<N>>>(
@@ -34,7 +34,7 @@ pub fn match_lanes<const N: usize, T: AsRef<SimdTernary8<N>>>(
     match_with(SimdWidth::detect(), lanes, key, last)
 }
 
-/// As [`match_lanes`], for each key beside its lanes, in as many `fits` as there are.
+/// [`match_lanes`] for each key with its own lanes, in as many `fits` as there are.
 #[inline]
 pub fn match_lanes_batch<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
     pairs: impl Iterator<Item = (&'a [T], &'a [u64; N])>,
@@ -45,7 +45,7 @@ pub fn match_lanes_batch<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
 }
 
 impl SimdWidth {
-    /// The widest that this processor has.
+    /// The widest form that this CPU supports.
     #[inline(always)]
     fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -86,7 +86,7 @@ fn match_with<const N: usize, T: AsRef<SimdTernary8<N>>>(
     }
 }
 
-/// With AVX-512 the loop is compiled for it, too.
+/// With AVX-512 the loop itself is compiled for it.
 #[inline(always)]
 fn match_batch_with<'a, const N: usize, T: AsRef<SimdTernary8<N>> + 'a>(
     width: SimdWidth,
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// All that this processor has.
+    /// All forms that this CPU supports.
     fn simd_widths() -> Vec<SimdWidth> {
         let mut simd_widths = vec![SimdWidth::One];
         #[cfg(target_arch = "x86_64")]
@@ -242,15 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_is_taken() {
+    fn simd_width_detects_widest() {
         let widest = simd_widths().pop().map(|width| format!("{width:?}"));
         assert_eq!(widest, Some(format!("{:?}", SimdWidth::detect())));
     }
 
-    /// Of each width, alone and with others: what comparing one by one finds.
+    /// All widths, single and batched, against a scalar comparison.
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn finds_what_comparing_one_by_one_finds() {
+    fn simd_match_agrees_with_scalar() {
         const LAST: u64 = 5;
         let mut seed = 1_u64;
         let mut next = || {

@@ -1,19 +1,20 @@
-//! Comparing keys with a few values under masks each, in no more memory than these need.
+//! Compares keys with up to eight values under masks, stored without padding.
 
-/// Some values and their masks: for each word of keys the values, then for each word the masks.
+/// Values and masks: for each word of a key the values, then for each word the masks.
 #[derive(Clone, Copy, Debug)]
 pub struct TernaryBlock<'a> {
-    /// Twice as many for each of a key's words as there are values.
+    /// Two words (value, mask) per key word and value.
     pub words: &'a [u64],
-    /// How many values there are, [`BLOCK_LANES`] at the most.
+    /// Number of values, at most [`BLOCK_LANES`].
     pub lanes: usize,
 }
 
-/// Values that are compared at a time.
+/// Values compared at a time.
 pub const BLOCK_LANES: usize = 8;
 
-/// For each key which of its block's values fit, as bits: those from which it differs in no bit of their masks, bits of the last word that are not in
-/// `last` left out. Of a block that has too few words none does.
+/// For each key, which values of its block match, as bits: those that equal the key under their
+/// masks. Bits of the last word that are not in `last` do not count. A block with too few words
+/// matches nothing.
 #[inline]
 pub fn match_blocks<'a, const N: usize>(
     pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a [u64; N])>,
@@ -80,7 +81,8 @@ fn match_blocks_avx512<'a, const N: usize>(
         for (word, key) in key.iter().enumerate() {
             let load = |word: usize| {
                 #[expect(unsafe_code, reason = "a load through a pointer")]
-                // SAFETY: of each word there are so many lanes among the words, and no others are read.
+                // SAFETY: of each word there are so many lanes among the words, and no others are
+                // read.
                 unsafe {
                     _mm512_maskz_loadu_epi64(these, words.as_ptr().cast::<i64>().add(word * lanes))
                 }
@@ -104,9 +106,9 @@ fn has_avx512() -> bool {
 mod tests {
     use super::*;
 
-    /// What the processor has, and the form for those that have less.
+    /// Both the CPU's vector form and the portable form.
     #[test]
-    fn finds_what_comparing_one_by_one_finds() {
+    fn simd_match_agrees_with_scalar() {
         const LAST: u64 = 5;
         let mut seed = 1_u64;
         let mut next = || {

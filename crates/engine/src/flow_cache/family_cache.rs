@@ -1,4 +1,4 @@
-//! One family's half of a flow cache: its table, whether that pays, and what it did.
+//! The flow cache of one address family: table, admission control, statistics.
 
 use arrayvec::ArrayVec;
 
@@ -14,7 +14,7 @@ use crate::FlowKey;
 use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::verdict::AnswerId;
 
-/// Flows of one family: keys of `N` words in places of `W`.
+/// Flows of one family: keys of `N` words in slots of `W`.
 #[derive(Debug)]
 pub(super) struct FamilyCache<const N: usize, const W: usize> {
     settings: CacheSettings,
@@ -24,12 +24,12 @@ pub(super) struct FamilyCache<const N: usize, const W: usize> {
     hit_rate: HitRateWindow,
     sampler: ReuseSampler,
     cost: MissCost,
-    /// More room that may help.
+    /// Requested table size.
     wanted_room: Option<usize>,
     stats: CacheStats,
 }
 
-/// Whether a cache is used.
+/// Whether the cache is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CacheState {
     Active,
@@ -37,22 +37,22 @@ enum CacheState {
     Off,
 }
 
-/// Flows with their hashes, as far as they are looked up together.
+/// Hashed keys of flows that are looked up together.
 type HashedGroup<const N: usize> = ArrayVec<HashedKey<N>, LOOKUP_BATCH>;
 
-/// A flow without an answer: its place among those asked for, its key, and what the cache says of it.
+/// A miss: index among the flows, key, and probe result.
 type Miss<const N: usize> = (usize, HashedKey<N>, ProbeResult);
 
-/// How many times as many flows a cache takes when its room is too little.
+/// Growth factor of the table.
 const GROWTH: usize = 4;
-/// Among fewer than [`MANY`], it rests for so many spells after each in which it looks out; and among so many.
+/// Rounds of rest between sampling rounds: with fewer than [`MANY`] policies, and with more.
 const REST_ROUNDS: usize = 16;
 const REST_ROUNDS_MANY: usize = 3;
-/// While searches cost less than hits, nobody looks out for so many packets.
+/// Packets without sampling while look-ups are cheaper than hits.
 const REST_WHEN_CHEAP: usize = 1 << 18;
-/// Tables of so many bytes are near enough to be read without being fetched ahead.
+/// Tables up to this many bytes are read without prefetching.
 const NEAR: usize = 1 << 19;
-/// Flows asked of larger ones together: those that are not at home are waited for once.
+/// Flows looked up together in larger tables: overflow lines are waited for once.
 const FLOWS_AHEAD: usize = 4 * LOOKUP_BATCH;
 
 impl<const N: usize, const W: usize> FamilyCache<N, W> {
@@ -64,7 +64,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         Self {
             settings,
             seed,
-            // Most gateways have traffic of one family.
+            // Most gateways have traffic of one family only.
             table: FlowTable::new(0, seed),
             state,
             hit_rate: HitRateWindow::default(),
@@ -75,7 +75,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// Takes more room, empty, when too many flows push each other out.
+    /// Grows the table, which empties it, if that was requested.
     #[inline]
     pub(super) fn grow_if_wanted(&mut self) {
         if self.wanted_room.is_some() {
@@ -90,14 +90,14 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// Takes room, empty: it is not judged before flows had time to come again.
+    /// Resizes the table, which empties it; grace follows, so that flows can recur.
     #[cold]
     fn resize(&mut self, room: usize) {
         self.table = FlowTable::new(room, self.seed);
         self.hit_rate.refill(self.table.room());
     }
 
-    /// Whether it is ever used.
+    /// Whether it may be used at all.
     pub(super) fn is_enabled(&self) -> bool {
         self.state != CacheState::Off
     }
@@ -105,7 +105,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
     pub(super) fn forget(&mut self) {
         match self.state {
             CacheState::Active => self.table.clear(),
-            // It takes room when it comes back.
+            // Room is allocated when it is used again.
             CacheState::Bypassed | CacheState::Off => self.table = FlowTable::new(0, self.seed),
         }
     }
@@ -130,7 +130,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         self.table.memory() + self.sampler.memory()
     }
 
-    /// Asks the cache, then the policies for what it does not know.
+    /// Looks up flows in the cache, and misses in the SPD.
     #[inline]
     pub(super) fn lookup_batch(
         &mut self,
@@ -152,7 +152,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// Counts a flow that is remembered elsewhere.
+    /// Counts a verdict that the caller remembered.
     #[inline]
     pub(super) fn count_revalidated(&mut self) {
         match self.state {
@@ -161,19 +161,19 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// A key as it is looked for.
+    /// Hashes a key.
     #[inline(always)]
     pub(super) fn hash(&self, key: CacheKey<N>) -> HashedKey<N> {
         self.table.hash(key)
     }
 
-    /// Asks for what [`FamilyCache::find_primary`] reads.
+    /// Prefetches what [`FamilyCache::find_primary`] reads.
     #[inline(always)]
     pub(super) fn prefetch(&self, key: &HashedKey<N>) {
         self.table.prefetch(key);
     }
 
-    /// What is known of a flow, if it is where it is likely to be. Nothing is counted, and the policies are not asked.
+    /// Cached verdict of a flow in its primary line. Does not count, and does not ask the SPD.
     #[inline(always)]
     pub(super) fn find_primary(&self, key: &HashedKey<N>, now: Epochs) -> Option<Known> {
         if self.state != CacheState::Active {
@@ -183,7 +183,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         Some(Known { answer: AnswerId(answer), bundle })
     }
 
-    /// As [`FamilyCache::find_primary`], wherever it is.
+    /// [`FamilyCache::find_primary`] in all lines.
     #[inline(never)]
     pub(super) fn find_overflow(&self, key: &HashedKey<N>, now: Epochs) -> Option<Known> {
         if self.state != CacheState::Active {
@@ -197,13 +197,13 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// Asks for what [`FamilyCache::find_overflow`] mostly reads.
+    /// Prefetches what [`FamilyCache::find_overflow`] mostly reads.
     #[inline(always)]
     pub(super) fn prefetch_overflow(&self, key: &HashedKey<N>) {
         self.table.prefetch_overflow(key);
     }
 
-    /// Counts flows that were found.
+    /// Counts hits.
     pub(super) fn count_found(&mut self, lookup: &LookupContext<'_>, flows: usize) {
         self.stats.hits += flows as u64;
         if self.hit_rate.note(flows, flows, 0) {
@@ -211,7 +211,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// As [`FamilyCache::lookup_batch`], of one flow, which mostly is known and at home.
+    /// [`FamilyCache::lookup_batch`] of one flow, which mostly hits its primary line.
     #[inline]
     pub(super) fn lookup_one(
         &mut self,
@@ -226,7 +226,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// What is known of a flow, if it is where it is likely to be.
+    /// Cached verdict of a flow in its primary line.
     #[inline]
     fn find_hit(&mut self, lookup: &LookupContext<'_>, key: CacheKey<N>) -> Option<Known> {
         if self.state != CacheState::Active {
@@ -262,7 +262,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         found
     }
 
-    /// Asks the policies alone.
+    /// Looks flows up in the SPD only.
     fn bypass(
         &mut self,
         lookup: &LookupContext<'_>,
@@ -278,7 +278,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// Watches for flows that come again while the cache stands aside.
+    /// Samples flows while the cache is bypassed.
     fn sample(
         &mut self,
         lookup: &LookupContext<'_>,
@@ -300,7 +300,8 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         let sampler_settings = SamplerSettings {
             most: search.most().min(self.settings.flows),
             min_reuse: self.worth(search).resume_above(),
-            // A glance at a packet costs little beside a look-up among many policies, and flows that come again are worth more there.
+            // With many policies sampling is cheap compared with a look-up, and reuse is worth
+            // more.
             rest: if lookup.spd.len() < MANY { REST_ROUNDS } else { REST_ROUNDS_MANY },
         };
         if let Some(room) = self.sampler.decide_resume(flows.len(), sampler_settings) {
@@ -312,7 +313,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
             if FlowTable::<N, W>::room_for(room) > self.table.room() {
                 self.wanted_room = Some(room);
             } else {
-                // What it knows is outdated, or of others; but there is no more to come than this.
+                // Its entries are stale or of other flows, but no more than these.
                 self.hit_rate.refill(room / ReuseSampler::ROOM);
             }
         }
@@ -343,7 +344,8 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         let mut fetched: HashedGroup<N> =
             first.map(|flow| fetch(&self.table, &mut keys, flow)).collect();
         for (these, from) in flows.chunks(FLOWS_AHEAD).zip((0..).step_by(FLOWS_AHEAD)) {
-            // Each flow's line is asked for while another's is read, so that memory is never idle, nor asked for more than it takes at once.
+            // Prefetches one line while another is read, so that memory is never idle nor
+            // overloaded.
             let hashed = |table: &FlowTable<N, W>, at: usize| {
                 let this = fetched[at % LOOKUP_BATCH];
                 let ahead = from + LOOKUP_BATCH + at;
@@ -356,7 +358,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// What is known of at most [`FLOWS_AHEAD`] flows; what is not is found out.
+    /// Looks up at most [`FLOWS_AHEAD`] flows.
     #[inline]
     fn lookup_chunk(
         &mut self,
@@ -394,7 +396,8 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         found(&known);
     }
 
-    /// What is not as it is likely to be: away from home, without its bundle, stale, or not there.
+    /// Looks up flows that are not in their primary line: overflowed, without bundle, stale or
+    /// absent.
     #[inline(never)]
     fn find_rest(
         &mut self,
@@ -431,7 +434,8 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         open
     }
 
-    /// What is known by a finding: an answer that is of other policies holds if their change did not concern it.
+    /// Turns a probe result into a verdict; a stale one is valid if no policy change affected the
+    /// flow.
     #[inline]
     fn validate(
         &mut self,
@@ -457,7 +461,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         })
     }
 
-    /// Asks the policies about the gaps, and keeps what they say; how many flows had to go for that.
+    /// Looks up misses in the SPD and stores the verdicts; returns the number of evictions.
     #[inline(never)]
     fn lookup_misses(
         &mut self,
@@ -506,10 +510,10 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// What is gained by a hit, in this mode.
+    /// Benefit of a hit, in this mode.
     const fn worth(&self, search: LookupCost) -> HitBenefit {
         match (self.settings.mode, search) {
-            // Asked for where a hit takes about as long.
+            // Requested, where a hit takes about as long.
             (CacheMode::On, LookupCost::Glance | LookupCost::Short) | (CacheMode::Off, _) => {
                 HitBenefit::Much
             }
@@ -517,7 +521,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         }
     }
 
-    /// After a window.
+    /// Decides after a window.
     fn decide(&mut self, lookup: &LookupContext<'_>) {
         if self.cost.is_below_hit(self.table.memory()) {
             self.state = CacheState::Bypassed;
@@ -527,11 +531,11 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
         let (most, room) = (search.most().min(self.settings.flows), self.table.room());
         let may_double = 2 * room <= FlowTable::<N, W>::room_for(most);
         let worth = match self.settings.mode {
-            // Asked for, but with so many flows it would be slower than no cache.
+            // Requested, but with so many flows it would be slower than no cache.
             CacheMode::On if !may_double && search.most() < self.settings.flows => search.worth(),
             CacheMode::On | CacheMode::Off | CacheMode::Auto => self.worth(search),
         };
-        // Growing loses all that is known: for little more room that is not worth it.
+        // Growing empties the table: not worth it for little more room.
         let prospects = WindowContext { may_grow: may_double, worth, known: self.table.entries() };
         match self.hit_rate.decide(prospects) {
             Decision::Continue => {}
@@ -544,7 +548,7 @@ impl<const N: usize, const W: usize> FamilyCache<N, W> {
     }
 }
 
-/// Hashes a flow's key, and fetches what is known of it.
+/// Hashes a flow's key and prefetches its line.
 #[inline(always)]
 fn fetch<const N: usize, const W: usize>(
     table: &FlowTable<N, W>,

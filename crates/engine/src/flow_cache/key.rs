@@ -1,4 +1,4 @@
-//! Everything of a packet that decides, in as few words as a flow cache needs: two for IPv4, five for IPv6.
+//! Keys of the flow cache: all that decides over a packet, in two words for IPv4 and five for IPv6.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::{Direction, FlowKey, Spi};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CacheKey<const N: usize> {
     pub(crate) words: [u64; N],
-    /// Of the state that a packet came by; 0 without one.
+    /// SPI of the SA by which a packet came; 0 without one.
     pub(crate) spi: u32,
 }
 
@@ -20,38 +20,40 @@ pub(crate) type V4 = CacheKey<2>;
 /// IPv6: four.
 pub(crate) type V6 = CacheKey<5>;
 
-/// Marks and interfaces of packets under short numbers: most packets have none, and the others few different ones.
+/// Numbers for combinations of mark and interfaces: most packets have none, and the others few
+/// different ones.
 #[derive(Debug, Default)]
 pub(crate) struct ContextNumbers {
     numbers: HashMap<Context, u32, foldhash::fast::RandomState>,
     last: (Context, u32),
 }
 
-/// Makes the keys of flows that are asked for together; each is of the packet that is so many behind the first.
+/// Builds the keys of a batch of flows.
 #[derive(Debug)]
 pub(crate) struct KeyBuilder<'a, S> {
     pub(crate) direction: Direction,
     pub(crate) contexts: &'a mut ContextNumbers,
-    /// How many of all were asked for before.
+    /// Number of flows before this batch.
     pub(crate) before: usize,
-    /// The SPI in a packet's place among all.
+    /// SPI by packet index.
     pub(crate) spi: &'a S,
 }
 
-/// The keys of one family. Always inlined: a call for each packet costs a fifth of a hit.
+/// Builds keys of one family. Always inlined: a call per packet costs a fifth of a hit.
 pub(crate) trait BuildKeys<const N: usize> {
-    /// Of the packet that is `at` behind the first.
+    /// Key of packet `at` of the batch.
     fn key(&mut self, at: usize, flow: &FlowKey) -> CacheKey<N>;
 }
 
 /// Mark, interface id, interface.
 type Context = [u32; 3];
 
-/// So many are told apart; far fewer than there are numbers, which have 22 bits.
+/// Upper limit of contexts; their numbers have 22 bits.
 const MAX_CONTEXTS: usize = 1 << 16;
 
 impl<const N: usize> CacheKey<N> {
-    /// Of all packets between two families, for which there is no policy; no other packet's, as no context has all bits.
+    /// Key of all packets between two families, which no policy matches. Unique, as no context has
+    /// all bits set.
     const MIXED_FAMILIES: Self = Self { words: [u64::MAX; N], spi: 0 };
 }
 
@@ -69,7 +71,7 @@ impl<S: Fn(usize) -> Spi> BuildKeys<5> for KeyBuilder<'_, S> {
     }
 }
 
-/// Of a flow that is asked for alone.
+/// For the look-up of a single flow.
 impl<const N: usize> BuildKeys<N> for CacheKey<N> {
     #[inline(always)]
     fn key(&mut self, _: usize, _: &FlowKey) -> Self {
@@ -78,19 +80,19 @@ impl<const N: usize> BuildKeys<N> for CacheKey<N> {
 }
 
 impl ContextNumbers {
-    /// The number of a packet's context; 0 for none of all.
+    /// Number of a packet's context; 0 if it has none.
     #[inline(always)]
     pub(crate) fn number(&mut self, flow: &FlowKey) -> u32 {
         self.number_of([flow.mark, flow.if_id, flow.ifindex])
     }
 
-    /// As [`ContextNumbers::number`], of mark, interface id and interface.
+    /// [`ContextNumbers::number`] of mark, interface id and interface.
     #[inline(always)]
     pub(crate) fn number_of(&mut self, context: [u32; 3]) -> u32 {
         if context == [0; 3] { 0 } else { self.intern(context) }
     }
 
-    /// Whether to begin anew, with all that was known under the old numbers forgotten.
+    /// Whether numbers must be reassigned, which invalidates all keys.
     pub(crate) fn are_full(&self) -> bool {
         self.numbers.len() >= MAX_CONTEXTS
     }
@@ -113,7 +115,7 @@ impl ContextNumbers {
     }
 }
 
-/// The key of a packet between IPv4 addresses.
+/// Key of an IPv4 packet.
 #[inline(always)]
 pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V4 {
     let (IpAddr::V4(destination), IpAddr::V4(source)) = (flow.destination, flow.source) else {
@@ -124,7 +126,7 @@ pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -
     CacheKey { words: [addresses, upper(flow, direction, context)], spi: spi.0 }
 }
 
-/// As [`v4`], of a packet that is to leave and came by no state.
+/// [`v4`] for an outbound packet that came by no SA.
 #[inline(always)]
 pub(crate) fn outbound(flow: &FlowWords, context: u32) -> V4 {
     let [source, destination] = flow.ends;
@@ -135,7 +137,7 @@ pub(crate) fn outbound(flow: &FlowWords, context: u32) -> V4 {
     CacheKey { words: [u64::from(destination) << 32 | u64::from(source), upper], spi: 0 }
 }
 
-/// The key of a packet between IPv6 addresses.
+/// Key of an IPv6 packet.
 #[inline(always)]
 pub(crate) fn v6(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V6 {
     let (IpAddr::V6(destination), IpAddr::V6(source)) = (flow.destination, flow.source) else {
@@ -171,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_flow_has_one_key_whichever_way_it_is_made(
+        fn cache_key_from_words_equals_key_from_flow(
             ends: [[u8; 4]; 2], ports: [u16; 2], tcp: bool, context in 0..1_u32 << 22,
         ) {
             let protocol = if tcp { Protocol::TCP } else { Protocol::UDP };

@@ -1,9 +1,11 @@
-//! A set-associative table from flows to what was found out about them: sixteen flows a set, each at home in one cache line of it.
+//! A set-associative hash table of flows: sixteen flows per set, each with a primary cache line in
+//! it.
 //!
-//! A look-up reads the line that the flow's hash names, which holds two flows of IPv4 or one of IPv6: key, policies and bundle. So it
-//! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says in which line: IPv6's [`OverflowHints`], IPv4's where
-//! the latest of them does. That is read next, and the whole set only for the others.
-//! All memory comes zeroed from the allocator and is touched only as flows come.
+//! A look-up reads the primary line, given by the hash: two flows of IPv4 or one of IPv6, with key,
+//! verdict and bundle; so it waits for memory once. A flow that finds its primary line full goes to
+//! another line of the set, and the primary line holds a hint to it: IPv6 has [`OverflowHints`],
+//! IPv4 the line of the latest such flow. That line is read next, and the whole set only if it is
+//! not there. All memory is zeroed by the allocator and touched only as flows come.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ops::Range;
@@ -15,29 +17,29 @@ use overflow::OverflowHints;
 use super::key::CacheKey;
 use crate::spd::classifier::ternary::mix;
 
-/// Flows of one family: keys of `N` words in places of `W`, which divides a line's eight.
+/// Flows of one family: keys of `N` words in slots of `W`, which divides the eight words of a line.
 #[derive(Debug)]
 pub(crate) struct FlowTable<const N: usize, const W: usize> {
-    /// `2 * W` lines of each set.
+    /// `2 * W` lines per set.
     lines: Box<[CacheLine]>,
-    /// Of each set, what flows [left](FlowTable::seen_before) with their first packets.
+    /// Tags of flows with one packet so far, by set; see [`FlowTable::seen_before`].
     doorkeeper: Box<[[u16; DOORKEEPER_SLOTS]]>,
     seed: [u64; 4],
     coin: u64,
     entries: usize,
 }
 
-/// A cache line of places. A place is the key's words, the SPI over the [epochs](Epochs), and the bundle over the answer. The line's word `W - 1`
-/// also says where [strays](FlowTable::overflow_line) are.
+/// A cache line of slots. A slot holds the key's words, the SPI over the [epochs](Epochs), and the
+/// bundle over the verdict. Word `W - 1` of the line also holds [hints](FlowTable::overflow_line).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 struct CacheLine([u64; 8]);
 
-/// Places of a set.
+/// Slots of a set.
 pub(super) const WAYS: usize = 16;
 /// First packets that a set remembers.
 const DOORKEEPER_SLOTS: usize = 16;
-/// Lines in which a stray is looked for first, when it is not in the one that its home names.
+/// Lines that are prefetched for an overflowed flow without a hint.
 const LIKELY: usize = 4;
 
 /// A key with its hash.
@@ -47,67 +49,69 @@ pub(crate) struct HashedKey<const N: usize> {
     hash: u64,
 }
 
-/// Under which policies and states something was found out; 0 is never.
+/// Epochs of policies and SAs under which an entry was made; 0 is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Epochs {
     pub(crate) policies: u16,
     pub(crate) states: u16,
 }
 
-/// What is known of a flow: its policies, and the bundle by which it leaves.
+/// Verdict of a flow, and the bundle by which it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) answer: u32,
     pub(crate) bundle: u32,
 }
 
-/// No bundle is known.
+/// No bundle.
 pub(crate) const NO_BUNDLE: u32 = u32::MAX >> 3;
 
-/// Bits of a place's last word; those above are of a [stray](FlowTable::HINT_SHIFT).
+/// Bits of a slot's last word that hold bundle and verdict; those above may hold a
+/// [hint](FlowTable::HINT_SHIFT).
 const BUNDLE_AND_ANSWER: u64 = (NO_BUNDLE as u64) << 32 | u32::MAX as u64;
 
-/// What a set says of a key.
+/// Result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeResult {
-    /// The policies, which hold; the bundle if it does.
+    /// A valid verdict, with its bundle if that is valid.
     Fresh(Value),
-    /// It was there, but the policies have changed since.
+    /// Found, but policies have changed since.
     Stale(usize),
-    /// It is not there.
+    /// Not found.
     Absent,
 }
 
-/// What became of an answer.
+/// Outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InsertOutcome {
-    /// It is kept, in an empty place or in that of an outdated one.
+    /// Stored in an empty or stale slot.
     Stored,
-    /// It is kept in the place of another that held.
+    /// Stored in the slot of another valid entry.
     Evicted,
-    /// It was the flow's first packet.
+    /// Not stored: it was the flow's first packet.
     Deferred,
 }
 
 impl<const N: usize> HashedKey<N> {
-    /// Any bits of it are as good as any others.
+    /// All bits are equally random.
     pub(crate) const fn hash(&self) -> u64 {
         self.hash
     }
 }
 
 impl<const N: usize, const W: usize> FlowTable<N, W> {
-    /// Places of a line.
+    /// Slots of a line.
     const PLACES: usize = 8 / W;
     /// Lines of a set.
     const LINES: usize = WAYS / Self::PLACES;
-    /// From this bit on, word `W - 1` of a line of IPv4, its first place's last one, says in which line of the set, counted from this one by
-    /// exclusive or, the latest flow stays whose home this one is; 0 if there is none. In IPv6 no place has that word, and it is [`OverflowHints`].
+    /// Bits from here on of word `W - 1` of an IPv4 line (its first slot's last word) hold the
+    /// distance, by exclusive or, to the line of the latest flow that overflowed from this one; 0
+    /// if none. In IPv6 no slot uses that word, and it holds [`OverflowHints`].
     const HINT_SHIFT: u32 = u64::BITS - Self::LINES.ilog2();
-    /// Whether a line has a word for strays alone.
+    /// Whether a line has a spare word for hints.
     const HAS_HINT_WORD: bool = Self::PLACES * (N + 2) < 8;
 
-    /// Room for `flows`, rounded down to whole sets, of which there is one at least.
+    /// A table for `flows`, rounded down to whole sets, at least one.
     pub(crate) fn new(flows: usize, seed: u64) -> Self {
         let table = Self::room_for(flows) / WAYS;
         Self {
@@ -134,13 +138,13 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         HashedKey { key, hash }
     }
 
-    /// Fetches a key's home.
+    /// Prefetches a key's primary line.
     #[inline]
     pub(crate) fn prefetch(&self, key: &HashedKey<N>) {
         uxfrm_packet::prefetch_far(&self.lines[self.primary(key)]);
     }
 
-    /// Fetches what [`FlowTable::find_near`] reads beside a key's home.
+    /// Prefetches the line that a hint names.
     #[inline]
     pub(crate) fn prefetch_overflow(&self, key: &HashedKey<N>) {
         if let Some(overflow_line) = self.overflow_line(self.primary(key), key) {
@@ -148,30 +152,32 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         }
     }
 
-    /// Fetches what [`FlowTable::find`] mostly reads beyond that.
+    /// Prefetches what [`FlowTable::find`] mostly reads beyond that.
     pub(crate) fn prefetch_rest_of_set(&self, key: &HashedKey<N>) {
         let likely = Self::other_lines(self.primary(key)).take(LIKELY);
         likely.for_each(|line| uxfrm_packet::prefetch_far(&self.lines[line]));
     }
 
-    /// Fetches where [`FlowTable::offer`] looks first.
+    /// Prefetches what [`FlowTable::offer`] reads first.
     #[inline]
     pub(crate) fn prefetch_doorkeeper(&self, key: &HashedKey<N>) {
         uxfrm_packet::prefetch_far(&self.doorkeeper[self.primary(key) / Self::LINES]);
     }
 
-    /// All that is known of a key, if it is at home and nothing has changed since; else see [`FlowTable::find`].
+    /// The entry of a key, if it is in the primary line and entirely valid; else see
+    /// [`FlowTable::find`].
     #[inline]
     pub(crate) fn find_primary(&self, key: &HashedKey<N>, now: Epochs) -> Option<Value> {
         let places = self.lines[self.primary(key)].0.as_chunks::<W>().0;
         let fresh = u64::from(key.key.spi) << 32 | u64::from(now.bits());
         let fits = |words: &[u64; W]| differing(words, &key.key) | (words[N] ^ fresh) == 0;
-        // A branch for each place would often be foretold wrongly.
+        // A branch per slot would be mispredicted.
         let words = &places[usize::from(!fits(&places[0])) % Self::PLACES];
         fits(words).then(|| Value::of(words[N + 1]))
     }
 
-    /// What is known of a key at home and where its home says. None: only [`FlowTable::find`] can tell.
+    /// Probes the primary line and the one that a hint names. `None`: only [`FlowTable::find`] can
+    /// tell.
     #[inline]
     pub(crate) fn find_near(&self, key: &HashedKey<N>, now: Epochs) -> Option<ProbeResult> {
         let primary = self.primary(key);
@@ -182,12 +188,12 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         }
     }
 
-    /// What is known of a key.
+    /// Probes the whole set, if needed.
     pub(crate) fn find(&self, key: &HashedKey<N>, now: Epochs) -> ProbeResult {
         self.seek(key).map_or(ProbeResult::Absent, |place| self.read(place, now))
     }
 
-    /// What was found out under other policies, and in which of their epochs; its bundle if that holds.
+    /// A stale entry: its policy epoch, verdict, and bundle if valid.
     #[inline]
     pub(crate) fn outdated(&self, place: usize, now: Epochs) -> (u16, Value) {
         let Epochs { policies, states } = self.epochs(place);
@@ -196,7 +202,7 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         (policies, Value { bundle, ..value })
     }
 
-    /// What was found out under other policies holds under these.
+    /// Marks a stale verdict as valid.
     #[inline]
     pub(crate) fn confirm(&mut self, place: usize, now: Epochs) {
         let Epochs { states, .. } = self.epochs(place);
@@ -205,15 +211,15 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         words[N] = words[N] & !u64::from(u32::MAX) | u64::from(Epochs { states, ..now }.bits());
     }
 
-    /// An answer that was stale is known again; a bundle that was found under these policies has to be resolved anew.
+    /// Stores a new verdict in a stale slot, without bundle.
     pub(crate) fn refresh(&mut self, place: usize, key: &HashedKey<N>, answer: u32, now: Epochs) {
-        // Another flow of the same batch may have taken the place.
+        // Another flow of the batch may have taken the slot.
         if is(self.place(place), &key.key) {
             self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
         }
     }
 
-    /// The bundle of a flow whose policies are known.
+    /// Stores the bundle of a flow whose verdict is cached.
     pub(crate) fn set_bundle(&mut self, key: &HashedKey<N>, value: Value, now: Epochs) {
         if let Some(place) = self.seek(key)
             && matches!(self.read(place, now), ProbeResult::Fresh(held) if held.answer == value.answer)
@@ -222,10 +228,10 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         }
     }
 
-    /// Keeps an answer for a flow that has none, from its second packet on.
+    /// Stores the verdict of a flow, from its second packet on.
     pub(crate) fn offer(&mut self, key: &HashedKey<N>, answer: u32, now: Epochs) -> InsertOutcome {
         let primary = self.primary(key);
-        // Several packets of one flow may come in one batch.
+        // A batch may have several packets of one flow.
         if !self.seen_before(primary / Self::LINES, key) || self.seek(key).is_some() {
             return InsertOutcome::Deferred;
         }
@@ -236,19 +242,19 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         settled
     }
 
-    /// Forgets all. What nobody touched of a large table is not touched for that: its memory goes, and fresh memory comes.
+    /// Empties the table. Fresh zeroed memory replaces it, so that untouched pages stay untouched.
     pub(crate) fn clear(&mut self) {
         let lines = std::mem::take(&mut self.lines).len();
         self.lines = zeroed(lines);
         self.entries = 0;
     }
 
-    /// Flows that there is room for when `flows` are asked for.
+    /// Capacity of a table for `flows`.
     pub(crate) fn room_for(flows: usize) -> usize {
         (flows / WAYS).max(1) * WAYS
     }
 
-    /// Flows that there is room for.
+    /// Capacity in flows.
     pub(crate) fn room(&self) -> usize {
         self.doorkeeper.len() * WAYS
     }
@@ -261,7 +267,8 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         size_of_val(&*self.lines) + size_of_val(&*self.doorkeeper)
     }
 
-    /// Whether a flow was here before, of late: each set has sixteen doors, at which flows leave a part of their hash with their first packet.
+    /// Doorkeeper: whether the flow had a packet recently. A first packet leaves a tag of the hash,
+    /// of which each set remembers sixteen.
     fn seen_before(&mut self, set: usize, key: &HashedKey<N>) -> bool {
         let [low, high, at, ..] = key.hash.to_le_bytes();
         let seen_before = u16::from_le_bytes([low, high]) | 1;
@@ -270,7 +277,7 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
             *seen = 0;
             return true;
         }
-        // Flows before one door, turn by turn, would keep each other out for ever.
+        // Random replacement: otherwise alternating flows would displace each other for ever.
         self.coin = self.coin.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         match doorkeeper.iter_mut().find(|seen| **seen == 0) {
             Some(free) => *free = seen_before,
@@ -282,13 +289,13 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         false
     }
 
-    /// Which line is a key's home.
+    /// Primary line of a key.
     #[inline]
     fn primary(&self, key: &HashedKey<N>) -> usize {
         (((key.hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// The set's other lines, in the order in which a flow of this home takes them.
+    /// The set's other lines, in the order in which flows of this line overflow.
     #[inline]
     fn other_lines(primary: usize) -> impl Iterator<Item = usize> {
         (1..Self::LINES).map(move |distance| primary ^ distance)
@@ -299,7 +306,7 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         line * Self::PLACES..(line + 1) * Self::PLACES
     }
 
-    /// The line in which a key may be whose home is this one, but who stays elsewhere.
+    /// The line that the primary line's hint names for a key.
     #[inline]
     fn overflow_line(&self, primary: usize, key: &HashedKey<N>) -> Option<usize> {
         let word = self.lines[primary].0[W - 1];
@@ -312,7 +319,8 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         distance.map(|distance| primary ^ distance)
     }
 
-    /// Has a home say that a key stays in this line, if that is another. It can say of one more: see [`FlowTable::place_for`].
+    /// Adds a hint to the primary line, if the key is in another one. For the limit see
+    /// [`FlowTable::place_for`].
     fn add_hint(&mut self, primary: usize, key: &HashedKey<N>, line: usize) {
         if line != primary {
             let word = &mut self.lines[primary].0[W - 1];
@@ -327,7 +335,7 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         }
     }
 
-    /// Has a home say no more that somebody stays in this line; of another one, if there is one.
+    /// Removes the hint to a line; IPv4 then names another overflowed flow, if any.
     fn remove_hint(&mut self, primary: usize, line: usize) {
         if Self::HAS_HINT_WORD {
             let word = &mut self.lines[primary].0[W - 1];
@@ -339,14 +347,14 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         }
     }
 
-    /// Where a key is.
+    /// Finds the slot of a key.
     fn seek(&self, key: &HashedKey<N>) -> Option<usize> {
         let primary = self.primary(key);
         let far = |_| Self::other_lines(primary).find_map(|line| self.seek_in(line, key));
         self.seek_near(key, primary).or_else(|| self.overflow_line(primary, key).and_then(far))
     }
 
-    /// Where a key is, of its home and of where that says.
+    /// Finds the slot of a key in its primary line or the line that a hint names.
     #[inline]
     fn seek_near(&self, key: &HashedKey<N>, primary: usize) -> Option<usize> {
         let other_lines =
@@ -360,8 +368,8 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         Self::places(line).find(is_it)
     }
 
-    /// Where a flow of this home is to stay: where nobody is, rather than where somebody is whose flow may well come again, and there rather than where
-    /// an answer holds; but at home where that can say of no more who stay elsewhere.
+    /// Chooses a slot: an empty one, else a stale one, else a random one; but the primary line if
+    /// it has no room for another hint.
     fn place_for(&self, key: &HashedKey<N>, primary: usize, now: Epochs) -> usize {
         if Self::HAS_HINT_WORD && OverflowHints(self.lines[primary].0[W - 1]).is_full() {
             return primary * Self::PLACES;
@@ -370,12 +378,12 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
             || std::iter::once(primary).chain(Self::other_lines(primary)).flat_map(Self::places);
         let empty = all().find(|at| self.epochs(*at).policies == 0);
         let outdated = || all().find(|at| self.epochs(*at).policies != now.policies);
-        // Whichever: the hash is as good as a die, and one set's flows have different ones.
+        // The hash serves as random number.
         let die = usize::from(key.hash.to_le_bytes()[3]) % WAYS;
         empty.or_else(outdated).unwrap_or(primary / Self::LINES * WAYS + die)
     }
 
-    /// Has whoever is in a place forgotten. Its home tells of another one, if there is one.
+    /// Frees a slot, and updates the hints.
     fn evict(&mut self, place: usize, now: Epochs) -> InsertOutcome {
         let held = self.epochs(place).policies;
         if held == 0 {
@@ -390,18 +398,18 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
         if held == now.policies { InsertOutcome::Evicted } else { InsertOutcome::Stored }
     }
 
-    /// The line of some flow that stays elsewhere, but is at home here.
+    /// Line of some flow that overflowed from this one.
     fn find_overflow(&self, primary: usize) -> Option<usize> {
         let is_one = |at: usize| self.epochs(at).policies != 0 && self.primary_of(at) == primary;
         Self::other_lines(primary).find(|line| Self::places(*line).any(is_one))
     }
 
-    /// The home of who is in a place.
+    /// Primary line of the flow in a slot.
     fn primary_of(&self, place: usize) -> usize {
         self.primary(&self.key_of(place))
     }
 
-    /// Who is in a place.
+    /// Key of the flow in a slot.
     fn key_of(&self, place: usize) -> HashedKey<N> {
         let words = self.place(place);
         self.hash(CacheKey { words: std::array::from_fn(|at| words[at]), spi: upper(words[N]) })
@@ -440,10 +448,10 @@ impl<const N: usize, const W: usize> FlowTable<N, W> {
 }
 
 impl Value {
-    /// Stands in places that nobody is in.
+    /// Value of empty slots.
     const NONE: Self = Self { answer: 0, bundle: 0 };
 
-    /// That in a place's last word.
+    /// Decodes a slot's last word.
     #[inline]
     fn of(word: u64) -> Self {
         Self { answer: lower(word), bundle: upper(word) & NO_BUNDLE }
@@ -451,16 +459,16 @@ impl Value {
 }
 
 impl Epochs {
-    /// Of no time.
+    /// Epochs of empty slots.
     const NEVER: Self = Self { policies: 0, states: 0 };
 
-    /// Both in one word.
+    /// Both epochs in one word.
     #[inline]
     fn bits(self) -> u32 {
         u32::from(self.policies) << 16 | u32::from(self.states)
     }
 
-    /// Those in the word behind a place's key.
+    /// Decodes the word behind a slot's key.
     #[inline]
     fn of(word: u64) -> Self {
         let [.., a, b, c, d] = word.to_be_bytes();
@@ -468,19 +476,19 @@ impl Epochs {
     }
 }
 
-/// Without being touched: the system gives zeroed memory page by page.
+/// Allocates without touching pages: the system zeroes them on demand.
 fn zeroed<T: FromZeros>(len: usize) -> Box<[T]> {
     let none = |_| handle_alloc_error(Layout::new::<T>());
     <[T]>::new_box_zeroed_with_elems(len).unwrap_or_else(none)
 }
 
-/// Whether a place is a key's.
+/// Whether a slot holds a key.
 #[inline]
 fn is<const N: usize, const W: usize>(words: &[u64; W], key: &CacheKey<N>) -> bool {
     differing(words, key) == 0 && upper(words[N]) == key.spi
 }
 
-/// The bits in which a place's flow is not a key's, SPI apart.
+/// Bits in which a slot's key differs, without the SPI.
 #[inline]
 fn differing<const N: usize, const W: usize>(words: &[u64; W], key: &CacheKey<N>) -> u64 {
     (0..N).fold(0, |all, at| all | (words[at] ^ key.words[at]))

@@ -1,4 +1,5 @@
-//! The cache's promises, one by one; that it answers as the policies do is tested over generated sets in `bench/tests/lookup.rs`.
+//! The cache's promises, one by one; that it answers as the policies do is tested over generated
+//! sets in `bench/tests/lookup.rs`.
 
 use std::net::IpAddr;
 
@@ -41,7 +42,7 @@ fn add(database: &mut Database, priority: u32, last: u8) -> u32 {
 }
 
 #[test]
-fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
+fn cache_admits_flow_with_second_packet_also_without_policy() {
     let database = Database::new(Backend::Portable, 1);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..4 {
@@ -53,7 +54,7 @@ fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
 
 /// Of a batch the policies that were met before may stand behind those that were not.
 #[test]
-fn policies_are_met_wherever_in_a_batch_they_are_found() {
+fn cache_batch_records_new_policies_behind_known_ones() {
     let mut database = Database::new(Backend::Portable, 1);
     let policies = [1, 2, 3].map(|last| Some(add(&mut database, 10, last)));
     let mut cache = cache(CacheMode::Off, 64);
@@ -66,7 +67,7 @@ fn policies_are_met_wherever_in_a_batch_they_are_found() {
 }
 
 #[test]
-fn a_change_makes_stale_whom_it_may_concern() {
+fn cache_policy_change_invalidates_affected_flows() {
     let mut database = Database::new(Backend::Portable, 1);
     let first = add(&mut database, 10, 1);
     let mut cache = cache(CacheMode::On, 64);
@@ -96,7 +97,7 @@ fn a_change_makes_stale_whom_it_may_concern() {
 }
 
 #[test]
-fn numbers_that_come_round_find_nothing_old() {
+fn cache_epoch_wrap_finds_no_old_entries() {
     let mut database = Database::new(Backend::Portable, 1);
     let mut cache = cache(CacheMode::On, 64);
     let mut known = None;
@@ -115,7 +116,7 @@ fn numbers_that_come_round_find_nothing_old() {
 
 /// Or else no answer would hold until as many changes were made once more.
 #[test]
-fn numbers_that_come_round_leave_nobody_concerned() {
+fn cache_epoch_wrap_clears_invalidations() {
     let mut database = Database::new(Backend::Portable, 1);
     let first = add(&mut database, 1, 1);
     let mut cache = cache(CacheMode::On, 64);
@@ -139,7 +140,7 @@ fn numbers_that_come_round_leave_nobody_concerned() {
 }
 
 #[test]
-fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
+fn cache_family_sees_changes_when_other_family_is_off() {
     let settings = |mode| CacheSettings { mode, flows: 64 };
     let v6: IpAddr = "2001:db8::1".parse().unwrap();
     let sixth = FlowKey { source: v6, destination: v6, ..flow(1) };
@@ -161,7 +162,7 @@ fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
 }
 
 #[test]
-fn everything_that_decides_is_in_the_key() {
+fn cache_key_contains_all_deciding_fields() {
     let mut database = Database::new(Backend::Portable, 1);
     let plain = add(&mut database, 1, 1);
     let mut tagged = policy(Direction::Out, 1);
@@ -185,7 +186,7 @@ fn everything_that_decides_is_in_the_key() {
 }
 
 #[test]
-fn sixteen_places_serve_two_hundred_flows_rightly() {
+fn cache_smallest_with_many_flows_answers_correctly() {
     let mut database = Database::new(Backend::Portable, 1);
     let all: Vec<u32> = (0..200).map(|last| add(&mut database, 1, last)).collect();
     let mut cache = cache(CacheMode::On, 16);
@@ -205,7 +206,7 @@ fn sixteen_places_serve_two_hundred_flows_rightly() {
 }
 
 #[test]
-fn it_steps_aside_for_ever_new_flows_and_comes_back() {
+fn cache_bypassed_for_new_flows_resumes_for_recurring_ones() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
@@ -223,9 +224,10 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
     assert!(cache.stats().hits - before.hits > 10_000);
 }
 
-/// What a cache knew when it stepped aside is of use when it comes back, unless numbers came round meanwhile.
+/// What a cache knew when it stepped aside is of use when it comes back, unless numbers came round
+/// meanwhile.
 #[test]
-fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
+fn cache_epoch_wrap_while_bypassed_finds_no_old_entries() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 10, last);
@@ -254,7 +256,7 @@ fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
 }
 
 #[test]
-fn few_policies_need_no_large_cache() {
+fn cache_with_few_policies_stays_small() {
     let mut database = Database::new(Backend::Portable, 1);
     let one = add(&mut database, 1, 1);
     for mode in [CacheMode::Auto, CacheMode::On] {
@@ -273,7 +275,7 @@ fn few_policies_need_no_large_cache() {
 }
 
 #[test]
-fn some_policies_have_their_flows_remembered() {
+fn cache_with_some_policies_hits() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..6).for_each(|last| {
         add(&mut database, 1, last);
@@ -290,7 +292,7 @@ fn some_policies_have_their_flows_remembered() {
 }
 
 #[test]
-fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
+fn cache_doorkeeper_admits_alternating_flows() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
@@ -307,7 +309,7 @@ fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
 }
 
 #[test]
-fn marks_without_end_are_told_apart_all_the_same() {
+fn cache_unlimited_marks_are_distinguished() {
     let mut database = Database::new(Backend::Portable, 1);
     let mut marked = policy(Direction::Out, 1);
     marked.mark = crate::Mark { value: 0, mask: 1 };
@@ -322,7 +324,7 @@ fn marks_without_end_are_told_apart_all_the_same() {
 }
 
 #[test]
-fn packets_between_two_families_have_no_policy() {
+fn cache_mixed_family_packet_has_no_policy() {
     let mut database = Database::new(Backend::Portable, 1);
     let any = policy(Direction::Out, 1);
     database.apply(Moment(0), |change| change.add_policy(any).unwrap());
@@ -357,7 +359,7 @@ fn beside(mode: CacheMode, mut change: impl FnMut(u8, &mut Policy)) -> CacheStat
 }
 
 #[test]
-fn thousands_of_ipv6_flows_are_remembered_beside_more_policies_than_a_glance_tells_apart() {
+fn cache_thousands_of_ipv6_flows_hit_with_enough_policies() {
     for mode in [CacheMode::Auto, CacheMode::On] {
         let tunnels = beside(mode, |_, _| {});
         assert!(tunnels.hits > 250_000 && tunnels.entries > 9900, "{mode:?}: {tunnels:?}");
@@ -373,7 +375,7 @@ fn thousands_of_ipv6_flows_are_remembered_beside_more_policies_than_a_glance_tel
 }
 
 #[test]
-fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
+fn cache_mode_on_is_bypassed_when_most_packets_miss() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
@@ -404,7 +406,7 @@ fn many(count: u16) -> Database {
 
 /// A search beside so many is worth three quarters of hits, not a half of them.
 #[test]
-fn six_hits_of_ten_are_too_few_beside_thousands_of_policies() {
+fn cache_hit_rate_of_60_percent_with_thousands_of_policies_is_bypassed() {
     let database = many(20_000);
     for (mode, of_ten) in
         [CacheMode::On, CacheMode::Auto].into_iter().flat_map(|mode| [(mode, 6), (mode, 9)])
@@ -422,9 +424,10 @@ fn six_hits_of_ten_are_too_few_beside_thousands_of_policies() {
     }
 }
 
-/// Flows of which each is outdated whenever it comes are not given as long to come back as the room that they once had would take to fill.
+/// Flows of which each is outdated whenever it comes are not given as long to come back as the room
+/// that they once had would take to fill.
 #[test]
-fn a_cache_that_comes_back_to_policies_that_change_on_soon_steps_aside_again() {
+fn cache_resumed_during_changes_is_soon_bypassed_again() {
     const FLOWS: u32 = 20_000;
     let mut database = many(64);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
@@ -468,7 +471,7 @@ fn in_turn(serial: u32) -> FlowKey {
 
 /// Flows that are outdated whenever they come push nobody out, need no room, and are left alone.
 #[test]
-fn it_neither_grows_nor_stays_while_policies_change_all_the_time() {
+fn cache_under_constant_changes_does_not_grow_and_is_bypassed() {
     for mode in [CacheMode::On, CacheMode::Auto] {
         let mut database = many(5000);
         let mut cache = cache(mode, 1 << 20);
@@ -485,7 +488,7 @@ fn it_neither_grows_nor_stays_while_policies_change_all_the_time() {
 }
 
 #[test]
-fn it_knows_its_flows_before_policies_change_all_the_time_and_steps_aside_then_too() {
+fn cache_warm_under_constant_changes_is_bypassed() {
     let mut database = many(5000);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     for serial in 0..400_000 {
@@ -504,7 +507,7 @@ fn it_knows_its_flows_before_policies_change_all_the_time_and_steps_aside_then_t
 }
 
 #[test]
-fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
+fn cache_rare_change_costs_one_lookup_per_flow() {
     let mut database = many(5000);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     for serial in 0..400_000 {
@@ -525,7 +528,7 @@ fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
 }
 
 #[test]
-fn flows_that_no_change_concerns_are_known_on_while_policies_change_all_the_time() {
+fn cache_unaffected_flows_keep_hitting_under_constant_changes() {
     for mode in [CacheMode::On, CacheMode::Auto] {
         let mut database = many(5000);
         let mut cache = cache(mode, 1 << 20);
@@ -547,7 +550,7 @@ fn flows_that_no_change_concerns_are_known_on_while_policies_change_all_the_time
 }
 
 #[test]
-fn few_flows_take_little_beside_many_policies_and_all_of_it_is_told() {
+fn cache_memory_with_few_flows_is_small_and_reported() {
     let database = many(60_000);
     for mode in [CacheMode::Auto, CacheMode::Off] {
         let mut cache = cache(mode, 1 << 20);
@@ -580,7 +583,7 @@ fn met(cache: &mut PolicyCache, database: &Database) -> Vec<std::sync::Weak<Poli
 }
 
 #[test]
-fn policies_that_are_gone_are_let_go_and_others_are_found_on() {
+fn cache_releases_removed_policies_and_keeps_others() {
     for (mode, kind, each) in [
         (CacheMode::On, PolicyKind::Main, 1),
         (CacheMode::Off, PolicyKind::Main, 1),

@@ -1,28 +1,28 @@
-//! Which flows a change of policies may have concerned since something was found out about them. Of all others it holds on.
+//! Which cached flows policy changes may have affected since an epoch. All others stay valid.
 
 use crate::spd::scope::{BUCKETS, InvalidationScope, PrefixGranularity};
 use crate::{Direction, FlowKey};
 
-/// When flows were last concerned, in the policies' [epochs](super::table::Epochs).
+/// Policy [epochs](super::table::Epochs) in which scopes were invalidated last.
 #[derive(Debug, Default)]
 pub(crate) struct Concerned {
-    /// By grain.
+    /// By granularity.
     granularities: [BucketEpochs; PrefixGranularity::ALL.len()],
-    /// When all were together.
+    /// Epoch in which all flows were invalidated.
     all: u16,
 }
 
-/// When each cell of a grain was concerned.
+/// Epoch of each bucket of a granularity.
 #[derive(Debug, Default)]
 struct BucketEpochs {
-    /// The latest of all.
+    /// Latest epoch of any bucket.
     latest: u16,
-    /// Empty while none was.
+    /// Empty until the first invalidation.
     each: Box<[u16]>,
 }
 
 impl Concerned {
-    /// Notes what changed before an epoch; `None`: nobody knows.
+    /// Records the scopes that changed before an epoch; `None` if unknown.
     pub(crate) fn note(
         &mut self,
         scopes: Option<impl Iterator<Item = InvalidationScope>>,
@@ -42,11 +42,11 @@ impl Concerned {
         }
     }
 
-    /// Whether what was found out about a flow in an epoch may be another by now.
+    /// Whether a verdict of epoch `since` may be outdated.
     #[inline]
     pub(crate) fn is(&self, direction: Direction, flow: &FlowKey, since: u16) -> bool {
         let is_stale_in = |(buckets, granularity): (&BucketEpochs, PrefixGranularity)| {
-            // Policies of one kind are of one grain: of the others nothing is read.
+            // Similar policies share a granularity: of the others nothing is read.
             since < buckets.latest && buckets.is(granularity.bucket_of(direction, flow), since)
         };
         since < self.all || self.granularities.iter().zip(PrefixGranularity::ALL).any(is_stale_in)

@@ -1,4 +1,5 @@
-//! The policies that caches' entries stand for, and what this worker's packets have counted on them since the last settling.
+//! Maps verdict numbers of cache entries to policies, and collects this worker's policy counters
+//! until they are flushed.
 
 use std::sync::Arc;
 
@@ -11,39 +12,40 @@ use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::verdict::{AnswerId, PAIR, PLACE};
 use crate::{Action, Moment, PolicyEntry, PolicyKind};
 
-/// Policies by short numbers.
+/// Policies by verdict number.
 #[derive(Debug, Default)]
 pub(super) struct VerdictTable {
-    /// By their slots, as far as they were met.
+    /// By slot, as far as packets matched them.
     counters: CounterPages,
     pairs: SubMainPairs,
-    /// Slots with something counted.
+    /// Slots with pending counters.
     pending_slots: Vec<u32>,
-    /// Packets in that, of each policy that they met.
+    /// Pending packets, counted once per policy.
     pending_packets: usize,
-    /// When policies were charged last, and when something was counted last.
+    /// Time of the last flush, and of the last batch.
     flushed_at: Moment,
     latest: Moment,
-    /// Slots whose policies are those that were met there.
+    /// Slots whose stored policy is current.
     valid: ValidSlots,
-    /// The policies' epoch in which some were let go last.
+    /// Policy epoch of the last release.
     released_in: u16,
 }
 
-/// Pairs of which no flow may know any more are dropped when there are so many more than policies.
+/// Pairs are dropped when they outnumber the policies by this many.
 const MAX_SURPLUS_PAIRS: usize = 4096;
-/// Policies that met fewer packets each may be charged later, but not so long after the last time, and not of so many packets.
+/// Counters with fewer packets per policy may be flushed later, but not after this time or this
+/// many packets.
 const FEW_PACKETS: usize = 16;
 /// In nanoseconds.
 const FLUSH_AFTER: u64 = 1_000_000;
 const MAX_PENDING: usize = 1 << 13;
-/// Policies that are charged together, all of them asked for before the first is waited for.
+/// Policies flushed together, with overlapping cache misses.
 const FLUSH_CHUNK: usize = 64;
-/// Slots that are gone through at once for policies that are gone: so few that no packet waits long for it.
+/// Slots scanned per release: few, so that no packet waits long.
 const RELEASE_STEP: usize = 4096;
 
 impl VerdictTable {
-    /// The policies of an answer.
+    /// The policies of a verdict.
     #[inline]
     pub(super) fn policies(&self, id: AnswerId) -> &[Arc<PolicyEntry>] {
         match id {
@@ -57,13 +59,13 @@ impl VerdictTable {
         }
     }
 
-    /// To be called when policies have changed: a slot may be another's.
+    /// To be called when policies have changed: slots may be reused.
     pub(super) fn invalidate(&mut self) {
         self.flush();
         self.valid.invalidate();
     }
 
-    /// The answer of one policy, which is `answer`.
+    /// Records that a packet matched a policy; returns its verdict.
     #[inline]
     pub(super) fn record_match(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) -> AnswerId {
         if !self.valid.has(answer.slot()) {
@@ -72,14 +74,14 @@ impl VerdictTable {
         answer
     }
 
-    /// Whether the policy of an answer was met since policies changed.
+    /// Whether the policy of a verdict was matched since policies changed.
     #[inline]
     pub(super) fn is_known(&self, answer: AnswerId) -> bool {
         self.valid.has(answer.slot())
     }
 
-    /// Whether an answer that was found in an epoch of before policies changed, which did not concern it, can be given on. Not once its policy was
-    /// [let go](VerdictTable::release_stale), and not of pairs, whose policies lie in two cells.
+    /// Whether a verdict of an older epoch, not affected by changes, can be used: not if its policy
+    /// was [released](VerdictTable::release_stale), and not for pairs, which have two scopes.
     #[inline]
     pub(super) fn revalidate(&mut self, answer: AnswerId, since: u16) -> bool {
         match answer {
@@ -87,7 +89,7 @@ impl VerdictTable {
             AnswerId(pair) if pair & PAIR != 0 => false,
             AnswerId(slot) => {
                 let slot = slot & PLACE;
-                // What was met since is kept, and need not be read, which may be far away.
+                // Policies matched since are kept; no need to read them.
                 let is_held = since >= self.released_in || self.is_held(slot);
                 if is_held && !self.valid.has(slot) {
                     self.valid.mark(slot);
@@ -101,8 +103,8 @@ impl VerdictTable {
         self.counters.find(slot).is_some_and(|counters| counters.entry.is_some())
     }
 
-    /// As [`VerdictTable::record_match`] of each. After a change most policies are met for the first time: what is known of all is asked for before the first
-    /// is waited for.
+    /// [`VerdictTable::record_match`] of each. After a change most policies are new: all are
+    /// prefetched first.
     #[inline(never)]
     pub(super) fn record_matches(
         &mut self,
@@ -117,7 +119,7 @@ impl VerdictTable {
         }
     }
 
-    /// Fetches what [`VerdictTable::count`] will read, where that is far away.
+    /// Prefetches what [`VerdictTable::count`] reads.
     #[inline]
     pub(super) fn prefetch(&self, answer: AnswerId) {
         if let Some(counters) = self.counters.find(answer.slot()) {
@@ -125,20 +127,20 @@ impl VerdictTable {
         }
     }
 
-    /// Whether all that was met is near.
+    /// Whether all counters fit the CPU cache.
     #[inline]
     pub(super) const fn fit_near_cache(&self) -> bool {
         self.counters.fit_near_cache()
     }
 
-    /// The answer of a sub policy with a main one behind it.
+    /// Verdict of a sub policy with a main one behind it.
     pub(super) fn pair(&mut self, sub: &Arc<PolicyEntry>, main: &Arc<PolicyEntry>) -> AnswerId {
         let _ = (self.record_match(sub.answer(), sub), self.record_match(main.answer(), main));
         let pair = self.pairs.number([sub, main], PLACE);
         AnswerId(pair | PAIR | sub.answer().combined_with(main.answer()))
     }
 
-    /// Notes packets for the policies that they met, up to the first that blocks.
+    /// Counts packets for the policies that they matched, up to the first that blocks.
     #[inline]
     pub(super) fn count(&mut self, id: AnswerId, packets: u32, bytes: u64) {
         match id {
@@ -158,7 +160,7 @@ impl VerdictTable {
         }
     }
 
-    /// Notes packets for the first policy that they met.
+    /// Counts packets for the first policy that they matched.
     #[inline]
     pub(super) fn count_first(&mut self, id: AnswerId, packets: u32, bytes: u64) {
         match id {
@@ -172,8 +174,8 @@ impl VerdictTable {
         }
     }
 
-    /// To be called after a batch: charges the policies, unless each met just a few packets and they were charged not long ago. Then a charge costs more
-    /// than all else that is done about them.
+    /// To be called after a batch: flushes counters, unless each policy has few packets and the
+    /// last flush was recent; then a flush costs more than all else about policies.
     #[inline]
     pub(super) fn flush_due(&mut self, now: Moment) {
         self.latest = now;
@@ -183,12 +185,12 @@ impl VerdictTable {
         }
     }
 
-    /// Whether policies are to be charged with anything.
+    /// Whether counters are pending.
     pub(super) const fn has_pending(&self) -> bool {
         self.pending_packets > 0
     }
 
-    /// Charges the policies with what was noted: once each, whatever the number of packets.
+    /// Adds pending counters to the policies, once per policy.
     #[inline(never)]
     pub(super) fn flush(&mut self) {
         (self.flushed_at, self.pending_packets) = (self.latest, 0);
@@ -210,7 +212,7 @@ impl VerdictTable {
         self.pending_slots.clear();
     }
 
-    /// A charge waits for its policy's line, and the next one for it.
+    /// Overlaps the cache misses of a flush.
     #[inline(never)]
     fn prefetch_counts(&self, slots: &[u32]) {
         let counters = || slots.iter().filter_map(|slot| self.counters.find(*slot));
@@ -220,7 +222,8 @@ impl VerdictTable {
             .for_each(|entry| entry.prefetch_counts());
     }
 
-    /// Drops pairs if they are many more than there are policies; true when all answers that are pairs are void.
+    /// Drops all pairs if they far outnumber the policies; true if verdicts that are pairs are
+    /// void.
     pub(super) fn drop_surplus_pairs(&mut self, policies: usize) -> bool {
         let many = self.pairs.len() > policies + MAX_SURPLUS_PAIRS;
         if many {
@@ -229,8 +232,9 @@ impl VerdictTable {
         many
     }
 
-    /// To be called now and then: lets go of policies that are gone, some each time. All that were not met since policies last changed may be; others
-    /// that have to go for that are met again.
+    /// To be called now and then: releases removed policies, some each time. Others that were not
+    /// matched since policies last changed may be released, too, and are recorded again when
+    /// matched.
     pub(super) fn release_stale(&mut self, epoch: u16) {
         self.flush();
         self.released_in = epoch;
@@ -246,7 +250,8 @@ impl VerdictTable {
         self.valid.memory() + self.counters.memory() + self.pairs.memory() + pending_slots
     }
 
-    /// Meets a policy for the first time since policies changed. Who knew the one that had its slot before is stale since that went.
+    /// Records a policy for the first time since policies changed. Entries of the slot's former
+    /// policy are stale since its removal.
     #[inline(never)]
     fn admit(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) {
         self.valid.mark(answer.slot());
@@ -267,18 +272,18 @@ impl VerdictTable {
     }
 }
 
-/// Whether a policy is the one that was met in its slot. The slot is said, as a policy may lie where no cache of the processor has it.
+/// Whether a slot holds this policy. The slot is passed, as the policy may not be in any CPU cache.
 fn holds(counters: &CounterPages, slot: u32, entry: &Arc<PolicyEntry>) -> bool {
     let counters = counters.find(slot).and_then(|counters| counters.entry.as_ref());
     counters.is_some_and(|counters| Arc::ptr_eq(counters, entry))
 }
 
-/// Whether it was met since policies last changed.
+/// Whether it was matched since policies last changed.
 fn is_current(counters: &CounterPages, valid: &ValidSlots, entry: &Arc<PolicyEntry>) -> bool {
     valid.has(entry.slot()) && holds(counters, entry.slot(), entry)
 }
 
-/// Whether a sub policy is found first, and a main one stands behind it.
+/// Whether it is a sub policy.
 #[inline]
 pub(super) fn is_sub(entry: &PolicyEntry) -> bool {
     match entry.kind() {
@@ -293,7 +298,7 @@ mod tests {
     use crate::spd::verdict::{BLOCK, COMPACT_SLOTS, PASS};
 
     #[test]
-    fn a_brief_answer_is_the_same_answer() {
+    fn compact_verdict_round_trips() {
         for ruling in [0, PASS, BLOCK] {
             for slot in [0, 1, 77, COMPACT_SLOTS - 1] {
                 let answer = AnswerId(ruling | slot);

@@ -1,4 +1,5 @@
-//! States by a key that each state says itself: an index holds nothing but references, and compares keys where the states are.
+//! SAs by a key that is read from the SA: an index holds references only, and compares keys in the
+//! SAs.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -9,22 +10,22 @@ use super::page::{HashSource, Page};
 use super::page_table::PageTable;
 use crate::Sa;
 
-/// By what states are found.
+/// Key of an index.
 pub(super) trait IndexKey {
-    /// The key of a state.
+    /// Key of an SA.
     fn of(sa: &Sa) -> Self;
 
-    /// Whether it is a state's key.
+    /// Whether it is the key of an SA.
     fn is_of(&self, sa: &Sa) -> bool;
 
-    /// A hash of all of itself.
+    /// Hash of all of its fields.
     fn hash(&self, seed: HashSeed) -> u64;
 
-    /// Asks for what a look-up reads of a state.
+    /// Prefetches what a look-up reads of an SA.
     fn fetch(sa: &Sa);
 }
 
-/// States by a key. Cloning shares all that does not change afterwards.
+/// SAs by key. Clones share all that does not change afterwards.
 #[derive(Debug)]
 pub(super) struct Index<K> {
     page_table: PageTable,
@@ -32,20 +33,20 @@ pub(super) struct Index<K> {
     key: PhantomData<fn() -> K>,
 }
 
-/// Spreads states by their keys.
+/// Hashes SAs by their keys.
 struct KeyHasher<K> {
     seed: HashSeed,
     key: PhantomData<fn() -> K>,
 }
 
-/// The way to the states with a key, as far as it is known without waiting for memory.
+/// A started look-up: the page of a key, without waiting for memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IndexProbe<'a> {
     hash: u64,
     page: Option<&'a Page>,
 }
 
-/// Keys that are looked up at a time.
+/// Keys looked up at a time.
 pub(super) const LOOKUP_BATCH: usize = 64;
 
 impl<K> Default for Index<K> {
@@ -61,19 +62,20 @@ impl<K> Clone for Index<K> {
 }
 
 impl<K: IndexKey> Index<K> {
-    /// Goes through the states with a key, in no order.
+    /// Folds over the SAs with a key, in no order.
     #[inline]
     pub(super) fn fold<'a, A>(&'a self, key: &K, from: A, step: impl Fn(A, &'a Arc<Sa>) -> A) -> A {
         self.probe(key).fold(key, from, step)
     }
 
-    /// The youngest state with a key that fits.
+    /// The youngest SA with a key for which `fits` holds.
     #[inline]
     pub(super) fn youngest(&self, key: &K, fits: impl Fn(&Sa) -> bool) -> Option<&Arc<Sa>> {
         self.probe(key).youngest(key, fits)
     }
 
-    /// Brings the states with these keys into the processor's cache, and all on the way to them, together; up to [`LOOKUP_BATCH`]: the ways there.
+    /// Starts look-ups of up to [`LOOKUP_BATCH`] keys, and prefetches the SAs and all on the way to
+    /// them.
     #[inline]
     pub(super) fn probes(
         &self,
@@ -89,13 +91,13 @@ impl<K: IndexKey> Index<K> {
         probes
     }
 
-    /// As [`Index::probes`], for any number.
+    /// Prefetches the SAs of any number of keys.
     #[inline]
     pub(super) fn fetch(&self, mut keys: impl Iterator<Item = K>) {
         while self.probes(keys.by_ref()).is_full() {}
     }
 
-    /// All states, in no order.
+    /// All SAs in no order.
     pub(super) fn states(&self) -> impl Iterator<Item = &Arc<Sa>> {
         self.page_table.states()
     }
@@ -105,7 +107,7 @@ impl<K: IndexKey> Index<K> {
         self.page_table.add(hash_source.hash(sa), sa, &hash_source);
     }
 
-    /// Takes a state out that is in.
+    /// Removes an SA that is present.
     pub(super) fn remove(&mut self, sa: &Sa) {
         let hash_source = self.hash_source();
         let hash = hash_source.hash(sa);
@@ -113,14 +115,14 @@ impl<K: IndexKey> Index<K> {
             .change(hash, &hash_source, &mut |page| page.remove(hash, sa.turn(), &hash_source));
     }
 
-    /// Puts `new` in the place of an older generation of itself with the same key and turn.
+    /// Replaces an older generation with the same key and turn.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
         let hash_source = self.hash_source();
         let hash = hash_source.hash(new);
         self.page_table.change(hash, &hash_source, &mut |page| page.replace(hash, new));
     }
 
-    /// Becomes what `newer` is, of which it was a copy before, as far as this state came, went or changed.
+    /// Brings this older copy of `newer` up to it, as far as this SA changed.
     pub(super) fn follow(&mut self, newer: &Self, sa: &Sa) {
         self.page_table.follow(&newer.page_table, self.hash_source().hash(sa));
     }
@@ -137,7 +139,7 @@ impl<K: IndexKey> Index<K> {
 }
 
 impl<'a> IndexProbe<'a> {
-    /// As [`Index::fold`].
+    /// See [`Index::fold`].
     #[inline]
     pub(super) fn fold<K: IndexKey, A>(
         self,
@@ -155,7 +157,7 @@ impl<'a> IndexProbe<'a> {
         )
     }
 
-    /// As [`Index::youngest`].
+    /// See [`Index::youngest`].
     #[inline]
     pub(super) fn youngest<K: IndexKey>(
         self,
@@ -168,13 +170,13 @@ impl<'a> IndexProbe<'a> {
         })
     }
 
-    /// Asks for what [`IndexProbe::fetch`] reads.
+    /// Prefetches what [`IndexProbe::fetch`] reads.
     #[inline]
     fn prefetch(&self) {
         self.page.inspect(|page| page.prefetch(self.hash));
     }
 
-    /// Asks for the states.
+    /// Prefetches the SAs.
     #[inline]
     fn fetch<K: IndexKey>(&self) {
         self.page.inspect(|page| page.for_each_in_buckets(self.hash, |sa| K::fetch(sa)));

@@ -1,4 +1,4 @@
-//! A handful of states whose hashes begin alike: what a change copies.
+//! A page: some SAs whose hashes share bits; the unit that a change copies.
 
 use std::{slice, sync::Arc};
 
@@ -6,8 +6,9 @@ use super::bucket::{Bucket, OverflowKind, WIDTH};
 use super::page_tree::PageTree;
 use crate::Sa;
 
-/// States in buckets by other bits of their hashes. Where a bucket is full, the next one takes in what is too much. Many with *one*
-/// hash, as all that go to one peer have in the outbound index, stand in a tree of their own, so no change costs more because others are like it.
+/// SAs in buckets by other bits of their hashes. A full bucket spills into the next. SAs with *one*
+/// hash, as all to one peer have in the outbound index, are kept in a tree of their own if many, so
+/// that no change costs more because of equal hashes.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     buckets: [Bucket; BUCKETS],
@@ -15,7 +16,7 @@ pub(super) struct Page {
     groups: Option<Box<Vec<SameHashGroup>>>,
 }
 
-/// More than [`MAX_SAME_HASH`] states with one hash, by their turn.
+/// More than [`MAX_SAME_HASH`] SAs with one hash, by turn.
 #[derive(Clone, Debug)]
 struct SameHashGroup {
     hash: u64,
@@ -23,37 +24,37 @@ struct SameHashGroup {
     tree: PageTree,
 }
 
-/// All states of a page.
+/// Iterator over a page's SAs.
 #[derive(Debug)]
 pub(super) struct States<'a> {
     bucket: slice::Iter<'a, Option<Arc<Sa>>>,
     buckets: slice::Iter<'a, Bucket>,
 }
 
-/// By what a tree spreads states.
+/// Hash function of a tree.
 pub(super) trait HashSource {
-    /// A state's hash.
+    /// Hash of an SA.
     fn hash(&self, sa: &Sa) -> u64;
 }
 
-/// By their turn: no two have the same.
+/// Hashes SAs by their turn, which is unique.
 struct ByTurn;
 
 const BUCKETS: usize = 4;
-/// So many states with one hash still stand in buckets.
+/// Up to this many SAs with one hash stay in buckets.
 const MAX_SAME_HASH: usize = 4;
 
 impl Page {
-    /// How many items two pages have when they join: fewer than two buckets take.
+    /// Pages with at most this many items together are joined: fewer than two buckets hold.
     pub(super) const JOIN_MAX: usize = 10;
 
-    /// Whether there is room for one more state with a hash.
+    /// Whether there is room for another SA with a hash.
     pub(super) fn has_room(&self, hash: u64) -> bool {
         let home = home(hash);
         [home, next(home)].iter().any(|at| self.buckets[*at].len() < WIDTH)
     }
 
-    /// How many items there are; a crowd counts as one.
+    /// Number of items; a group counts as one.
     pub(super) fn len(&self) -> usize {
         self.buckets.iter().map(Bucket::len).sum::<usize>() + self.all_groups().len()
     }
@@ -62,22 +63,22 @@ impl Page {
         self.len() == 0
     }
 
-    /// Its states, crowds aside.
+    /// Its SAs, without groups.
     pub(super) fn states(&self) -> States<'_> {
         States { bucket: [].iter(), buckets: self.buckets.iter() }
     }
 
-    /// Its crowds.
+    /// Its groups.
     pub(super) fn groups(&self) -> impl Iterator<Item = &PageTree> {
         self.all_groups().iter().map(|group| &group.tree)
     }
 
-    /// Its states, also those in crowds.
+    /// Its SAs, including groups.
     pub(super) fn all_states(&self) -> impl Iterator<Item = &Arc<Sa>> {
         self.states().chain(self.groups().flat_map(PageTree::states))
     }
 
-    /// Goes through the states with a hash, and some others perhaps.
+    /// Folds over the SAs with a hash, and possibly others.
     #[inline]
     pub(super) fn fold<'a, A>(
         &'a self,
@@ -90,7 +91,7 @@ impl Page {
         if home.has_overflow() { self.fold_overflow(hash, so_far, &step) } else { so_far }
     }
 
-    /// Goes through those of them that stand in buckets: of crowds, of which each may be of any size, it leaves all out.
+    /// Visits those in buckets only: groups may be of any size.
     #[inline]
     pub(super) fn for_each_in_buckets<'a>(&'a self, hash: u64, step: impl Fn(&'a Arc<Sa>)) {
         let home = &self.buckets[home(hash)];
@@ -100,13 +101,13 @@ impl Page {
         }
     }
 
-    /// Asks for what [`Page::fold`] reads before any state.
+    /// Prefetches what [`Page::fold`] reads before any SA.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         self.buckets[home(hash)].prefetch();
     }
 
-    /// Puts in a state.
+    /// Inserts an SA.
     pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, hash_source: &dyn HashSource) {
         if let Some(group) = self.group(hash) {
             return group.add(sa);
@@ -124,7 +125,7 @@ impl Page {
         self.add_group(group);
     }
 
-    /// Takes out the state with a hash and a turn, if it is here.
+    /// Removes the SA with a hash and a turn, if present.
     pub(super) fn remove(&mut self, hash: u64, turn: u64, hash_source: &dyn HashSource) {
         if self.take(hash, hash_source, &|sa| sa.turn() == turn).is_some() {
             return;
@@ -132,7 +133,7 @@ impl Page {
         let Some(groups) = &mut self.groups else { return };
         let Some(at) = groups.iter().position(|group| group.hash == hash) else { return };
         groups[at].remove(turn);
-        // Half of what makes a crowd, so that changes at the border stay cheap.
+        // Half the limit, so that changes at the limit stay cheap.
         if groups[at].len > MAX_SAME_HASH / 2 {
             return;
         }
@@ -143,14 +144,14 @@ impl Page {
         self.mark_groups();
         for sa in group.tree.states() {
             if self.push(hash, Arc::clone(sa)).is_err() {
-                // No room: all of it stays a crowd.
+                // No room: the group stays.
                 while self.take(hash, hash_source, &|sa| hash_source.hash(sa) == hash).is_some() {}
                 return self.add_group(group);
             }
         }
     }
 
-    /// Puts another generation in the place of the state with a hash and its turn.
+    /// Replaces the SA with a hash and turn by another generation.
     pub(super) fn replace(&mut self, hash: u64, new: &Arc<Sa>) {
         let turn = new.turn();
         let both = [home(hash), next_of(hash)];
@@ -166,7 +167,7 @@ impl Page {
         }
     }
 
-    /// What has not, and what has this bit in its hash.
+    /// Splits by a bit of the hash: clear, set.
     pub(super) fn split(&self, bit: u32, hash_source: &dyn HashSource) -> (Self, Self) {
         let (mut low, mut high) = (Self::default(), Self::default());
         for sa in self.states() {
@@ -181,7 +182,7 @@ impl Page {
         (low, high)
     }
 
-    /// Takes over all that another has.
+    /// Merges another page.
     pub(super) fn join(&mut self, other: &Self, hash_source: &dyn HashSource) {
         other.states().for_each(|sa| self.add(hash_source.hash(sa), sa, hash_source));
         other.all_groups().iter().for_each(|group| self.add_group(group.clone()));
@@ -219,7 +220,7 @@ impl Page {
         self.groups.get_or_insert_default().push(group);
     }
 
-    /// Lets the buckets know which crowds are left.
+    /// Updates the buckets' flags after a group was removed.
     fn mark_groups(&mut self) {
         self.buckets.iter_mut().for_each(|bucket| bucket.clear_flag(OverflowKind::Grouped));
         let Self { buckets, groups } = self;
@@ -269,7 +270,7 @@ impl<'a> Iterator for States<'a> {
     }
 }
 
-/// Counting a reference writes to the state, which may be anywhere: all are fetched before the first is counted.
+/// Reference counting writes to scattered SAs: all are prefetched first.
 impl Clone for Page {
     fn clone(&self) -> Self {
         self.states().for_each(|sa| sa.fetch());
@@ -283,7 +284,7 @@ impl SameHashGroup {
         self.len += 1;
     }
 
-    /// Takes out the state with that turn, which is here.
+    /// Removes the SA with a turn, which is present.
     fn remove(&mut self, turn: u64) {
         let hash = hash_turn(turn);
         self.tree.change(hash, &ByTurn, &mut |page| page.remove(hash, turn, &ByTurn));
@@ -297,7 +298,7 @@ impl HashSource for ByTurn {
     }
 }
 
-/// An odd number times each turn is another number.
+/// A bijection: multiplication by an odd number.
 const fn hash_turn(turn: u64) -> u64 {
     turn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,18 +1,18 @@
-//! How often policies have changed, and whom the latest changes may concern.
+//! Number of policy changes, and which flows the latest ones can affect.
 
 use std::sync::Arc;
 
 use super::scope::InvalidationScope;
 
-/// The number of changes so far, and the concerns of the last of them.
+/// Number of changes, and the scopes of the latest.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyChangeLog {
     changes: u64,
-    /// In the place that a change's number says.
+    /// Ring buffer, indexed by change number.
     latest: Arc<[InvalidationScope; KEPT]>,
 }
 
-/// Concerns that are kept: of what changes in some milliseconds when 100,000 policies come a second.
+/// Scopes kept: some milliseconds of changes at 100,000 policies a second.
 const KEPT: usize = 1024;
 
 impl Default for PolicyChangeLog {
@@ -22,20 +22,20 @@ impl Default for PolicyChangeLog {
 }
 
 impl PolicyChangeLog {
-    /// How many changes there were.
+    /// Number of changes.
     #[inline]
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Something has changed.
+    /// Records a change.
     pub(crate) fn record(&mut self, scope: InvalidationScope) {
         let at = place(self.changes);
         Arc::make_mut(&mut self.latest)[at] = scope;
         self.changes += 1;
     }
 
-    /// Much has changed at once.
+    /// Records many changes; as one that affects all flows if they are too many.
     pub(crate) fn record_all(&mut self, scopes: impl ExactSizeIterator<Item = InvalidationScope>) {
         if scopes.len() > KEPT {
             return self.record(InvalidationScope::All);
@@ -43,7 +43,7 @@ impl PolicyChangeLog {
         scopes.for_each(|scope| self.record(scope));
     }
 
-    /// Whom the changes after so many of them may concern; `None` when they are too many to be known.
+    /// Scopes of the changes after the first `changes`; `None` if some are no longer kept.
     pub(crate) fn since(&self, changes: u64) -> Option<impl Iterator<Item = InvalidationScope>> {
         let missed = self.changes.checked_sub(changes)?;
         (missed <= KEPT as u64).then(|| (changes..self.changes).map(|at| self.latest[place(at)]))
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::spd::scope::PrefixGranularity;
 
-    /// As many as are kept.
+    /// Number of scopes kept.
     const MANY: u32 = 1024;
 
     fn scope(number: u32) -> InvalidationScope {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_are_known_and_more_are_said_to_be_too_many() {
+    fn change_log_keeps_latest_and_reports_overflow() {
         let mut log = PolicyChangeLog::default();
         (0..5000).for_each(|number| log.record(scope(number)));
         assert_eq!((log.changes(), KEPT), (5000, MANY as usize));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_keeps_what_it_was() {
+    fn change_log_clone_is_independent() {
         let mut log = PolicyChangeLog::default();
         log.record(scope(1));
         let before = log.clone();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_at_once_concerns_all() {
+    fn change_log_too_many_at_once_affect_all() {
         let mut log = PolicyChangeLog::default();
         let crowd = |len: u32| (0..len).map(scope).collect::<Vec<_>>().into_iter();
         log.record_all(crowd(MANY));

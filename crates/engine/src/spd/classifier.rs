@@ -1,10 +1,13 @@
-//! Finds the policy that decides over a packet without looking at the others.
+//! Packet classification: finds the policy that decides over a packet without comparing it with
+//! all.
 //!
-//! Policies stand in bins by direction, kind, family and interface id, as in `net/xfrm/xfrm_policy.c`. Each bin is a tree of cuts
-//! ([`node`]), whose leaves compare few policies one by one or many at once. All of it is immutable for readers and shared between
-//! snapshots node by node: a change copies the nodes on its way down once per publication, whatever the number of policies.
+//! Policies are kept in bins by direction, kind, family and interface id, as in
+//! `net/xfrm/xfrm_policy.c`. Each bin is a decision tree ([`node`]) whose leaves compare a few
+//! policies one by one or many at once. Readers see immutable trees; snapshots share nodes. A
+//! change copies the nodes on one path per publication, whatever the number of policies.
 //!
-//! Promises: the same answer as a scan in order of [`Place`](crate::Place); no work that grows with what was removed.
+//! Guarantees: the same result as a scan in order of [`Place`](crate::Place); no cost grows with
+//! the number of removed policies.
 
 mod batch;
 mod byte_bitvector;
@@ -42,23 +45,23 @@ use ternary::{PacketKey, V4, V6};
 /// All policies, by bin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classifier {
-    /// Those without interface id.
+    /// Policies without interface id, by direction and kind.
     plain: [[Bins; 2]; 3],
     by_interface: [[BinsByIfId; 2]; 3],
-    /// How many there are of each direction and kind.
+    /// Number of policies by direction and kind.
     counts: [[usize; 2]; 3],
-    /// How many of each direction fragments are no match for.
+    /// Number of policies, by direction, that cannot be matched against fragments.
     whole_datagram_rules: [usize; 3],
 }
 
-/// What a classifier takes up.
+/// Memory and depth of a classifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Policies.
     pub policies: usize,
-    /// Bytes of the structures that find them; the policies themselves apart.
+    /// Bytes of the look-up structures, without the policies.
     pub bytes: usize,
-    /// Cuts on the longest way to a policy.
+    /// Longest path to a policy, in cuts.
     pub depth: u32,
 }
 
@@ -66,11 +69,11 @@ pub struct Footprint {
 struct Bins {
     v4: Node<V4>,
     v6: Node<V6>,
-    /// How many policies of each family came or went since all of them were planned together.
+    /// Insertions and removals, by family, since the last full plan.
     changed: [usize; 2],
 }
 
-/// Bins by interface id, in shards so that a change copies few.
+/// Bins by interface id, in shards so that a change copies little.
 #[derive(Clone, Debug, Default)]
 struct BinsByIfId(Option<Arc<[Shard; SHARDS]>>);
 
@@ -78,11 +81,11 @@ type Shard = Arc<HashMap<u32, Bins, foldhash::fast::RandomState>>;
 
 const SHARDS: usize = 64;
 
-/// How many packets are looked up together, so that they wait for memory together.
+/// Packets looked up together, so that their cache misses overlap.
 pub(crate) const LOOKUP_BATCH: usize = 32;
 
 impl Classifier {
-    /// The first policy that fits, if any does.
+    /// The first matching policy, if any.
     #[inline]
     pub(crate) fn first(
         &self,
@@ -94,7 +97,7 @@ impl Classifier {
         bins.map_or(BestMatch::NONE, |bins| bins.first(flow))
     }
 
-    /// Considers the first policy that fits, for each flow, of which there are [`LOOKUP_BATCH`] at the most.
+    /// Offers the first matching policy of each flow to its `best`; at most [`LOOKUP_BATCH`] flows.
     #[inline]
     pub(crate) fn find_each<'a>(
         &'a self,
@@ -113,7 +116,7 @@ impl Classifier {
         }
     }
 
-    /// The same, of flows of several families or interfaces.
+    /// [`Classifier::find_each`] for flows of several families or interfaces.
     #[cold]
     fn find_mixed<'a>(
         &'a self,
@@ -139,7 +142,7 @@ impl Classifier {
         }
     }
 
-    /// All that come together.
+    /// Inserts many policies at once.
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         if entries.len() < self.len() {
             return entries.iter().for_each(|entry| self.insert(entry, ReplanTiming::Now));
@@ -165,13 +168,13 @@ impl Classifier {
         }
     }
 
-    /// One alone, which [`Classifier::prepare`] is to be called for before the next change.
+    /// Inserts one policy; [`Classifier::prepare`] must be called before the next change.
     pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
         let is_plain = entry.if_id().0 == 0;
         self.insert(entry, if is_plain { ReplanTiming::Later } else { ReplanTiming::Now });
     }
 
-    /// Makes ready for another policy where one came.
+    /// Prepares for another policy at the same place.
     pub(crate) fn prepare(&mut self, entry: &Arc<PolicyEntry>) {
         if entry.if_id().0 != 0 {
             return;
@@ -190,7 +193,7 @@ impl Classifier {
         self.bins_mut(entry).insert(entry, timing);
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.counts[entry.direction() as usize][entry.kind() as usize] -= 1;
         self.whole_datagram_rules[entry.direction() as usize] -=
@@ -203,7 +206,7 @@ impl Classifier {
         }
     }
 
-    /// Becomes what `newer` is, of which it was a copy before some policies came or went.
+    /// Brings this older copy of `newer` up to it, given the policies that changed.
     pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
         for entry in changed.iter().filter(|entry| entry.if_id().0 == 0) {
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
@@ -218,7 +221,7 @@ impl Classifier {
         (self.counts, self.whole_datagram_rules) = (newer.counts, newer.whole_datagram_rules);
     }
 
-    /// Whether some policy of a direction is not for fragments.
+    /// Whether some policy of a direction cannot be matched against fragments.
     #[inline]
     pub(crate) const fn asks_for_whole(&self, direction: Direction) -> bool {
         self.whole_datagram_rules[direction as usize] != 0
@@ -230,7 +233,8 @@ impl Classifier {
         self.counts[direction as usize][kind as usize] != 0
     }
 
-    /// How many policies of a direction and family without interface id are compared one by one; `None` when there are too many for that.
+    /// Number of policies of a direction and family, without interface id, if they are few enough
+    /// for a linear comparison.
     pub(crate) fn linear_len(&self, direction: Direction, family: Family) -> Option<usize> {
         let linear_len = |bins: &Bins| match family {
             Family::V4 => bins.v4.linear_len(),
@@ -239,7 +243,7 @@ impl Classifier {
         self.plain[direction as usize].iter().map(linear_len).sum()
     }
 
-    /// What finding a flow's policy costs among others, as far as it can be foretold, in tenths of a cycle; however much memory it waits for.
+    /// Estimated cost of a look-up within a batch, in tenths of a cycle, without cache misses.
     pub(crate) fn estimate_cost(&self, direction: Direction, flow: &FlowKey) -> usize {
         let kinds = [PolicyKind::Main, PolicyKind::Sub].into_iter();
         let asked = kinds.filter(|kind| self.has(*kind, direction));
@@ -252,7 +256,7 @@ impl Classifier {
         a + b + c + d + e + f
     }
 
-    /// Shows each policy, in no order.
+    /// Visits all policies in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         self.all_bins().for_each(|bins| bins.each(visit));
     }
@@ -316,7 +320,8 @@ impl Bins {
         }
     }
 
-    /// Considers the first policy that fits, for each flow; not at all unless all are of one family and interface, which is the result.
+    /// Offers the first matching policy of each flow; returns false, and does nothing, unless all
+    /// flows have one family and interface.
     #[inline]
     fn find_each<'a>(
         &'a self,
@@ -373,7 +378,7 @@ impl Bins {
         }
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.changed[entry.family() as usize] += 1;
         match entry.family() {
@@ -413,7 +418,8 @@ impl BinsByIfId {
     }
 }
 
-/// How many flows from the first on have the family and interface id of one. Mostly all have, which takes no branch to find out.
+/// Length of the run of flows with one family and interface id. Branch-free in the common case that
+/// all have.
 fn same_bin_prefix(one: &FlowKey, flows: &[FlowKey]) -> usize {
     let differs = |other: &FlowKey| {
         let family = one.destination.is_ipv4() ^ other.destination.is_ipv4();

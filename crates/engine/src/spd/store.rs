@@ -1,4 +1,4 @@
-//! The writer's side of the SPD: policies by name, and in the order in which they came.
+//! The writer's side of the SPD: policies by key, and in order of insertion.
 
 mod id_index;
 mod order;
@@ -21,12 +21,12 @@ pub use order::PolicyCursor;
 /// All policies.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// By their slots.
+    /// By slot.
     entries: Entries,
     free_slots: Vec<u32>,
-    /// By the hashes of their names.
+    /// By hash of selector, mark and the like.
     by_name: IdIndex,
-    /// By [`number`].
+    /// By index; see [`number`].
     by_index: IdIndex,
     order: InsertionOrder,
     hasher: RandomState,
@@ -37,18 +37,18 @@ pub(crate) struct Ledger {
 
 type Entries = Vec<Option<Arc<PolicyEntry>>>;
 
-/// Where a policy is to stand: by name, among its equals, and among those that came.
+/// Position of a policy: by index, in match order, and in dump order.
 struct ListPosition {
     index: PolicyIndex,
     age: u64,
     seq: u64,
 }
 
-/// What two policies must not share.
+/// What identifies a policy.
 type PolicyIdentity = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
-    /// Adds a policy whose name is new.
+    /// Adds a policy; fails if one with the same identity exists.
     pub(crate) fn add(
         &mut self,
         policy: &Policy,
@@ -63,7 +63,7 @@ impl Ledger {
         Ok(self.insert(policy, device, ListPosition { index, age, seq: age }, now))
     }
 
-    /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
+    /// Adds a policy that was removed, with its old index, position and time.
     pub(crate) fn restore(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
         let policy = entry.policy();
         if self.named(&name(&policy)).is_some() {
@@ -76,9 +76,10 @@ impl Ledger {
         Ok(restored)
     }
 
-    /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another
-    /// behind its equals, as a new one does (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). Among those that came it is the last
-    /// in any case. It, and the one that went.
+    /// Adds or replaces a policy. A policy that replaces another takes its index and, with equal
+    /// priority, its position in match order; otherwise it comes behind its equals
+    /// (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). In dump order it is always last.
+    /// Returns the new policy and the replaced one.
     pub(crate) fn update(
         &mut self,
         policy: &Policy,
@@ -97,7 +98,7 @@ impl Ledger {
         Ok((self.insert(policy, device, position, now), old))
     }
 
-    /// The policy of that name.
+    /// Finds a policy.
     pub(crate) fn find(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
         let PolicyKey { direction, kind, mark, if_id, name } = key;
         match name {
@@ -111,12 +112,12 @@ impl Ledger {
         }
     }
 
-    /// All policies, in no order.
+    /// All policies in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
         self.entries.iter().flatten()
     }
 
-    /// Those that a cursor has not passed, the youngest first, each with the cursor that has just passed it.
+    /// Policies that a cursor has not passed, youngest first, each with the cursor behind it.
     pub(crate) fn from(
         &self,
         cursor: PolicyCursor,
@@ -125,13 +126,13 @@ impl Ledger {
         slots.filter_map(|(cursor, slot)| self.held(slot).map(|entry| (cursor, entry)))
     }
 
-    /// Whether this very entry is in.
+    /// Whether this very entry is present.
     pub(crate) fn holds(&self, entry: &Arc<PolicyEntry>) -> bool {
         let held = self.entries.get(entry.slot() as usize);
         held.and_then(Option::as_ref).is_some_and(|held| Arc::ptr_eq(held, entry))
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         let slot = entry.slot();
         self.by_name.remove(self.hash(&name_of(entry)), slot);
@@ -167,13 +168,13 @@ impl Ledger {
         entry
     }
 
-    /// A number above all so far.
+    /// The next insertion number.
     const fn next_age(&mut self) -> u64 {
         self.age += 1;
         self.age
     }
 
-    /// The index asked for if it is free, else the next free one.
+    /// The requested index if free, else the next free one.
     fn index(&mut self, policy: &Policy) -> PolicyIndex {
         let mut index = policy.index;
         while index.0 == 0 || self.indexed(index).is_some() {
@@ -202,14 +203,14 @@ impl Ledger {
     }
 }
 
-/// What tells where a policy of that index is: its serial number, and only then its direction, which most have alike.
+/// Hash of an index: the serial number first, as most share the direction.
 fn number(index: PolicyIndex) -> u64 {
-    /// Bits that say the direction.
+    /// Direction bits.
     const DIRECTION: u32 = 3;
     index.0.rotate_right(DIRECTION).into()
 }
 
-/// How old the policy of a slot is: the older, the lower.
+/// Insertion number of the policy in a slot.
 fn age_in(entries: &Entries, slot: u32) -> u64 {
     let entry = entries.get(slot as usize).and_then(Option::as_ref);
     entry.map_or(0, |entry| entry.place().age())
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_kept_once_and_go_with_the_last_policy_that_has_them() {
+    fn store_frees_shared_fields_with_last_policy() {
         let mut ledger = Ledger::default();
         let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, port, 0)).collect();
         let other = add(&mut ledger, 1, 1);

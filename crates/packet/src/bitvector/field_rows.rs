@@ -1,5 +1,5 @@
-//! Rows of bits by what stands in whole fields of a key: fewer rows than one for each byte, found by a search among the values that are told apart, or a
-//! trie of them.
+//! Aggregated bit vectors by whole fields of a key: fewer rows than by bytes. The row of a value is
+//! found by a search among interval ends, or by a trie.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -11,64 +11,67 @@ use std::sync::Arc;
 use super::BitLine;
 use row_index::RowIndex;
 
-/// Where a field stands in keys.
+/// Location of a field in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldLocation {
-    /// Some bits of a word, up to 32, from `shift` upwards.
+    /// Up to 32 bits of one word, from `shift` upwards.
     Bits {
-        /// Which word.
+        /// Word index.
         word: usize,
-        /// The lowest of them.
+        /// Lowest bit.
         shift: u32,
-        /// How many.
+        /// Number of bits.
         bits: u32,
     },
-    /// This word, which counts for more, and the next one.
+    /// Two words: this one (high) and the next.
     Words(usize),
 }
 
-/// A field of keys, and which row each of its values stands for.
+/// One field of a key, and the row of bits for each of its values.
 #[derive(Clone, Debug)]
 pub struct KeyField {
-    /// Where it stands.
+    /// Location in the key.
     pub place: FieldLocation,
-    /// Values in order, each the last that stands for a row, with the row's number. The last of all is the highest that there is.
+    /// Interval ends in ascending order, each with its row number. The last end is the field's
+    /// highest value.
     pub ends: Vec<(u128, usize)>,
-    /// The rows, one after the other.
+    /// Rows, one after the other.
     pub rows: Vec<u64>,
 }
 
-/// Rows of bits, and which of them the fields of a key stand for. Cheap to clone.
+/// Rows of bits, selected by the fields of a key. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct FieldRows {
-    /// Lines of a row.
+    /// Cache lines of a row.
     width: usize,
-    /// How many rows there are.
+    /// Number of rows.
     count: usize,
-    /// How many words a key has at least, if it has all that is asked for.
+    /// Words that a key must have for the AVX-512 path.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     min_key_words: usize,
-    /// Whether the processor has what the quickest way needs.
+    /// Whether the CPU supports the AVX-512 path.
     uses_avx512: bool,
-    /// [`MAX_KEY_FIELDS`] at the most. `of` sees to it that each number is below `count`.
+    /// At most [`MAX_KEY_FIELDS`]. `of` makes sure that each row number is below `count`.
     fields: Arc<[RowIndex]>,
-    /// First some lines of each row, as many as are compared together, then the next ones.
+    /// In blocks: the first lines of each row, as many as are compared together, then the next
+    /// ones.
     lines: Arc<[BitLine]>,
 }
 
-/// No key has more fields.
+/// Upper limit of fields in a key.
 pub const MAX_KEY_FIELDS: usize = 6;
-/// Lines of a row that are compared together at the most.
+/// Lines of a row that are compared together.
 const BLOCK: usize = 4;
-/// Keys that are looked up together.
+/// Keys looked up together.
 const KEYS: usize = 32;
 
-/// The rows that the axes of some keys stand for.
+/// Selected rows, by field and key.
 type RowNumbers = [[u16; KEYS]; MAX_KEY_FIELDS];
 
 impl FieldRows {
-    /// Of these axes, whose rows have so many words. None if there are too many axes, rows or values told apart, too many stretches of two
-    /// words inside each other, an axis has no rows or does not end with the highest value.
+    /// Builds the rows of `fields`; each row has `words` words. `None` if there are too many
+    /// fields, rows or interval ends, if intervals of two-word fields nest too deeply, or if a
+    /// field has no rows or does not end with its highest value.
     #[must_use]
     pub fn of(words: usize, fields: &[KeyField]) -> Option<Self> {
         let width = lines_per_row(words);
@@ -98,8 +101,8 @@ impl FieldRows {
         })
     }
 
-    /// For each key the lowest bit that is set `candidates` some and in the rows that the key stands for; if there is none, a number beyond all bits.
-    /// Words that a key does not have are zeros.
+    /// For each key, finds the lowest bit set in `candidates` and in all rows that the key selects;
+    /// a number beyond all bits if there is none. Words that a key lacks are 0.
     pub fn find_first_batch<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
@@ -123,8 +126,9 @@ impl FieldRows {
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
-            // SAFETY: all that the function is compiled for was detected when this was made; keys and `candidates` have all words, and there are no more
-            // keys than are looked up together, nor fewer `found`.
+            // SAFETY: all that the function is compiled for was detected when this was made; keys
+            // and `candidates` have all words, and there are no more keys than are looked up
+            // together, nor fewer `found`.
             return unsafe { self.find_chunk_avx512(keys, candidates, found) };
         }
         for (key, found) in keys.iter().zip(found) {
@@ -132,7 +136,7 @@ impl FieldRows {
         }
     }
 
-    /// As [`FieldRows::find_first_batch`] of one key, but the lowest bit from `from` on.
+    /// [`FieldRows::find_first_batch`] for one key, from bit `from` on.
     #[must_use]
     pub fn find_first_from(&self, key: &[u64], candidates: &[BitLine], from: usize) -> Option<u32> {
         let mut numbers = [0; MAX_KEY_FIELDS];
@@ -152,19 +156,19 @@ impl FieldRows {
         })
     }
 
-    /// How many rows are read for a key.
+    /// Number of rows read for a key.
     #[must_use]
     pub fn rows_read(&self) -> usize {
         self.fields.len()
     }
 
-    /// Whether the processor has what the quickest way needs.
+    /// Whether the CPU supports the AVX-512 path.
     #[must_use]
     pub const fn uses_avx512(&self) -> bool {
         self.uses_avx512
     }
 
-    /// Lines of a row.
+    /// Cache lines of a row.
     #[must_use]
     pub const fn width(&self) -> usize {
         self.width
@@ -177,7 +181,7 @@ impl FieldRows {
         ends.sum::<usize>() + size_of_val(&*self.lines)
     }
 
-    /// What is set in a line of all of these rows and in another one.
+    /// Intersects one line of these rows with `all`.
     fn and_rows(&self, rows: &[u16], line: usize, mut all: BitLine) -> BitLine {
         let block = self.width.min(BLOCK);
         for row in rows {
@@ -191,12 +195,12 @@ impl FieldRows {
 }
 
 impl BitLine {
-    /// How many bits it has.
+    /// Bits of a line.
     const BITS: usize = 512;
 }
 
 impl FieldLocation {
-    /// What stands in it at the most.
+    /// Highest value of the field.
     const fn highest(self) -> u128 {
         match self {
             Self::Bits { bits, .. } => u128::MAX >> (128 - bits),
@@ -204,7 +208,7 @@ impl FieldLocation {
         }
     }
 
-    /// How many words a key has that has it.
+    /// Words of a key that contains the field.
     const fn min_key_words(self) -> usize {
         match self {
             Self::Bits { word, .. } => word + 1,
@@ -213,7 +217,7 @@ impl FieldLocation {
     }
 }
 
-/// Lines of a row of so many words: of a long one some more, so that as many as are compared together are.
+/// Lines of a row of `words` words, rounded up to whole blocks.
 const fn lines_per_row(words: usize) -> usize {
     let lines = words.div_ceil(8);
     match lines {
@@ -223,7 +227,7 @@ const fn lines_per_row(words: usize) -> usize {
     }
 }
 
-/// Rows as they lie in a [`FieldRows`].
+/// Lays rows out as [`FieldRows`] stores them.
 fn lines(rows: &[&[u64]], width: usize) -> Arc<[BitLine]> {
     let block = width.min(BLOCK);
     let line = |row: &[u64], line: usize| {

@@ -1,30 +1,30 @@
-//! Which bytes of keys are looked up.
+//! Which bytes of a key are looked up.
 
 use super::{LAST, UNUSED_BYTES, VALUES, WORD};
 
-/// Which bytes are asked.
+/// How the looked-up bytes are enumerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByteLayout {
-    /// Those that are listed.
+    /// A list of byte indexes.
     Listed,
-    /// All of some words and of the last, where most of these are asked for something: which they are need not be read.
+    /// Whole words and the used bytes of the last word; pays where most of these have rows.
     ByWords,
-    /// All of keys of two words, as those of IPv4 are: how many they are need not be read either.
+    /// All bytes of a two-word (IPv4) key: the count is a constant.
     Two,
 }
 
-/// The same, for functions that are made for each. [`TWO`] is how many bytes there are.
+/// [`ByteLayout`] as a const generic argument. [`TWO`] is the number of bytes.
 #[cfg(target_arch = "x86_64")]
 pub(super) const LISTED: usize = 0;
 #[cfg(target_arch = "x86_64")]
 pub(super) const BY_WORDS: usize = 1;
 pub(super) const TWO: usize = WORD + LAST;
 
-/// A byte, and the numbers of its values' rows.
+/// A byte index, and the row number of each of its values.
 pub(super) type Numbered = (usize, [u16; VALUES]);
 
-/// All bytes of the words up to the last that have some of these bytes, and those that may be asked for of the last: if most of them are asked for something, each
-/// but once. Those that are not have row 0, which has all bits.
+/// Completes the bytes to whole words, if most of these have rows and each byte is listed once and
+/// in order. Added bytes get row 0, which has all bits.
 pub(super) fn whole_words(last: usize, numbered: &[Numbered]) -> Option<Vec<Numbered>> {
     let has = |word: &usize| numbered.iter().any(|(place, _)| place / WORD == *word);
     let words = (0..last).filter(has).flat_map(|word| word * WORD..(word + 1) * WORD);

@@ -1,23 +1,23 @@
-//! Rows on processors without AVX-512, and from a bit on.
+//! Row intersection without AVX-512, and from a given bit on.
 
 use super::BLOCK_WORDS;
 
-/// Some rows, by their numbers, and where to look.
+/// Selected rows that are to be intersected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowScan<'a> {
-    /// All rows: first 16 words of each, then the next 16. One beyond the end asks nothing.
+    /// All rows: the first 16 words of each, then the next 16. A row beyond the end matches all.
     pub(super) words: &'a [u64],
     pub(super) numbers: &'a [u16],
-    /// A row more. What it does not have is not set.
+    /// One more row; missing words are 0.
     pub(super) candidates: &'a [u64],
     /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
     pub(super) width: usize,
-    /// How many rows there are in all.
+    /// Number of all rows.
     pub(super) count: usize,
 }
 
 impl RowScan<'_> {
-    /// The lowest bit from `from` on that is set in all.
+    /// The lowest bit from `from` on that all rows have.
     pub(super) fn first(self, from: usize) -> Option<usize> {
         match self.width {
             1 => self.search::<1>(from),
@@ -45,14 +45,14 @@ impl RowScan<'_> {
         self.search::<8>(from)
     }
 
-    /// Written out, because the compiler would gather the words one by one.
+    /// Hand-written: the compiler would gather the words one by one.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn search_avx2(self, from: usize) -> Option<usize> {
         if self.width == 8 { self.search_quads::<2>(from) } else { self.search_quads::<4>(from) }
     }
 
-    /// `QUADS` times four words at a time.
+    /// `QUADS` vectors of four words at a time.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     #[inline]
@@ -123,8 +123,8 @@ impl RowScan<'_> {
     }
 }
 
-/// The lowest bit from `from` on in words of which the first is number `first`, and of which `some` tells which are not empty. Whatever the
-/// word is in which the answer stands, the way to it is the same: no branch to be foretold.
+/// The lowest bit from `from` on, in words numbered from `first`; `some` marks those that are not
+/// empty. Branch-free over the position of the result.
 #[inline(always)]
 fn first_set(left: &[u64], some: u32, first: usize, from: usize) -> Option<usize> {
     if from > first * 64 {
@@ -135,7 +135,7 @@ fn first_set(left: &[u64], some: u32, first: usize, from: usize) -> Option<usize
     Some((first + word) * 64 + bits.trailing_zeros() as usize)
 }
 
-/// The lowest bit from `from` on in words of which the first is number `first`.
+/// The lowest bit from `from` on, in words numbered from `first`.
 #[inline(always)]
 fn lowest(words: impl IntoIterator<Item = u64>, first: usize, from: usize) -> Option<usize> {
     for (word, bits) in (first..).zip(words) {

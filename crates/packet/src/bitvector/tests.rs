@@ -33,7 +33,7 @@ fn has(field: &ByteField, key: &[u64; 2], width: usize, bit: usize) -> bool {
 /// What the processor has, and the forms for those that have less.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn finds_what_a_walk_over_the_bits_finds() {
+fn rows_agree_with_bit_scan() {
     let mut next = numbers(1);
     for (width, count) in [1, 2, 4, 8, 16, 32, 48].into_iter().flat_map(|width| {
         [0, 1, 2, 3, 4, 5, 30].repeat(6).into_iter().map(move |count| (width, count))
@@ -47,7 +47,8 @@ fn finds_what_a_walk_over_the_bits_finds() {
             fields.retain(|other| other.place != field.place);
             fields.push(field);
         }
-        // Where most bytes are asked for something and each once, in their order, all are looked up.
+        // Where most bytes are asked for something and each once, in their order, all are looked
+        // up.
         if count > 5 {
             fields.sort_by_key(|field| field.place);
             fields.truncate(usize::try_from(8 + next() % 9).unwrap());
@@ -88,7 +89,7 @@ fn finds_what_a_walk_over_the_bits_finds() {
 /// Places of rows are counted in words while these are few enough, and in rows otherwise.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn finds_the_same_among_many_rows() {
+fn byte_rows_many_rows_agree_with_bit_scan() {
     let mut next = numbers(5);
     // Words, rows of each byte, and a word of which nothing is asked.
     for (words, rows, open) in
@@ -132,10 +133,11 @@ fn finds_the_same_among_many_rows() {
     }
 }
 
-/// Where most bytes are asked for something they are looked up word by word, unless one has two fields or they are in another order.
+/// Where most bytes are asked for something they are looked up word by word, unless one has two
+/// fields or they are in another order.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn fields_of_one_byte_are_both_asked_in_whatever_order() {
+fn byte_rows_two_fields_of_one_byte_both_match() {
     let mut next = numbers(9);
     let mut sparse = |place: usize| ByteField {
         place,
@@ -164,7 +166,7 @@ fn fields_of_one_byte_are_both_asked_in_whatever_order() {
 
 /// A key that lacks a word that is asked for.
 #[test]
-fn a_word_that_a_key_does_not_have_asks_nothing() {
+fn byte_rows_missing_key_word_matches_all() {
     let field = |place: usize, row: u64| ByteField { place, numbers: [0; VALUES], rows: vec![row] };
     let all = ByteRows::of(2, 1, &[field(0, 0b0110), field(12, 0b1100)]);
     let (candidates, mut found) = ([BitLine([u64::MAX; 8])], [0]);
@@ -182,7 +184,7 @@ fn a_word_that_a_key_does_not_have_asks_nothing() {
 /// Row numbers end somewhere.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn leaves_a_field_out_that_no_numbers_are_left_for() {
+fn byte_rows_field_beyond_row_limit_is_ignored() {
     let field = |place: usize, row: u64, rows: usize| ByteField {
         place,
         numbers: [0; VALUES],

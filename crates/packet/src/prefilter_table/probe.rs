@@ -1,4 +1,4 @@
-//! What many keys are told by some tables, and where each goes.
+//! Probes several prefilter tables for a batch of keys, and lists which table each key must visit.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -7,38 +7,38 @@ use std::mem::MaybeUninit;
 
 use super::{NO_RANK, PrefilterTable, rank_in};
 
-/// Keys that are looked up together.
+/// Keys of a batch.
 pub const PROBE_KEYS: usize = 32;
-/// Tables that may be asked.
+/// Upper limit of tables.
 pub const MAX_TABLES: usize = 16;
-/// Lanes of a vector.
+/// 32-bit lanes of a vector.
 const LANES: usize = 16;
 
-/// Levels that up to [`PROBE_KEYS`] keys were told, table by table.
+/// Ranks of up to [`PROBE_KEYS`] keys, table by table.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PrefilterProbe {
     tables: usize,
     is_fast: bool,
-    /// For each key the lowest level, and in the lowest eight bits the table that told it.
+    /// For each key the lowest rank, with its table in the lowest eight bits.
     best: KeyRow,
-    /// Of each table that was asked.
+    /// By table that was queried.
     ranks: [MaybeUninit<KeyRow>; MAX_TABLES],
     slots: [MaybeUninit<KeyRow>; MAX_TABLES],
 }
 
-/// What one table told all keys.
+/// One value for each key.
 type KeyRow = [u32; PROBE_KEYS];
 
-/// Tables that keys go to: a key's number in the lowest eight bits, the table's above.
+/// Pairs of table and key to visit: the key in the lowest eight bits, the table above.
 #[derive(Debug)]
 pub struct ProbeTargets {
     count: usize,
-    /// As many as `count` are known.
+    /// The first `count` are initialized.
     targets: [MaybeUninit<u32>; CAPACITY],
 }
 
-/// Steps of all keys to all tables, and what the last store writes beyond.
+/// Room for all pairs, and for what the last vector store writes beyond.
 const CAPACITY: usize = PROBE_KEYS * MAX_TABLES + LANES;
 
 impl Default for PrefilterProbe {
@@ -62,7 +62,7 @@ impl Default for ProbeTargets {
 }
 
 impl ProbeTargets {
-    /// Table and key of each.
+    /// Pairs of table and key.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
         #[expect(unsafe_code, reason = "who notes more than a vector has no room for all")]
@@ -72,7 +72,7 @@ impl ProbeTargets {
         targets.map(|target| ((target >> 8) as usize, (target & 0xff) as usize))
     }
 
-    /// Writes the next step, which is not noted before it is counted: whether it is to be taken is no branch.
+    /// Writes the next pair; the caller counts it only if it is needed, which saves a branch.
     #[inline]
     fn write(&mut self, table: u32, key: u32) {
         self.targets[self.count % CAPACITY].write(table << 8 | key);
@@ -80,7 +80,7 @@ impl ProbeTargets {
 }
 
 impl PrefilterProbe {
-    /// Asks one more table, of which there are [`MAX_TABLES`] at the most, for all keys, which stand word by word.
+    /// Queries one more table, of at most [`MAX_TABLES`], for all keys, given word by word.
     #[inline]
     pub fn query(&mut self, table: &PrefilterTable, keys: &[WordColumn]) {
         if self.tables == MAX_TABLES {
@@ -112,14 +112,15 @@ impl PrefilterProbe {
         self.tables += 1;
     }
 
-    /// The slot that a table, if it was asked, has for a key.
+    /// The slot of a key in a queried table.
     #[must_use]
     #[inline]
     pub fn slot(&self, table: usize, key: usize) -> usize {
         self.rows(&self.slots).get(table).map_or(0, |row| row[key % PROBE_KEYS] as usize)
     }
 
-    /// For each of the first so many keys the table that told the lowest level, unless that is above the key's own.
+    /// For each of the first `count` keys, lists the table with the lowest rank, unless that is
+    /// above the key's own limit.
     #[inline]
     pub fn best_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
         targets.count = 0;
@@ -138,7 +139,8 @@ impl PrefilterProbe {
         }
     }
 
-    /// For each of the first so many keys all other tables that told no level above the key's own.
+    /// For each of the first `count` keys, lists all other tables whose rank is not above the key's
+    /// own limit.
     #[inline]
     pub fn other_targets(&self, count: usize, own: &KeyRow, targets: &mut ProbeTargets) {
         targets.count = 0;
@@ -160,7 +162,7 @@ impl PrefilterProbe {
         }
     }
 
-    /// Those of the tables that were asked.
+    /// Rows of the queried tables.
     #[inline]
     fn rows<'a>(&self, rows: &'a [MaybeUninit<KeyRow>; MAX_TABLES]) -> &'a [KeyRow] {
         let rows = &rows[..self.tables.min(MAX_TABLES)];
@@ -172,7 +174,7 @@ impl PrefilterProbe {
     }
 }
 
-/// A word of all keys.
+/// One word of all keys.
 type WordColumn = [u64; PROBE_KEYS];
 
 #[cfg(target_arch = "x86_64")]
@@ -183,7 +185,7 @@ const fn has_avx512() -> bool {
     false
 }
 
-/// No slot, key or table has a number beyond 32 bits.
+/// Slots, keys and tables have 32-bit numbers.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "there are no more")]
 const fn number(at: usize) -> u32 {
@@ -202,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Tables of few hashes, so that keys find their own, others' and none.
+    /// Tables with few hashes, so that keys hit their own entries, others' and none.
     fn table(next: &mut impl FnMut() -> u64) -> PrefilterTable {
         let masks = [0, 0b11, u64::MAX << 62, 0b101];
         let mut mask = || masks[usize::try_from(next() % 4).unwrap()];
@@ -215,10 +217,10 @@ mod tests {
         slots
     }
 
-    /// What the processor has, and the form for those that have less.
+    /// Both the CPU's vector form and the portable form.
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn keys_go_where_each_table_alone_sends_them() {
+    fn prefilter_probe_agrees_with_single_tables() {
         let mut next = numbers();
         for count in (0..=PROBE_KEYS).cycle().take(300) {
             let tables: Vec<_> = (0..next() % 18).map(|_| table(&mut next)).collect();

@@ -1,79 +1,79 @@
-//! Whether a flow cache pays: it counts how many packets find their flows, takes more room or steps aside, and tries again.
+//! Judges a flow cache by its hit rate over windows of packets: keep, grow or bypass it.
 
-/// What comes of a window.
+/// Decision after a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing that the table has to know.
+    /// Keep the table.
     Continue,
-    /// Flows push each other out.
+    /// Grow: flows evict each other.
     Grow,
-    /// It does not pay. It is not to be tried again before so many packets.
+    /// Bypass: the cache does not pay. No sampling for this many packets.
     Bypass(usize),
 }
 
-/// In view of what a window is judged.
+/// What a window is judged by, besides its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowContext {
     pub(crate) may_grow: bool,
     pub(crate) worth: HitBenefit,
-    /// Flows that are known, all of which a change of policies may make outdated.
+    /// Cached flows, all of which a policy change may invalidate.
     pub(crate) known: usize,
 }
 
-/// How much is gained by a hit.
+/// Benefit of a hit, compared with the loss of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HitBenefit {
-    /// Hardly more than is lost by a miss.
+    /// Hardly more than a miss loses.
     Little,
-    /// More, but a few misses eat it up.
+    /// More, but offset by a few misses.
     Some,
-    /// As much as is lost by a miss, or the cache was asked for: that it misses half of all packets never pays.
+    /// As much as a miss loses, or the cache was requested; a hit rate below half never pays.
     Much,
 }
 
-/// How a cache does.
+/// Hit rate of a cache, with its history.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HitRateWindow {
     window: Window,
-    /// How often it stepped aside of late.
+    /// Recent number of bypasses.
     bypasses: u32,
-    /// Packets that may yet come before it is judged: an empty cache needs each flow two times.
+    /// Packets of grace before it is judged: an empty cache needs each flow twice.
     grace: u32,
-    /// Outdated packets that are not held against it: what its hits have left it to lose.
+    /// Budget of stale packets that do not count against it, earned by hits.
     credit: u32,
 }
 
-/// What packets found, since the last decision.
+/// Counts since the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     asked: u32,
     found: u32,
-    /// Packets whose flows were known, but under other policies.
+    /// Packets whose verdict was stale.
     outdated: u32,
     evicted: u32,
 }
 
-/// Packets between two decisions.
+/// Packets per window.
 const WINDOW: u32 = 4096;
-/// Hits of a hundred packets with which it takes no more room.
+/// Hit rate in percent above which it does not grow.
 const ENOUGH_HITS: u32 = 99;
-/// Of so many packets one pushes another flow out when there is too little room.
+/// One eviction in this many packets means too little room.
 const CROWDED_EVICTIONS: u32 = 256;
-/// For so many packets it does not look out when it stepped aside a second time, longer and longer from then on.
+/// Packets without sampling after a second bypass; doubles with each further one.
 const BACK_OFF: usize = 1 << 18;
 const MAX_BYPASSES: u32 = 8;
-/// A key manager changes the policies of a tunnel one by one: so many times all flows may be outdated after a long quiet.
+/// Number of times that all flows may become stale after a long quiet: a key manager changes a
+/// tunnel's policies one by one.
 const FORGIVEN_FLUSHES: u32 = 2;
 
 impl HitRateWindow {
-    /// That of a cache that so many flows at the most have yet to fill, or to find outdated.
+    /// Starts over with a cache that up to `flows` flows have yet to fill, or to find stale.
     pub(crate) fn refill(&mut self, flows: usize) {
         let credit = count(flows).max(4 * WINDOW);
         *self = Self { grace: grace(flows), credit, bypasses: self.bypasses, ..Self::default() };
     }
 
-    /// Counts some packets, how many of them found their flows, and how many pushed others out; true when there is something to
-    /// [decide](Self::decide).
+    /// Counts packets, hits and evictions; true when it is time to [decide](Self::decide).
     #[inline]
     pub(crate) fn note(&mut self, asked: usize, found: usize, evicted: usize) -> bool {
         self.window.asked += count(asked);
@@ -82,20 +82,20 @@ impl HitRateWindow {
         self.window.asked >= WINDOW
     }
 
-    /// Counts a packet, of those that are [noted](Self::note), whose flow was known under other policies.
+    /// Counts a stale packet among those [noted](Self::note).
     #[inline]
     pub(crate) fn note_outdated(&mut self) {
         self.window.outdated += 1;
     }
 
-    /// What is to be done after a window.
+    /// Decides after a window.
     pub(crate) fn decide(&mut self, prospects: WindowContext) -> Decision {
         let WindowContext { may_grow, worth, .. } = prospects;
         let window = std::mem::take(&mut self.window);
         self.grace = self.grace.saturating_sub(window.asked);
         let forgiven = self.forgive_outdated(window, prospects);
         if window.share(window.outdated - forgiven) > worth.max_misses() {
-            // However long it takes to fill, what it holds does not last.
+            // No grace: what it holds does not last.
             return self.bypass_for();
         }
         let percent = window.share(window.found + forgiven);
@@ -112,7 +112,8 @@ impl HitRateWindow {
         Decision::Continue
     }
 
-    /// How many outdated packets are not held against it. It may lose as many of all as it may miss, but those after a change come all at once.
+    /// Number of stale packets forgiven. The cache may lose as many as it may miss, but those after
+    /// a change come all at once.
     fn forgive_outdated(&mut self, window: Window, prospects: WindowContext) -> u32 {
         let most =
             count(prospects.known).saturating_mul(FORGIVEN_FLUSHES).saturating_add(4 * WINDOW);
@@ -131,14 +132,14 @@ impl HitRateWindow {
 }
 
 impl Window {
-    /// So many of its packets, of a hundred.
+    /// Percentage of the window's packets.
     fn share(self, packets: u32) -> u32 {
         packets * 100 / self.asked.max(1)
     }
 }
 
 impl HitBenefit {
-    /// Below how many hits of a hundred packets it steps aside.
+    /// Hit rate in percent below which it is bypassed.
     const fn bypass_below(self) -> u32 {
         match self {
             Self::Much => 50,
@@ -147,12 +148,12 @@ impl HitBenefit {
         }
     }
 
-    /// How many of a hundred packets may find nothing that holds.
+    /// Percentage of packets that may miss.
     const fn max_misses(self) -> u32 {
         100 - self.bypass_below()
     }
 
-    /// Of how many of a hundred packets the flows must have come before, for it to come back.
+    /// Percentage of sampled packets that must recur before it is used again.
     pub(crate) const fn resume_above(self) -> u32 {
         match self {
             Self::Much => 60,
@@ -162,8 +163,8 @@ impl HitBenefit {
     }
 }
 
-/// Packets until a cache that so many flows fill is as full as it will be. In a small one that takes longer: more flows than it holds keep each other
-/// out for a while, and only once it is full is it seen that they push each other out.
+/// Packets until a cache for `flows` flows is full. A small one takes longer: flows that do not fit
+/// keep each other out at first, and only then are evictions seen.
 fn grace(flows: usize) -> u32 {
     count(flows).saturating_mul(3).max(4 * WINDOW)
 }
@@ -180,7 +181,8 @@ mod tests {
     const PROSPECTS: WindowContext =
         WindowContext { may_grow: true, worth: HitBenefit::Some, known: 2048 };
 
-    /// What is decided after a window in which so many packets found their flows, and found them outdated.
+    /// What is decided after a window in which so many packets found their flows, and found them
+    /// outdated.
     fn window(
         hit_rate: &mut HitRateWindow,
         found: usize,
@@ -193,10 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn a_small_cache_is_judged_once_it_is_full_and_takes_room_for_flows_in_turn() {
+    fn hit_rate_small_full_cache_with_evictions_grows() {
         let mut hit_rate = HitRateWindow::default();
         hit_rate.refill(2048);
-        // Twice as many flows as it has room for, in turn: their first packets, their second ones, and then they push each other out.
+        // Twice as many flows as it has room for, in turn: their first packets, their second ones,
+        // and then they push each other out.
         for (found, evicted) in [(0, 0), (0, 0), (1500, 1400)] {
             assert!(hit_rate.note(4096, found, evicted));
             assert_eq!(hit_rate.decide(PROSPECTS), Decision::Continue);
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_do_not_come_again_are_done_without() {
+    fn hit_rate_without_reuse_bypasses() {
         let mut hit_rate = HitRateWindow::default();
         hit_rate.refill(2048);
         let decisions = [(); 4].map(|()| {
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rare_change_made_outdated_is_forgiven_and_what_many_did_is_not() {
+    fn hit_rate_stale_flows_forgiven_after_rare_changes_only() {
         let mut hit_rate = HitRateWindow::default();
         hit_rate.refill(16_384);
         let quiet = |hit_rate: &mut HitRateWindow| {
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_fills_is_not_waited_for_while_what_it_holds_does_not_last() {
+    fn hit_rate_grace_ends_when_entries_do_not_last() {
         let mut hit_rate = HitRateWindow::default();
         hit_rate.refill(1 << 15);
         let decisions: Vec<_> = (0..9).map(|_| window(&mut hit_rate, 0, 4096, 1 << 15)).collect();

@@ -1,68 +1,71 @@
-//! Whether flows come again while a cache stands aside, and how much room they would take.
+//! Samples flows while the cache is bypassed, to tell whether they recur and how much room they
+//! need.
 //!
-//! It watches spells of several lengths, in the long ones some flows only, chosen by what is cheap to read. What it notes of a flow is
-//! found again with the flow's next packet if that comes within the spell, so a long spell finds many flows and a short one soon finds
-//! few. A scan leaves notes that nothing asks for again. Between spells it rests, where even a glance at each packet counts.
+//! Sampling has rounds of several lengths; in long ones only some flows are sampled, chosen by
+//! fields that are cheap to read. A sample counts as reuse if the flow's next packet comes within
+//! the round, so that long rounds detect many flows and short ones detect few flows soon. A scan
+//! leaves samples that are never found. Between rounds it rests, as even a glance at each packet
+//! costs.
 
 use std::net::IpAddr;
 
 use crate::FlowKey;
 
-/// What a cache does while it stands aside.
+/// Sampling state of a bypassed cache.
 #[derive(Debug, Default)]
 pub(crate) struct ReuseSampler {
-    /// By a flow's hash.
+    /// By flow hash.
     samples: Box<[Sample]>,
-    /// Chooses other flows in each spell.
+    /// Selects other flows in each round.
     salt: u32,
-    /// Flows whose number is above are not chosen: one of 2^`log2_ratio` is.
+    /// Flows whose number is above are not sampled: one in 2^`log2_ratio` is.
     limit: u32,
     log2_ratio: u32,
-    /// Packets until the spell ends, and before it begins.
+    /// Packets until the round ends, and until the next begins.
     left: usize,
     is_resting: usize,
-    /// Spells so far: each second one is of the shortest, each fourth of the next length, and so on.
+    /// Rounds so far: every second one has the shortest length, every fourth the next, and so on.
     rounds: u32,
-    /// Packets of chosen flows in this block, and those that had a note.
+    /// Packets of sampled flows in this block, and those that recurred.
     asked: u32,
     found: u32,
-    /// Flows noted in this spell.
+    /// Flows sampled in this round.
     distinct: usize,
 }
 
-/// A packet of a flow that is watched.
+/// A sampled packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sample {
-    /// A part of its hash; 0 for none.
+    /// Part of its hash; 0 for none.
     hash: u16,
-    /// The policies' epoch.
+    /// Epoch of the policies.
     policies: u16,
 }
 
-/// How to look out.
+/// Parameters of sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SamplerSettings {
-    /// Flows that there may be room for.
+    /// Upper limit of flows.
     pub(crate) most: usize,
-    /// Of a hundred packets so many must have come before.
+    /// Percentage of packets that must recur.
     pub(crate) min_reuse: u32,
-    /// It rests for so many spells after each.
+    /// Length of rests, in rounds.
     pub(crate) rest: usize,
 }
 
 const SAMPLES: usize = 8192;
-/// Packets of the shortest spell, of which all are noted, and as many of each longer one.
+/// Packets of the shortest round, all of which are sampled, and the samples of longer rounds.
 const SHORTEST_ROUND: usize = 4096;
-/// Each longer one is 2^`ROUND_GROWTH` times as long.
+/// Each longer round is 2^`ROUND_GROWTH` times as long.
 const ROUND_GROWTH: u32 = 3;
-/// It is judged after so many packets of chosen flows.
+/// Sampled packets per judgement.
 const JUDGE_AFTER: u32 = 128;
 
 impl ReuseSampler {
-    /// Room for each flow.
+    /// Table slots per flow.
     pub(crate) const ROOM: usize = 4;
 
-    /// Begins anew: looks out when so many packets have passed.
+    /// Starts over, after `rests` packets.
     pub(crate) fn begin(&mut self, is_resting: usize) {
         if self.samples.is_empty() {
             self.samples = vec![Sample::default(); SAMPLES].into();
@@ -72,7 +75,7 @@ impl ReuseSampler {
         self.prepare(0);
     }
 
-    /// Whether these packets are not even looked at.
+    /// Counts packets; true while resting.
     #[inline]
     pub(crate) fn is_resting(&mut self, packets: usize) -> bool {
         let is_resting = self.is_resting > 0;
@@ -80,7 +83,7 @@ impl ReuseSampler {
         is_resting
     }
 
-    /// Whether a flow is one of those that are watched.
+    /// Whether a flow is sampled.
     #[inline]
     pub(crate) fn is_sampled(&self, flow: &FlowKey) -> bool {
         let ports = u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
@@ -88,8 +91,8 @@ impl ReuseSampler {
         (ends ^ ports ^ flow.mark).wrapping_mul(self.salt) <= self.limit
     }
 
-    /// Notes a packet of a flow that is watched, in an epoch of policies. If what a cache would have held of it since another epoch is outdated, it comes
-    /// for the first time.
+    /// Samples a packet, in an epoch of policies. A sample from an epoch whose verdict is stale
+    /// does not count as reuse.
     #[expect(clippy::cast_possible_truncation, reason = "parts of a hash")]
     pub(crate) fn note(&mut self, hash: u64, policies: u16, outdated: impl Fn(u16) -> bool) {
         let note = Sample { hash: (hash >> 32) as u16 | 1, policies };
@@ -100,7 +103,7 @@ impl ReuseSampler {
         *distinct = note;
     }
 
-    /// What there should be room for, if it is time to come back. To be asked after so many packets.
+    /// Table size, if the cache should be used again. To be called after `packets` packets.
     pub(crate) fn decide_resume(
         &mut self,
         packets: usize,
@@ -110,7 +113,7 @@ impl ReuseSampler {
         let min_reuse = self.asked >= JUDGE_AFTER
             && self.found * 100 >= self.asked * sampler_settings.min_reuse;
         if min_reuse && flows <= sampler_settings.most {
-            // So that hardly any flow has to stay away from home.
+            // So that hardly any flow overflows its line.
             return Some(Self::ROOM * flows);
         }
         if self.asked >= JUDGE_AFTER {
@@ -120,7 +123,7 @@ impl ReuseSampler {
         if self.left == 0 {
             self.is_resting = (SHORTEST_ROUND << self.log2_ratio) * sampler_settings.rest;
             self.rounds = self.rounds.wrapping_add(1);
-            // Flows that there is room for come again within so many packets, or else too rarely.
+            // Flows that would fit recur within this many packets, or too rarely.
             let longest =
                 (4 * sampler_settings.most / SHORTEST_ROUND).max(1).ilog2() / ROUND_GROWTH;
             self.prepare((self.rounds + 1).trailing_zeros().min(longest));
@@ -142,7 +145,7 @@ impl ReuseSampler {
     }
 }
 
-/// All bits of an address in a word.
+/// Folds an address to a word.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "all parts are used")]
 fn fold(address: IpAddr) -> u32 {
@@ -173,7 +176,8 @@ mod tests {
         report_beside(u32::MAX, flows, sampler_settings, packets)
     }
 
-    /// After how many packets it reports, and what, when they are of so many flows turn by turn, and policies change after so many of them.
+    /// Number of packets until it resumes, and the table size, for flows in turn and policies that
+    /// change every `changes` packets.
     fn report_beside(
         changes: u32,
         flows: u32,
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_come_again_are_seen_and_counted() {
+    fn reuse_sampler_recurring_flows_resume_with_fitting_size() {
         for flows in [100, 1000, 16_384, 200_000] {
             let (packets, room) =
                 decide_resume(flows, ORDERS, 8_000_000).expect("they min_reuse again");
@@ -210,19 +214,19 @@ mod tests {
     }
 
     #[test]
-    fn few_flows_are_seen_at_once() {
+    fn reuse_sampler_few_flows_resume_within_one_round() {
         for flows in 1..9 {
             assert!(decide_resume(flows, ORDERS, 5000).is_some(), "{flows}");
         }
     }
 
     #[test]
-    fn a_scan_is_not_taken_for_flows() {
+    fn reuse_sampler_scan_never_resumes() {
         assert_eq!(decide_resume(u32::MAX, ORDERS, 4_000_000), None);
     }
 
     #[test]
-    fn more_flows_than_there_may_be_room_for_are_left_alone() {
+    fn reuse_sampler_too_many_flows_never_resume() {
         assert_eq!(
             decide_resume(100_000, SamplerSettings { most: 16_384, ..ORDERS }, 4_000_000),
             None
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_come_again_only_after_policies_changed_are_left_alone() {
+    fn reuse_sampler_flows_stale_on_return_never_resume() {
         for (changes, flows) in [(100, 16_384), (10_000, 16_384), (10_000, 50_000)] {
             assert_eq!(report_beside(changes, flows, ORDERS, 4_000_000), None, "{changes}");
         }

@@ -1,35 +1,35 @@
-//! Policies that packets met, by their slots, and what is to be charged to them.
+//! Pending counters of matched policies, by slot.
 //!
-//! In pages, of which there are only those that were met: four flows beside a million policies take four of them.
+//! In pages, allocated on demand: four flows among a million policies take four.
 
 use std::sync::Arc;
 
 use crate::PolicyEntry;
 
-/// A policy and what is to be charged to it.
+/// A policy and its pending counters.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyCounters {
-    /// None: nobody has met it, or not for long.
+    /// `None` if it was not matched recently.
     pub(crate) entry: Option<Arc<PolicyEntry>>,
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
 }
 
-/// By slots.
+/// By slot.
 #[derive(Debug, Default)]
 pub(crate) struct CounterPages {
     pages: Vec<Option<Box<Page>>>,
-    /// How many of them there are.
+    /// Number of allocated pages.
     allocated: usize,
-    /// That at which letting go was left off.
+    /// Page at which the release stopped.
     next: usize,
 }
 
 type Page = [PolicyCounters; SLOTS];
 
-/// Slots of a page.
+/// Slots per page.
 const SLOTS: usize = 32;
-/// So many policies are in the first-level cache, or nearly.
+/// This many policies nearly fit the first-level cache.
 const NEAR: usize = 1024;
 
 impl CounterPages {
@@ -45,13 +45,13 @@ impl CounterPages {
         Some(&mut self.pages.get_mut(page)?.as_mut()?[at])
     }
 
-    /// Whether all pages are near.
+    /// Whether all pages fit the CPU cache.
     #[inline]
     pub(crate) const fn fit_near_cache(&self) -> bool {
         self.allocated * SLOTS <= NEAR
     }
 
-    /// Puts a policy in its slot.
+    /// Stores a policy in its slot.
     pub(crate) fn put(&mut self, slot: u32, entry: &Arc<PolicyEntry>) {
         let (page, at) = place(slot);
         if self.pages.len() <= page {
@@ -62,7 +62,8 @@ impl CounterPages {
         page.get_or_insert_default()[at].entry = Some(Arc::clone(entry));
     }
 
-    /// Goes through so many slots, beginning where it left off, and lets go of policies that need not be kept; nothing may be left to be charged.
+    /// Scans some slots, continuing where it stopped, and releases policies that are not kept. No
+    /// counters may be pending.
     pub(crate) fn release_stale(&mut self, slots: usize, keep: impl Fn(u32) -> bool) {
         for _ in 0..self.pages.len().min(slots / SLOTS) {
             self.next = (self.next + 1) % self.pages.len();
@@ -78,13 +79,13 @@ impl CounterPages {
     }
 }
 
-/// Page, place in it.
+/// Page, and index in it.
 #[inline]
 const fn place(slot: u32) -> (usize, usize) {
     (slot as usize / SLOTS, slot as usize % SLOTS)
 }
 
-/// Whether any policy of a page that begins at a slot is kept.
+/// Releases policies of a page; whether any is kept.
 fn release_page(page: &mut Page, first: u32, keep: &impl Fn(u32) -> bool) -> bool {
     for (slot, counters) in (first..).zip(page.iter_mut()) {
         if counters.entry.is_some() && !keep(slot) {

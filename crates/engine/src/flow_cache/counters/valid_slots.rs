@@ -1,10 +1,11 @@
-//! Which policies have been met since they last changed, by their slots: a bit each, so that a million of them stay near the processor.
+//! Slots whose policy was matched since policies last changed: one bit each, so that a million fit
+//! the CPU cache.
 
-/// Slots with a mark; all marks are taken back at once.
+/// Marked slots; all marks can be cleared at once.
 #[derive(Debug, Default)]
 pub(crate) struct ValidSlots {
     lines: Vec<Line>,
-    /// Of each line the turn that its marks are of: they count while it is the roll's.
+    /// Epoch of each line's marks: they count while it is the current one.
     epochs: Vec<u64>,
     epoch: u64,
 }
@@ -15,11 +16,11 @@ pub(crate) struct ValidSlots {
 struct Line([u64; WORDS]);
 
 const WORDS: usize = 8;
-/// Slots of a line.
+/// Slots per line.
 const SLOTS: usize = WORDS * 64;
 
 impl ValidSlots {
-    /// Takes all marks back.
+    /// Clears all marks.
     pub(crate) fn invalidate(&mut self) {
         self.epoch += 1;
     }
@@ -55,7 +56,7 @@ impl ValidSlots {
     }
 }
 
-/// Line, word of it, bit of that.
+/// Line, word, bit.
 #[inline]
 fn place(slot: u32) -> (usize, usize, usize) {
     let slot = slot as usize;

@@ -1,4 +1,5 @@
-//! Sets beside a map: what is found is what was kept last, strays are found and only searched for where there are some.
+//! Sets beside a map: what is found is what was kept last, strays are found and only searched for
+//! where there are some.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,8 @@ fn key<const N: usize>(flow: u16) -> CacheKey<N> {
     CacheKey { words: [u64::from(flow); N], spi: u32::from(flow % 3) }
 }
 
-/// Every stray's home says where it is, or where another one like it is, and no line says anything of others.
+/// Every stray's home says where it is, or where another one like it is, and no line says anything
+/// of others.
 fn assert_strays_are_known<const N: usize, const W: usize>(table: &FlowTable<N, W>) {
     let mut strays = vec![Vec::new(); table.lines.len()];
     for place in 0..table.lines.len() * FlowTable::<N, W>::PLACES {
@@ -86,7 +88,7 @@ fn compare_with_a_map<const N: usize, const W: usize>(steps: &[(u16, bool)]) {
 
 proptest! {
     #[test]
-    fn sets_hold_what_they_were_given(
+    fn flow_table_agrees_with_map(
         steps in proptest::collection::vec((0..400_u16, proptest::bool::weighted(0.01)), 1..600),
     ) {
         compare_with_a_map::<2, 4>(&steps);
@@ -95,7 +97,7 @@ proptest! {
 }
 
 #[test]
-fn a_set_holds_sixteen_flows_and_finds_them_all() {
+fn flow_table_set_holds_sixteen_flows() {
     let mut table = FlowTable::<2, 4>::new(16, 1);
     let keys: Vec<_> = (0..16).map(|flow| table.hash(key::<2>(flow))).collect();
     for key in &keys {
@@ -108,7 +110,7 @@ fn a_set_holds_sixteen_flows_and_finds_them_all() {
 }
 
 #[test]
-fn a_bundle_is_known_until_states_change() {
+fn flow_table_bundle_is_valid_until_sa_epoch_changes() {
     let mut table = FlowTable::<5, 8>::new(8, 1);
     let flow = table.hash(key::<5>(1));
     let _ = (table.offer(&flow, 7, NOW), table.offer(&flow, 7, NOW));
@@ -135,8 +137,7 @@ fn keep_all(table: &mut FlowTable<2, 4>, flows: Range<u16>, now: Epochs) -> usiz
 }
 
 #[test]
-fn outdated_flows_keep_their_places_while_others_are_empty_and_are_not_evicted_by_those_that_come()
-{
+fn flow_table_fills_empty_then_stale_slots_without_eviction() {
     let later = Epochs { policies: NOW.policies + 1, ..NOW };
     let mut table = FlowTable::<2, 4>::new(16, 1);
     assert_eq!(keep_all(&mut table, 0..10, NOW), 0);

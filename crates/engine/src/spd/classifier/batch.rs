@@ -1,7 +1,8 @@
-//! Many packets go down a tree together. All of them go along its trunk, the cuts that every packet meets, to what the last cut leaves: the widest
-//! policies, some of which fit nearly every packet, so that there is a policy to better before the first branch. Then they go up the branches of
-//! some of these cuts after the other, level by level, so that they wait for memory together, and leave out what has no better one; and at
-//! last by the kind of what is to be compared, because a processor that does the same again and again need not guess what comes next.
+//! Batched look-up in a decision tree. All packets pass the root cuts, down to what the last one
+//! leaves: the widest policies, which give most packets a match to compare with. Then the branches
+//! of a few root cuts at a time are followed level by level, so that cache misses overlap, and
+//! packets with a better match drop out. Finally leaves are compared grouped by kind, for the sake
+//! of branch prediction.
 
 mod tuple_batch;
 
@@ -19,37 +20,38 @@ use super::{LOOKUP_BATCH, linear_leaf};
 
 pub(super) use tuple_batch::find_each_tuples;
 
-/// A packet among others, and a node that it has come to.
+/// A packet and a node that it has reached.
 #[derive(Clone, Copy, Debug)]
 struct Visit<'a, W: KeyWords> {
     packet: usize,
     node: &'a Node<W>,
 }
 
-/// Where packets are.
+/// State of a batch.
 struct BatchWalk<'a, 'k, W: KeyWords> {
     keys: &'k [PacketKey<W>],
     bests: &'k mut [BestMatch<'a>; LOOKUP_BATCH],
-    /// Whether there may be any best yet.
+    /// Whether any packet may have a match.
     has_compared: bool,
-    /// Nodes that are being fetched.
+    /// Nodes being prefetched.
     fetching: Visits<'a, W>,
-    /// Nodes that are here, by their kind.
+    /// Prefetched nodes by kind.
     ready: [Visits<'a, W>; KINDS],
 }
 
 type Visits<'a, W> = ArrayVec<Visit<'a, W>, MAX_VISITS>;
-/// Cuts that every packet meets, from the root on.
+/// Cuts that every packet passes, from the root on.
 type RootCuts<'a, W> = ArrayVec<(Window, &'a [Node<W>]), MAX_ROOT_CUTS>;
 
-/// So many ways of a kind are held at the most; who comes to more goes on alone.
+/// Upper limit of visits per kind; packets beyond are looked up singly.
 const MAX_VISITS: usize = 128;
-/// So many cuts of a trunk are held; what is behind them is looked for alone.
+/// Upper limit of root cuts; the tree behind them is searched singly.
 const MAX_ROOT_CUTS: usize = 16;
-/// So many of them are followed together: enough to wait for much memory at once, few enough that what they find spares the next ones' ways.
+/// Root cuts followed together: enough to overlap cache misses, few enough that matches prune the
+/// next ones.
 pub(super) const CUTS_PER_STAGE: usize = 2;
 const KINDS: usize = 6;
-// As nodes are numbered, so that nothing has to be looked up for it.
+// In the order of [`Node`]'s variants, so that the kind is the discriminant.
 const EMPTY: usize = 0;
 const LINEAR: usize = 1;
 const COMPACT: usize = 2;
@@ -57,9 +59,9 @@ const SIMD: usize = 3;
 const BITVECTOR: usize = 4;
 const CUT: usize = 5;
 
-// Steps are functions of their own, so that each has the registers to itself.
+// Steps are not inlined, so that each has all registers.
 
-/// Considers the first policy that fits, of each key, of which there are [`LOOKUP_BATCH`] at the most.
+/// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
 pub(super) fn find_each<'a, W: KeyWords>(
     root: &'a Node<W>,
     keys: &[PacketKey<W>],
@@ -89,7 +91,8 @@ impl<'a, 'k, W: KeyWords> BatchWalk<'a, 'k, W> {
 }
 
 impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
-    /// From the root through all rests, where every packet comes by, to what the last one leaves; the cuts on the way.
+    /// Descends through the rests, which every packet passes, to the last one; returns the cuts
+    /// passed.
     #[inline(never)]
     fn descend_root_cuts(&mut self, root: &'a Node<W>) -> RootCuts<'a, W> {
         let mut cuts = RootCuts::new();
@@ -105,7 +108,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         cuts
     }
 
-    /// What every packet comes to.
+    /// Compares all packets with what the root cuts end in.
     fn end(&mut self, node: &'a Node<W>) {
         let Self { keys, bests, .. } = self;
         match node {
@@ -123,7 +126,8 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         }
     }
 
-    /// All packets up the branches of some cuts, as far as `kind_of` lets them, and compares what is there.
+    /// Follows the branches of some cuts for all packets that `kind_of` admits, and compares
+    /// leaves.
     #[inline]
     fn visit_branches(&mut self, cuts: &[(Window, &'a [Node<W>])], kind_of: impl KindOf<W>) {
         self.ready.iter_mut().for_each(ArrayVec::clear);
@@ -134,7 +138,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         self.has_compared = true;
     }
 
-    /// From cuts to what is none.
+    /// Descends until no cut is left.
     #[inline]
     fn descend_to_the_end(&mut self, kind_of: impl KindOf<W>) {
         while !self.ready[CUT].is_empty() {
@@ -143,7 +147,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         }
     }
 
-    /// All packets from one cut to its parts.
+    /// Moves all packets from one cut to its children.
     #[inline(never)]
     fn split(&mut self, window: Window, nodes: &'a [Node<W>], kind_of: impl KindOf<W>) {
         for (packet, key) in self.keys.iter().enumerate() {
@@ -159,7 +163,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         self.ready[EMPTY].clear();
     }
 
-    /// From each cut to the part and, if there is one, to the rest.
+    /// Descends from each cut to the child and the rest.
     #[inline(never)]
     fn descend(&mut self) {
         let Self { keys, bests, fetching, ready, .. } = self;
@@ -184,7 +188,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         ready[CUT].clear();
     }
 
-    /// Sorts what was fetched.
+    /// Sorts prefetched nodes by kind.
     #[inline(never)]
     fn sort_fetched(&mut self, kind_of: impl KindOf<W>) {
         for visit in &self.fetching {
@@ -196,7 +200,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         self.ready[EMPTY].clear();
     }
 
-    /// Fetches what is behind all that is no cut.
+    /// Prefetches leaves.
     fn fetch(&self) {
         let [_, linear, compact, simd, bitvectors, _] = &self.ready;
         linear.iter().for_each(|visit| visit.node.prefetch());
@@ -205,7 +209,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         bitvectors.iter().for_each(|visit| visit.node.prefetch());
     }
 
-    /// All that is no cut.
+    /// Compares leaves.
     fn compare(&mut self) {
         let Self { keys, bests, ready: [_, linear, compact, simd, bitvectors, _], .. } = self;
         compare_linear(linear, keys, bests);
@@ -273,7 +277,7 @@ fn compare_simd<'a, W: KeyWords>(
     }
 }
 
-/// All are searched for before the first of the policies is waited for.
+/// All rows are searched before the first policy is read.
 #[inline(never)]
 fn compare_bitvectors<'a, W: KeyWords>(
     bitvectors: &[Visit<'a, W>],
@@ -310,12 +314,12 @@ fn find_single<'a, W: KeyWords>(
     }
 }
 
-/// Tells which of the lists a node belongs in, for a packet that has found some policy.
+/// Kind of a node, given the packet's match so far.
 trait KindOf<W: KeyWords>: Fn(&Node<W>, &BestMatch<'_>) -> usize + Copy {}
 
 impl<W: KeyWords, F: Fn(&Node<W>, &BestMatch<'_>) -> usize + Copy> KindOf<W> for F {}
 
-/// Which of the lists a node belongs in. No branch, as nobody could foretell it.
+/// Kind of a node. Branch-free.
 #[inline]
 const fn kind<W: KeyWords>(node: &Node<W>) -> usize {
     match node {
@@ -328,7 +332,7 @@ const fn kind<W: KeyWords>(node: &Node<W>) -> usize {
     }
 }
 
-/// The same; where nothing can be better than what the packet has found, it is as if there were nothing.
+/// [`kind`], but empty if no policy of the node can precede the match.
 #[inline]
 fn kind_unless_beaten<W: KeyWords>(node: &Node<W>, best: &BestMatch<'_>) -> usize {
     select_unpredictable(best.precedes(node.best_rank()), EMPTY, kind(node))

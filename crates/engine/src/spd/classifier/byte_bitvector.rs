@@ -1,11 +1,13 @@
-//! Policies that no cut tells apart, all compared at once: which of them each byte of a packet fits, as rows of bits.
+//! Aggregated bit vectors by bytes, for policies that no cut separates: one row of bits for each
+//! value class of each byte.
 //!
-//! A selector asks something of every byte on its own, so the policies that fit a packet are those that fit all of its
-//! bytes: one row of bits for each, and their intersection. The bits are in order, so the first one set is the answer. Values that
-//! no policy tells apart share a row, and a byte that none asks for has no rows: what is read is little, and read without a branch.
+//! A selector matches each byte on its own, so the matching policies are the intersection of one
+//! row per byte. Bits are in match order: the first set bit is the result. Values that no policy
+//! separates share a row, and bytes that no policy matches have none, so that little is read, and
+//! without branches.
 //!
-//! Rows are never changed. Who leaves is no longer among those looked for, and who comes is compared apart, until there are so many of either
-//! that the rows are made anew.
+//! Rows are immutable. Removed policies are masked out, and new ones are compared apart, until
+//! there are so many of either that the rows are rebuilt.
 
 mod classes;
 
@@ -20,19 +22,19 @@ use super::simd_leaf::{self, RuleBlock, SimdLeaf};
 use super::ternary::{KeyWords, PacketKey};
 use crate::PolicyEntry;
 
-/// Policies in their order, by bits.
+/// Policies in match order, by bits.
 #[derive(Clone, Debug)]
 pub(crate) struct ByteBitvector<W: KeyWords> {
     rows: ByteRows,
-    /// Policies that have a bit.
+    /// Policy of each bit.
     policies: Arc<[RankedEntry]>,
-    /// Which of them are still in.
+    /// Bits of policies that are still present.
     live: Vec<BitLine>,
-    /// Policies that have none yet.
+    /// Policies without a bit yet.
     recent: SimdLeaf<W>,
-    /// How many are in.
+    /// Number of policies.
     len: usize,
-    /// How many policies there were when it was decided that this is the way to compare them.
+    /// Number of policies when this node was planned.
     pub(crate) planned: usize,
 }
 
@@ -43,28 +45,28 @@ struct RankedEntry {
     entry: Arc<PolicyEntry>,
 }
 
-/// Words that are compared together in long rows.
+/// Words per line of a row.
 const BLOCK: usize = 8;
-/// So many are compared apart.
+/// Upper limit of policies that are compared apart.
 const MAX_RECENT: usize = 32;
-/// So many are no reason to make ready for more.
+/// Up to this many are no reason to rebuild rows early.
 const FEW_RECENT: usize = 8;
 
-/// How many bytes may be looked up where these bits are asked for: all of the words that have some of them.
+/// Upper limit of bytes that have rows if rules match these bits: all bytes of the words touched.
 pub(crate) fn bytes<W: KeyWords>(asked: &W) -> usize {
     let asked = asked.masked(&W::SIGNIFICANT);
     let bytes = |at: usize| if at == W::COUNT - 1 { 8 - UNUSED_BYTES } else { 8 };
     (0..W::COUNT).filter(|at| asked.word(*at) != 0).map(bytes).sum()
 }
 
-/// Words in a row of so many bits.
+/// Words of a row for `policies` bits.
 pub(crate) const fn width(policies: usize) -> usize {
     let words = policies.div_ceil(64);
     if words <= BLOCK { words.next_power_of_two() } else { words.next_multiple_of(2 * BLOCK) }
 }
 
 impl<W: KeyWords> ByteBitvector<W> {
-    /// Of rules in their order.
+    /// Builds it of rules in match order.
     pub(crate) fn of(rules: &[Rule<W>]) -> Self {
         let width = width(rules.len());
         let ranked_entry = |rule: &Rule<W>| RankedEntry {
@@ -86,17 +88,17 @@ impl<W: KeyWords> ByteBitvector<W> {
         self.len
     }
 
-    /// Considers the first that fits.
+    /// Offers the first match.
     pub(crate) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         self.consider(self.find_first_bit(key), key, best);
     }
 
-    /// The place of the first that fits and has one; beyond all if there is none.
+    /// The first matching bit; beyond all if there is none.
     pub(super) fn find_first_bit(&self, key: &PacketKey<W>) -> u32 {
         self.rows.find_first(key, &self.live)
     }
 
-    /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
+    /// Offers the first match of each key. All rows are searched before the first policy is read.
     pub(crate) fn find_each<'a>(&'a self, keys: &[PacketKey<W>], bests: &mut [BestMatch<'a>]) {
         let mut found = [0; LOOKUP_BATCH];
         for (keys, bests) in keys.chunks(LOOKUP_BATCH).zip(bests.chunks_mut(LOOKUP_BATCH)) {
@@ -107,8 +109,8 @@ impl<W: KeyWords> ByteBitvector<W> {
         }
     }
 
-    /// Considers the policy at a place, if there is one, or the next that fits if it asks for more than the packet has. Whether there is any is no
-    /// branch: nobody could foretell it.
+    /// Offers the policy of a bit, or the next match if it fails on mark or interface. Branch-free
+    /// over whether there is a match, which is unpredictable.
     #[inline(always)]
     pub(super) fn consider<'a>(&'a self, found: u32, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         let nothing_fits = found as usize >= self.policies.len();
@@ -125,7 +127,7 @@ impl<W: KeyWords> ByteBitvector<W> {
         }
     }
 
-    /// The same, where some have no place, or a policy may ask for more.
+    /// [`Self::consider`] if some policies have no bit, or mark and interface must be compared.
     #[inline(never)]
     fn consider_closely<'a>(
         &'a self,
@@ -153,14 +155,14 @@ impl<W: KeyWords> ByteBitvector<W> {
         }
     }
 
-    /// Makes ready for more.
+    /// Rebuilds rows early, to make room for insertions.
     pub(crate) fn prepare(&mut self) {
         if simd_leaf::count::<W>(&self.recent) > FEW_RECENT {
             self.rebuild_rows();
         }
     }
 
-    /// Takes a policy out; one that is not in is no error.
+    /// Removes a policy, if present.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
         let place = rule.entry.place();
         let at = self.policies.binary_search_by_key(&place, |policy| policy.entry.place());
@@ -181,26 +183,26 @@ impl<W: KeyWords> ByteBitvector<W> {
         self.set_recent(recent);
     }
 
-    /// The rank of the first.
+    /// Rank of the first policy.
     pub(crate) fn first(&self) -> Rank {
         let mut first = Rank::LAST;
         self.each(&mut |entry| first = first.min(Rank::of(entry)));
         first
     }
 
-    /// Shows each policy, in no order.
+    /// Visits all policies in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         let live = self.policies.iter().enumerate().filter(|(at, _)| is_live(&self.live, *at));
         live.for_each(|(_, policy)| visit(&policy.entry));
         simd_leaf::each::<W>(&self.recent, visit);
     }
 
-    /// How many rows a look-up reads.
+    /// Rows read per look-up.
     pub(crate) fn bytes(&self) -> usize {
         self.rows.rows_read()
     }
 
-    /// How many lines these are.
+    /// Cache lines of these rows.
     pub(crate) fn lines(&self) -> usize {
         self.bytes() * width(self.policies.len()).div_ceil(BLOCK)
     }
@@ -213,13 +215,13 @@ impl<W: KeyWords> ByteBitvector<W> {
             + size_of_val(&*self.recent)
     }
 
-    /// These are the recent ones.
+    /// Replaces the policies without a bit.
     fn set_recent(&mut self, mut recent: Vec<Rule<W>>) {
         recent.sort_by_key(|rule| rule.entry.place());
         self.recent = simd_leaf::build(&recent);
     }
 
-    /// Gives each policy a bit.
+    /// Rebuilds the rows, with a bit for each policy.
     fn rebuild_rows(&mut self) {
         let mut rules = Vec::with_capacity(self.len);
         self.each(&mut |entry| rules.push(Rule::of(entry)));
@@ -229,7 +231,7 @@ impl<W: KeyWords> ByteBitvector<W> {
     }
 }
 
-/// So many bits, in so many lines.
+/// `bits` ones in `lines` lines.
 fn all_ones(bits: usize, lines: usize) -> Vec<BitLine> {
     let word = |first: usize| {
         let bits = u32::try_from(bits.saturating_sub(first).min(64)).unwrap_or(64);
@@ -239,7 +241,7 @@ fn all_ones(bits: usize, lines: usize) -> Vec<BitLine> {
     (0..lines).map(line).collect()
 }
 
-/// Whether a policy is still in.
+/// Whether the policy of a bit is still present.
 fn is_live(live: &[BitLine], at: usize) -> bool {
     live.get(at / 512).is_some_and(|line| line.0[at / 64 % BLOCK] >> (at % 64) & 1 != 0)
 }

@@ -1,6 +1,6 @@
-//! Policies of IPv6 in few bytes. Most policies of a large set ask the same of this side's address and of the upper layer, and have one of a few
-//! prefix lengths: what many ask alike is their shape, and stands in memory once, where it stays in the processor's cache. A policy then has no
-//! more to itself than the bits of the address on the other side.
+//! Compact IPv6 rules. Most policies of a large set match the same local address and upper layer,
+//! and use one of a few prefix lengths. What they share is a mask template, stored once and usually
+//! cached; a rule then holds only the remote address.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,32 +14,32 @@ use super::rule::{MatchRule, Rank, Rule, VerdictBits, fits_extra};
 use super::ternary::{KeyWords, PacketKey, V4, V6, selector_bits};
 use crate::{Direction, PolicyEntry, Selector};
 
-/// Which of a packet's addresses, by the place of its words.
+/// Source or destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressEnd {
     Destination,
     Source,
 }
 
-/// What many policies ask of packets alike: all but the bits of the address on the other side. Lines of its own, so that whoever counts on it takes
-/// them from no reader.
+/// What many policies match alike: all but the remote address bits. Cache-line aligned, so that
+/// reference counting does not disturb readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub(crate) struct MaskTemplate {
-    /// The other side's address, this side's, upper layer.
+    /// Masks: remote address, local address, upper layer.
     masks: V6,
     local: [u64; 2],
     upper: u64,
 }
 
-/// The shapes of policies, each once, and how many terms say so; no more than stay in the processor's first caches.
+/// Mask templates with their reference counts; limited so that they stay in the first-level caches.
 #[derive(Debug, Default)]
 pub(crate) struct MaskTemplates(HashMap<Arc<MaskTemplate>, u32, RandomState>);
 
-/// So many shapes are kept.
+/// Upper limit of mask templates.
 const MAX_TEMPLATES: usize = 256;
 
-/// A policy whose shape is kept.
+/// A rule that refers to a mask template.
 #[derive(Clone, Debug)]
 pub(crate) struct CompactRule {
     far: [u64; 2],
@@ -49,20 +49,20 @@ pub(crate) struct CompactRule {
     entry: Arc<PolicyEntry>,
 }
 
-/// What words of either family do with lean rules.
+/// Operations on compact rules, for both families.
 pub(crate) trait CompactRules<W: KeyWords>:
     MatchRule<W> + Clone + Debug + Send + Sync
 {
-    /// Of some rules; none where their shapes are not kept, or where they are told apart by more than the other side's address.
+    /// Compacts rules; `None` if some have no template, or differ in more than the remote address.
     fn all(rules: &[Rule<W>]) -> Option<Arc<[Self]>>;
-    /// The rule in full, whose far address is at that end.
+    /// The full rule, given the end of its remote address.
     fn expand(&self, far: AddressEnd) -> Rule<W>;
-    /// A packet's words as rules see them, whose far address is at that end.
+    /// A packet's words with the remote address first.
     fn far_first(words: &W, far: AddressEnd) -> W;
 }
 
 impl AddressEnd {
-    /// That of the other side.
+    /// The remote end.
     pub(crate) const fn of(direction: Direction) -> Self {
         match direction {
             Direction::Out => Self::Destination,
@@ -70,14 +70,14 @@ impl AddressEnd {
         }
     }
 
-    /// That of the other side of a policy.
+    /// The remote end of a policy.
     pub(crate) fn far<W>(rule: &Rule<W>) -> Self {
         Self::of(rule.entry.direction())
     }
 }
 
 impl MaskTemplate {
-    /// Of policies of a direction with such a selector.
+    /// Template of a selector.
     pub(crate) fn of(selector: &Selector, direction: Direction) -> Self {
         let far = AddressEnd::of(direction);
         let (value, mask) = selector_bits::<V6>(selector);
@@ -85,7 +85,7 @@ impl MaskTemplate {
         Self { masks: CompactRule::far_first(&mask, far), local, upper }
     }
 
-    /// Whether another asks the same but of the other side's address.
+    /// Whether two templates differ in the remote mask only.
     fn differs_only_in_far(&self, other: &Self) -> bool {
         let local = |mask_template: &Self| {
             (mask_template.local, mask_template.upper, mask_template.masks[2..] == self.masks[2..])
@@ -95,7 +95,7 @@ impl MaskTemplate {
 }
 
 impl MaskTemplates {
-    /// A shape of one more; none when others take all room.
+    /// Adds a reference to a template; `None` if there is no room.
     pub(crate) fn share(&mut self, mask_template: MaskTemplate) -> Option<Arc<MaskTemplate>> {
         let kept = self.0.get_key_value(&mask_template).map(|(kept, _)| Arc::clone(kept));
         let kept = kept.or_else(|| self.have_room().then(|| Arc::new(mask_template)))?;
@@ -103,7 +103,7 @@ impl MaskTemplates {
         Some(kept)
     }
 
-    /// One less has a shape that is kept.
+    /// Drops a reference.
     pub(crate) fn release(&mut self, mask_template: &Arc<MaskTemplate>) {
         let Some(count) = self.0.get_mut(mask_template) else { return };
         *count -= 1;
@@ -112,7 +112,7 @@ impl MaskTemplates {
         }
     }
 
-    /// Whether one more may be kept.
+    /// Whether another template fits.
     pub(crate) fn have_room(&self) -> bool {
         self.0.len() < MAX_TEMPLATES
     }
@@ -150,7 +150,7 @@ impl CompactRules<V6> for CompactRule {
         Rule::new(value, mask, self.rank, self.verdict_bits, Arc::clone(&self.entry))
     }
 
-    /// Seen so twice they are as they were.
+    /// An involution.
     #[inline]
     fn far_first(words: &V6, far: AddressEnd) -> V6 {
         let [destination_high, destination_low, source_high, source_low, upper] = *words;
@@ -202,7 +202,7 @@ impl MatchRule<V6> for CompactRule {
     }
 }
 
-/// Whole rules of IPv4 take no more than lean ones of IPv6.
+/// IPv4 has no compact form: full rules are as small.
 impl CompactRules<V4> for Infallible {
     fn all(_: &[Rule<V4>]) -> Option<Arc<[Self]>> {
         None

@@ -1,8 +1,10 @@
-//! What packets cost in a tree, found by sending some down it. Each meets a policy, and what that leaves open is drawn.
+//! Estimates the cost of look-ups in a tree by simulating packets, one for each sampled policy,
+//! with random bits where the policy does not match.
 //!
-//! Of a tree that stands it is known what packets come by: how many cuts, leaves and matrices, those left out that stand behind the best found. What
-//! each costs was fitted to 761 trees of 35 sets, of 1,000 to 20,000 policies, of four shapes and of ClassBench's. As rounded here it foretells their
-//! look-ups within some 13 % on average: enough to tell much better trees, not good ones from each other.
+//! The simulation counts cuts, leaves and bit vectors visited, without those that a match prunes.
+//! The cost of each was fitted to 761 trees of 35 sets of 1,000 to 20,000 policies, of four shapes
+//! and of ClassBench. With these rounded constants the mean error is some 13 %: enough to recognise
+//! much better trees, but not to rank good ones.
 
 use arrayvec::ArrayVec;
 
@@ -13,67 +15,68 @@ use super::ternary::{KeyWords, PacketKey, mix};
 use super::tuple_space::{Bucket, SearchOrder, Tuple, TupleSpace};
 use super::window::Window;
 
-/// Packets to weigh trees of some policies with.
+/// Simulated packets for some policies.
 pub(super) struct CostModel<W>(Vec<PacketKey<W>>);
 
-/// No more packets: trees that they cannot tell apart are as good as each other.
+/// Upper limit of packets: trees that they cannot separate are equally good.
 const MODEL_PACKETS: usize = 512;
 
-// Tenths of a cycle.
+// All costs are in tenths of a cycle.
 
-/// For each packet, and each cut of the trunk.
+/// Per packet, and per root cut.
 const PACKET: usize = 115;
 const ROOT_CUT: usize = 50;
-/// For each cut of a branch, and for the second way that goes on from one with a rest.
+/// Per cut of a branch, and for also following its rest.
 const CUT: usize = 115;
 const REST: usize = 160;
-/// For each leaf of a branch, of which nobody can foretell what kind it is.
+/// Per leaf of a branch, including the mispredicted kind.
 const LINEAR: usize = 260;
 const SIMD: usize = 275;
 const BITVECTOR: usize = 410;
-/// For each tier of a sieve, and where packets are picked for what is behind them; for each part that is looked at, if that is small, and beside the
-/// node that it is otherwise; for each line that the matrix behind the tiers reads more than a trunk's; and for a tree in its place.
+/// Per tuple; for selecting packets for the residue; per small bucket; for entering the tree of a
+/// large bucket; per line of the residue's bit vector beyond that of a tree; and for a tree as
+/// residue.
 const TUPLE: usize = 45;
 const PICK: usize = 25;
 const LEAF: usize = 400;
 const BUCKET_TREE: usize = 200;
 const FAR_LINE_BEHIND: usize = 5;
 const TREE_BEHIND: usize = 300;
-/// For what the trunk ends in, where all packets do the same.
+/// For what the root cuts end in, which all packets compare.
 const LAST_LEAF: usize = 150;
 const LAST_BYTE_BITVECTOR: usize = 60;
-/// For each of its rows; and each line of them, where they are more than the first-level cache holds.
+/// Per row, and per line of rows beyond the first-level cache.
 const ROW: usize = 7;
 const FAR_LINE: usize = 3;
 const NEAR: usize = 40_000;
-/// For a grid in place of a tree, and each line of its rows. Of IPv6, where trees weigh less than they take, fitted to both of 63 sets of 64 to 1,900
-/// policies.
+/// For a field bit vector instead of a tree, and per line of its rows: IPv4, IPv6. For IPv6, where
+/// trees are underestimated, fitted to both for 63 sets of 64 to 1,900 policies.
 const LAST_FIELD_BITVECTOR: [usize; 2] = [385, 290];
 const FIELD_LINE: [usize; 2] = [3, 10];
-/// For each line of branches that is read, by how much memory they lie scattered in, in so many bytes.
+/// Divisor: cost per line read in branches grows with the memory that they span, in bytes.
 const SCATTERED: usize = 277_000;
-/// More memory makes no difference.
+/// Beyond this, memory makes no difference.
 const MOST_SCATTERED: usize = 4_000_000;
 
-/// A cut of the trunk, and what it parts.
+/// A root cut and its children.
 type RootCut<'a, W> = (Window, &'a [Node<W>]);
 
-/// More cuts than any trunk has.
+/// More than any tree has.
 const MAX_ROOT_CUTS: usize = 64;
 
-/// What one packet does.
+/// Simulation of one packet.
 struct Walk<'a, 'k, W: KeyWords> {
     key: &'k PacketKey<W>,
-    /// The best when the packet set out, which says what it passes by.
+    /// The match at the start of the stage, which prunes.
     before: BestMatch<'a>,
     best: BestMatch<'a>,
     work: usize,
-    /// Lines read in branches.
+    /// Cache lines read in branches.
     lines: usize,
 }
 
 impl<W: KeyWords> CostModel<W> {
-    /// For policies like these.
+    /// Samples packets for some rules.
     pub(super) fn of(rules: &[Rule<W>]) -> Self {
         let mut seed = 0_u64;
         let mut next = move || {
@@ -84,7 +87,7 @@ impl<W: KeyWords> CostModel<W> {
         Self(met.map(|rule| packet(rule, &mut next)).collect())
     }
 
-    /// What a packet costs in a tree, in tenths of a cycle.
+    /// Mean cost per packet in a tree.
     pub(super) fn estimate(&self, tree: &Node<W>) -> usize {
         let (root_cuts, last) = root_cuts(tree);
         let (mut work, mut lines) = (PACKET * self.0.len(), 0);
@@ -98,7 +101,7 @@ impl<W: KeyWords> CostModel<W> {
         (work + far) / self.0.len().max(1)
     }
 
-    /// The same of a sieve; measured in the same way, it takes less for the same weight.
+    /// Mean cost per packet in a tuple space; for equal estimates it is faster than a tree.
     pub(super) fn estimate_tuple_space(&self, space: &TupleSpace<W>) -> usize {
         let each = PACKET + TUPLE * space.tuples().len();
         let walked = self.0.iter().map(|key| {
@@ -117,7 +120,7 @@ impl<W: KeyWords> CostModel<W> {
     }
 }
 
-/// What one packet costs among others, in tenths of a cycle, however much memory it waits for.
+/// Estimated cost of one packet in a batch, without cache misses.
 pub(super) fn estimate_packet<W: KeyWords>(root: &Node<W>, key: &PacketKey<W>) -> usize {
     let mut walk = Walk::of(key);
     if let Node::TupleSpace { space, .. } = root {
@@ -130,7 +133,7 @@ pub(super) fn estimate_packet<W: KeyWords>(root: &Node<W>, key: &PacketKey<W>) -
     PACKET + walk.work
 }
 
-/// The cuts that every packet meets, and what the last one leaves.
+/// Cuts that every packet passes, and what the last one leaves.
 fn root_cuts<W: KeyWords>(tree: &Node<W>) -> (ArrayVec<RootCut<'_, W>, MAX_ROOT_CUTS>, &Node<W>) {
     let mut root_cuts = ArrayVec::new();
     let mut last = tree;
@@ -143,7 +146,7 @@ fn root_cuts<W: KeyWords>(tree: &Node<W>) -> (ArrayVec<RootCut<'_, W>, MAX_ROOT_
     (root_cuts, last)
 }
 
-/// One that a policy is for.
+/// A random packet that matches a rule.
 fn packet<W: KeyWords>(rule: &Rule<W>, next: &mut impl FnMut() -> u64) -> PacketKey<W> {
     let words = W::each(|at| {
         let mask = rule.mask.word(at);
@@ -157,7 +160,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         Self { key, before: BestMatch::NONE, best: BestMatch::NONE, work: 0, lines: 0 }
     }
 
-    /// To what the trunk ends in, then up the branches of its cuts.
+    /// Compares the end of the root cuts, then follows their branches.
     fn walk_tree(&mut self, root_cuts: &[RootCut<'a, W>], last: &'a Node<W>) {
         self.visit_last(last);
         for stage in root_cuts.rchunks(CUTS_PER_STAGE) {
@@ -170,7 +173,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         }
     }
 
-    /// Compares what the trunk ends in.
+    /// Compares what the root cuts end in.
     fn visit_last(&mut self, last: &'a Node<W>) {
         self.work += match last {
             Node::Empty { .. }
@@ -190,7 +193,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         last.find(self.key, &mut self.best);
     }
 
-    /// Compares what is behind the tiers of a sieve.
+    /// Compares the residue of a tuple space.
     fn visit_residue(&mut self, last: &'a Node<W>) {
         match last {
             Node::Cut { .. } => {
@@ -211,7 +214,8 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         }
     }
 
-    /// To the tier where the first may be, then to those where one may stand before what was found there; and to what is behind them, when its turn is.
+    /// Visits the bucket with the best rank, then those that may hold a better match, and the
+    /// residue in its turn.
     fn walk_tuple_space(&mut self, space: &'a TupleSpace<W>) {
         if space.search_order() == SearchOrder::ResidueFirst {
             self.visit_residue(space.residue());
@@ -220,7 +224,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
             let hash = tuple.prefilter().hash(self.key.words.all());
             Some((tuple.prefilter().rank(hash), tuple.bucket(tuple.prefilter().slot(hash))?))
         };
-        // Workers weigh packets as well: nothing is allocated.
+        // Workers estimate packets, too: nothing is allocated.
         let probe = || space.tuples().iter().filter_map(probe).enumerate();
         let first = probe().min_by_key(|(_, (rank16, _))| *rank16);
         let of_first = first.map(|(at, _)| at);
@@ -235,7 +239,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         self.visit_buckets(space, others.map(|(_, part)| part));
     }
 
-    /// At parts of tiers, unless what was found before stands before all of theirs.
+    /// Visits buckets that may hold a better match.
     fn visit_buckets(
         &mut self,
         space: &TupleSpace<W>,
@@ -247,7 +251,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         some.for_each(|(_, part)| self.visit_bucket(part));
     }
 
-    /// At a part of a tier.
+    /// Visits a bucket.
     fn visit_bucket(&mut self, bucket: &'a Bucket<W>) {
         let few = bucket.leaf().entries().len();
         if few > 0 {
@@ -259,7 +263,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         self.visit_branch(bucket.tree());
     }
 
-    /// Up a branch.
+    /// Follows a branch.
     fn visit_branch(&mut self, node: &'a Node<W>) {
         if self.before.precedes(node.best_rank()) {
             return;

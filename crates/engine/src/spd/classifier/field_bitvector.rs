@@ -1,11 +1,12 @@
-//! Policies that overlap in many ways, all compared at once: which of them each field of a packet fits, as rows of bits.
+//! Aggregated bit vectors by fields, for policies that overlap in many ways.
 //!
-//! What a [matrix](super::byte_bitvector) does byte by byte, but few rows are read for a packet: one for each field, whichever of an address's bytes count.
-//! Which row it is takes a search among the values that policies tell apart, or for addresses of IPv6 a walk down a Patricia trie of them. Policies that
-//! follow each other and ask the same but of one port, as those of a range of ports do, share a bit, and are compared one by one when it is found.
+//! Like a [`ByteBitvector`](super::byte_bitvector), but with one row per field instead of one per
+//! byte. The row is found by a search among interval ends, or for IPv6 addresses by a Patricia
+//! trie. Adjacent policies that differ only in one port, such as those of a port range, share a bit
+//! and are compared one by one when it is found.
 //!
-//! Rows are never changed. Who leaves is no longer among those looked for, and who comes is compared apart, until there are so many that all is
-//! planned anew.
+//! Rows are immutable. Removed policies are masked out, and new ones are compared apart, until
+//! there are so many that all is replanned.
 
 pub(super) mod choice;
 mod intervals;
@@ -24,25 +25,26 @@ use crate::PolicyEntry;
 use intervals::key_fields;
 use rule_group::{RuleGroup, groups};
 
-/// Policies in their order, by bits.
+/// Policies in match order, by bits.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldBitvector<W: KeyWords> {
     rows: uxfrm_packet::FieldRows,
-    /// Who shares each bit.
+    /// Policies that share each bit.
     groups: Arc<[RuleGroup]>,
-    /// Of each group the last word of its policies' values, then of their masks.
+    /// Last words of each group: values, then masks.
     uppers: Arc<[u64]>,
     /// Policies that have a bit.
     policies: Arc<[RankedEntry]>,
-    /// Whether a bit that is found needs no second look: no two policies share one, and no mask has gaps.
+    /// Whether a found bit is a match without further comparison: no bit is shared and no mask has
+    /// gaps.
     is_exact: bool,
-    /// Bits with policies that are still in.
+    /// Bits with policies that are still present.
     live: Vec<BitLine>,
-    /// Policies that have none yet.
+    /// Policies without a bit yet.
     recent: SimdLeaf<W>,
-    /// How many are in.
+    /// Number of policies.
     len: usize,
-    /// How many there were when it was planned.
+    /// Number of policies when it was planned.
     pub(super) planned: usize,
 }
 
@@ -53,15 +55,15 @@ struct RankedEntry {
     entry: Arc<PolicyEntry>,
 }
 
-/// So many are compared apart.
+/// Upper limit of policies that are compared apart.
 const MAX_RECENT: usize = simd_leaf::MAX_RULES;
-/// So many are no reason to make ready for more.
+/// Up to this many are no reason to replan early.
 const FEW_RECENT: usize = MAX_RECENT * 3 / 4;
-/// More bits make rows that take too long to compare.
+/// Longer rows take too long to intersect.
 const MAX_BITS: usize = 2048;
 
 impl<W: KeyWords> FieldBitvector<W> {
-    /// Of rules in their order; none if they are too many.
+    /// Builds it of rules in match order; `None` if they are too many.
     pub(super) fn of(rules: &[&Rule<W>]) -> Option<Self> {
         let groups = groups(rules);
         if groups.len() > MAX_BITS {
@@ -97,12 +99,12 @@ impl<W: KeyWords> FieldBitvector<W> {
         self.len
     }
 
-    /// Considers the first that fits.
+    /// Offers the first match.
     pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         self.find_each(std::slice::from_ref(key), std::slice::from_mut(best));
     }
 
-    /// Considers the first that fits, for each key. All are searched for before the first of the policies is waited for.
+    /// Offers the first match of each key. All rows are searched before the first policy is read.
     pub(super) fn find_each<'a>(&'a self, keys: &[PacketKey<W>], bests: &mut [BestMatch<'a>]) {
         let mut found = [0; LOOKUP_BATCH];
         for (keys, bests) in keys.chunks(LOOKUP_BATCH).zip(bests.chunks_mut(LOOKUP_BATCH)) {
@@ -120,7 +122,7 @@ impl<W: KeyWords> FieldBitvector<W> {
         }
     }
 
-    /// Considers the first policies of some keys' bits that fit.
+    /// Offers the first matching policy of each key's bit.
     fn consider_each<'a>(
         &'a self,
         keys: &[PacketKey<W>],
@@ -136,7 +138,7 @@ impl<W: KeyWords> FieldBitvector<W> {
         }
     }
 
-    /// What the policies of a bit ask of upper layers.
+    /// Last words of the policies of a bit.
     #[inline]
     fn block(&self, bit: u32) -> TernaryBlock<'_> {
         let group = self.groups.get(bit as usize).copied().unwrap_or_default();
@@ -144,8 +146,8 @@ impl<W: KeyWords> FieldBitvector<W> {
         TernaryBlock { words, lanes: group.lanes() }
     }
 
-    /// Considers a policy of a bit, if there is one, or that of the next bit if it asks for more than the packet has. Whether there is any bit is no
-    /// branch: nobody could foretell it.
+    /// Offers a policy of a bit, or that of the next bit if it fails on mark or interface.
+    /// Branch-free over whether there is a match, which is unpredictable.
     #[inline]
     fn consider<'a>(
         &'a self,
@@ -165,12 +167,12 @@ impl<W: KeyWords> FieldBitvector<W> {
             if nothing_fits {
                 return;
             }
-            // No other policy shares a bit with one that asks for more.
+            // Policies with mark or interface share no bit.
             (bit, at) = self.next(bit, key);
         }
     }
 
-    /// The next bit behind one that a packet has, and the first of its policies that fits.
+    /// The next matching bit, and the first match among its policies.
     #[cold]
     fn next(&self, bit: u32, key: &PacketKey<W>) -> (u32, usize) {
         let next = self.rows.find_first_from(key.words.all(), &self.live, bit as usize + 1);
@@ -185,17 +187,17 @@ impl<W: KeyWords> FieldBitvector<W> {
         (bit, group.policy(fits[0]))
     }
 
-    /// Whether one more may come.
+    /// Whether another policy can be inserted.
     pub(super) fn has_room(&self) -> bool {
         simd_leaf::count::<W>(&self.recent) < MAX_RECENT
     }
 
-    /// Whether many more may.
+    /// Whether several policies can be inserted.
     pub(super) fn is_ready(&self) -> bool {
         simd_leaf::count::<W>(&self.recent) <= FEW_RECENT
     }
 
-    /// Takes one more, for which there is [room](Self::has_room).
+    /// Inserts a policy, for which there is [room](Self::has_room).
     pub(super) fn insert(&mut self, rule: Rule<W>) {
         let mut recent: Vec<_> = self.recent.iter().flat_map(W::RuleBlock8::rules).collect();
         let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
@@ -204,7 +206,7 @@ impl<W: KeyWords> FieldBitvector<W> {
         self.recent = simd_leaf::build(&recent);
     }
 
-    /// Takes a policy out; one that is not in is no error.
+    /// Removes a policy, if present.
     pub(super) fn remove(&mut self, rule: &Rule<W>) {
         let place = rule.entry.place();
         if let Ok(at) = self.policies.binary_search_by_key(&place, |policy| policy.entry.place())
@@ -220,7 +222,7 @@ impl<W: KeyWords> FieldBitvector<W> {
         self.recent = simd_leaf::build(&recent);
     }
 
-    /// Lets the policy at a place go; whether it was still in.
+    /// Removes the policy with this number; false if it was removed before.
     fn remove_at(&mut self, at: usize) -> bool {
         let bit = self.groups.partition_point(|group| group.entry(0) <= at) - 1;
         let group = &mut Arc::make_mut(&mut self.groups)[bit];
@@ -235,14 +237,14 @@ impl<W: KeyWords> FieldBitvector<W> {
         true
     }
 
-    /// The rank of the first.
+    /// Rank of the first policy.
     pub(super) fn first(&self) -> Rank {
         let mut first = Rank::LAST;
         self.each(&mut |entry| first = first.min(Rank::of(entry)));
         first
     }
 
-    /// Shows each policy, in no order.
+    /// Visits all policies in no order.
     pub(super) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         for group in &*self.groups {
             let live = (0..group.lanes()).filter(|lane| group.live >> lane & 1 != 0);
@@ -252,12 +254,12 @@ impl<W: KeyWords> FieldBitvector<W> {
         simd_leaf::each::<W>(&self.recent, visit);
     }
 
-    /// Whether the processor has what the quickest way to look up needs.
+    /// Whether look-ups use AVX-512.
     pub(super) const fn is_fast(&self) -> bool {
         self.rows.uses_avx512()
     }
 
-    /// How many lines of rows a look-up reads.
+    /// Cache lines of rows read per look-up.
     pub(super) fn lines(&self) -> usize {
         self.rows.rows_read() * self.rows.width()
     }

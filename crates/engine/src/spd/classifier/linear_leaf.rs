@@ -1,9 +1,10 @@
-//! Some policies in their order, compared one by one. Always as many are, the last one over and over, because a branch less is worth more.
+//! Linear comparison of up to eight policies in match order. The number of comparisons is fixed,
+//! repeating the last policy: that is cheaper than a branch.
 
 use super::rule::{BestMatch, MatchRule};
 use super::ternary::{KeyWords, PacketKey};
 
-/// Considers the first of up to eight that fits; packets' words are as the policies see them.
+/// Offers the first match of up to eight; `words` are in the policies' word order.
 #[inline(always)]
 pub(super) fn find<'a, W: KeyWords, R: MatchRule<W>>(
     policies: &'a [R],
@@ -19,7 +20,8 @@ pub(super) fn find<'a, W: KeyWords, R: MatchRule<W>>(
     first_match(policies, fits, words, key, best);
 }
 
-/// Considers the first of up to eight that fits, for each key; `key_words` tells how the policies see a packet's words.
+/// Offers the first match of up to eight for each key; `key_words` gives a packet's words in the
+/// policies' order.
 #[inline]
 pub(super) fn find_each<'a, W: KeyWords, R: MatchRule<W>>(
     policies: &'a [R],
@@ -34,7 +36,7 @@ pub(super) fn find_each<'a, W: KeyWords, R: MatchRule<W>>(
     }
 }
 
-/// Up to `N` policies, which all keys are compared with.
+/// Compares all keys with up to `N` policies.
 #[inline(never)]
 fn find_each_up_to<'a, W: KeyWords, R: MatchRule<W>, const N: usize>(
     policies: &'a [R],
@@ -48,7 +50,7 @@ fn find_each_up_to<'a, W: KeyWords, R: MatchRule<W>, const N: usize>(
     }
 }
 
-/// Considers the first of the policies that fit as far as their words tell. Whether there is any is no branch.
+/// Offers the first policy whose words match. Branch-free over whether there is any.
 #[inline]
 fn first_match<'a, W: KeyWords, R: MatchRule<W>>(
     policies: &'a [R],
@@ -71,7 +73,7 @@ fn first_match<'a, W: KeyWords, R: MatchRule<W>>(
     }
 }
 
-/// Which of up to `N` policies fit, as bits.
+/// Which of up to `N` policies match, as bits.
 #[inline]
 pub(super) fn fitting<W: KeyWords, R: MatchRule<W>, const N: usize>(
     policies: &[R],

@@ -1,10 +1,13 @@
-//! A tree of cuts: policies that some bits of the packet tell apart go their own ways, and those that are indifferent to these bits another.
+//! A decision tree: a cut partitions policies by some bits of the packet, and keeps those that do
+//! not match on these bits in a rest.
 //!
-//! Each policy is in one place only, so that adding and removing touch one way down. Where cutting does not pay, policies are compared:
-//! a few one by one, several eight by eight, many at once. What has doubled or shrunk since it was planned is planned anew, unless it is so large that
-//! its parts may as well do that on their own.
+//! Each policy is in one node only, so that insertion and removal touch one path. Where cutting
+//! does not pay, policies are compared: linearly, eight at a time, or by bit vectors. A node that
+//! doubled or shrank since it was planned is replanned, unless it is so large that its parts can do
+//! that themselves.
 //!
-//! Each node says which rank its first policy has: who has found a better one passes by, without a look at what may lie far away in memory.
+//! Each node stores the rank of its first policy: a look-up with a better match skips the node
+//! without reading it.
 
 use std::sync::Arc;
 
@@ -21,52 +24,53 @@ use super::window::Window;
 use super::{LOOKUP_BATCH, batch, linear_leaf, root_cuts};
 use crate::PolicyEntry;
 
-/// Some policies. All that it may be has `first` at the same place, so that reading it is no branch.
+/// Some policies. `first` is at the same offset in all variants, so that it is read without a
+/// branch.
 #[derive(Clone, Debug)]
 pub(crate) enum Node<W: KeyWords> {
     Empty {
         first: Rank,
     },
-    /// One by one, in their order.
+    /// Compared one by one, in match order.
     Linear {
         first: Rank,
         rules: Arc<[Rule<W>]>,
     },
-    /// One by one, in their order; what most policies ask alike stands elsewhere, so that more of them fit into a cache line.
+    /// Compared one by one, in match order, in compact form.
     Compact {
         first: Rank,
         far: AddressEnd,
         rules: Arc<[W::CompactRule]>,
     },
-    /// Eight by eight, in their order.
+    /// Compared eight at a time, in match order.
     Simd {
         first: Rank,
         blocks: SimdLeaf<W>,
     },
-    /// All at once.
+    /// Compared by byte bit vectors.
     ByteBitvector {
         first: Rank,
         bitvector: Arc<ByteBitvector<W>>,
     },
-    /// All at once, by fields.
+    /// Compared by field bit vectors.
     FieldBitvector {
         first: Rank,
         bitvector: Arc<FieldBitvector<W>>,
     },
-    /// By what stands in a window: one node for each value; behind them those to which not all of its bits matter, `rest` says
-    /// whether there are any; and at last a tally.
+    /// Partitioned by a window: one node per value, then the rest (policies that do not match on
+    /// all bits of the window; `rest` tells whether there are any), then the counts.
     Cut {
         first: Rank,
         window: Window,
         rest: bool,
         nodes: Arc<[Self]>,
     },
-    /// By tiers; only the root may be that. Its first may have gone, as nobody passes by a root.
+    /// Partitioned by tuples; only as root. `first` may be outdated, as nobody skips a root.
     TupleSpace {
         first: Rank,
         space: Arc<TupleSpace<W>>,
     },
-    /// How many policies a cut has, and had when it was planned. No place for a policy.
+    /// Policies of a cut, now and when it was planned. Holds no policy.
     Counts {
         first: Rank,
         len: usize,
@@ -74,9 +78,9 @@ pub(crate) enum Node<W: KeyWords> {
     },
 }
 
-/// So few policies are found sooner packet by packet.
+/// Up to this many policies are searched packet by packet.
 const ALONE: usize = 32;
-/// Larger sets are not planned anew as a whole.
+/// Larger sets are not replanned as a whole.
 const REPLANNED: usize = 4096;
 
 impl<W: KeyWords> Default for Node<W> {
@@ -88,7 +92,7 @@ impl<W: KeyWords> Default for Node<W> {
 impl<W: KeyWords> Node<W> {
     const EMPTY: Self = Self::Empty { first: Rank::LAST };
 
-    /// The first policy that fits, if any does.
+    /// The first matching policy, if any.
     #[inline]
     pub(crate) fn first(&self, key: &PacketKey<W>) -> BestMatch<'_> {
         let mut best = BestMatch::NONE;
@@ -108,7 +112,7 @@ impl<W: KeyWords> Node<W> {
         best
     }
 
-    /// Considers the first that fits, for each key, of which there are [`LOOKUP_BATCH`] at the most.
+    /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
     #[inline]
     pub(crate) fn find_each<'a>(
         &'a self,
@@ -139,7 +143,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Fetches what is compared here.
+    /// Prefetches what is compared here.
     #[inline]
     pub(super) fn prefetch(&self) {
         match self {
@@ -150,7 +154,7 @@ impl<W: KeyWords> Node<W> {
             | Self::TupleSpace { .. } => {}
             Self::Linear { rules, .. } => {
                 let Some(last) = rules.last() else { return };
-                // Always as often, because a branch less is worth more.
+                // A fixed count is cheaper than a branch.
                 for at in 0..FEW {
                     uxfrm_packet::prefetch_whole(rules.get(at).unwrap_or(last));
                 }
@@ -170,7 +174,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Considers the first that fits here.
+    /// Offers the first match of this node.
     pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         let mut node = self;
         loop {
@@ -261,8 +265,8 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Makes ready for another policy where one came, which is where the next one mostly comes: the way there is shared with no snapshot, and
-    /// what has outgrown its plan is planned anew.
+    /// Prepares for another policy at the same place, where the next one mostly comes: unshares the
+    /// path and replans what has outgrown its plan.
     pub(crate) fn prepare(&mut self, rule: &Rule<W>) {
         let is_outgrown = match self {
             Self::Empty { .. } | Self::Counts { .. } => false,
@@ -299,7 +303,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Plans anew when they are most of all there is, which is much faster than one by one.
+    /// Replans if the new rules are the majority, which is much faster than single insertions.
     pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W>>) -> PlanScope {
         if coming.len() < self.len().max(FEW) {
             coming.into_iter().for_each(|rule| self.insert(rule, ReplanTiming::Now));
@@ -311,14 +315,15 @@ impl<W: KeyWords> Node<W> {
         PlanScope::Whole
     }
 
-    /// The same policies planned together, in the order in which they decide: plans go by samples, and which they are is not to hang on when policies came.
+    /// The same policies, planned as a whole. Sorted first, as plans use samples and must not
+    /// depend on the order of insertion.
     pub(super) fn replanned(&self) -> Self {
         let mut rules = self.rules();
         rules.sort_by_cached_key(|rule| rule.entry.place());
         root_cuts::best_root(rules)
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
         let (len, planned) = match self {
             Self::Empty { .. } | Self::Counts { .. } => return,
@@ -371,7 +376,8 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Becomes what `newer` is where a policy has its place. Elsewhere it may have grown in another way, but has the same policies.
+    /// Copies the path of a policy from `newer`. Other parts may differ in shape, but hold the same
+    /// policies.
     pub(crate) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
         if let (
             Self::Cut { first, window, rest, nodes },
@@ -391,14 +397,14 @@ impl<W: KeyWords> Node<W> {
             }
         } else if let (
             Self::TupleSpace { first, space },
-            Self::TupleSpace { first: newer_first, space: newer_sieve },
+            Self::TupleSpace { first: newer_first, space: newer_space },
         ) = (&mut *self, newer)
         {
-            if Arc::ptr_eq(space, newer_sieve) {
+            if Arc::ptr_eq(space, newer_space) {
                 return;
             }
             *first = *newer_first;
-            if !Arc::make_mut(space).follow(newer_sieve, rule) {
+            if !Arc::make_mut(space).follow(newer_space, rule) {
                 self.clone_from(newer);
             }
         } else {
@@ -406,7 +412,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// The rank of its first policy: who has found one before that need not look here.
+    /// Rank of its first policy; a better match need not look here.
     #[inline]
     pub(super) fn best_rank(&self) -> Rank {
         match self {
@@ -422,7 +428,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// How many policies are compared one by one or in one go; `None` when there are too many for that.
+    /// Number of policies, if they are few enough for a linear or one-block comparison.
     #[inline]
     pub(crate) fn linear_len(&self) -> Option<usize> {
         match self {
@@ -439,7 +445,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Whether each packet has more than one way to go, or one on which all policies are compared at once.
+    /// Whether look-ups follow more than one path or compare all policies at once.
     pub(super) const fn is_wide(&self) -> bool {
         match self {
             Self::ByteBitvector { .. } | Self::FieldBitvector { .. } | Self::TupleSpace { .. } => {
@@ -467,7 +473,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Shows each policy, in no order.
+    /// Visits all policies in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         match self {
             Self::Empty { .. } | Self::Counts { .. } => {}
@@ -481,9 +487,9 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Bytes on the heap, policies apart.
+    /// Bytes on the heap, without the policies.
     pub(crate) fn memory(&self) -> usize {
-        /// The counts of an `Arc`, and what an allocation costs.
+        /// Counts of an `Arc`, and the allocator's overhead.
         const EACH: usize = 16 + 8;
         match self {
             Self::Empty { .. } | Self::Counts { .. } => 0,
@@ -499,7 +505,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Cuts on the longest way down.
+    /// Cuts on the longest path.
     pub(crate) fn depth(&self) -> u32 {
         match self {
             Self::Empty { .. }
@@ -514,7 +520,7 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Who has it.
+    /// Number of references to its payload.
     fn strong_count(&self) -> usize {
         match self {
             Self::Empty { .. } | Self::Counts { .. } => 0,
@@ -554,7 +560,7 @@ impl<W: KeyWords> Node<W> {
     }
 }
 
-/// The node of a cut where a policy belongs, and whether that is the rest.
+/// Child of a cut for a policy, and whether it is the rest.
 fn place<W: KeyWords>(window: Window, rule: &Rule<W>) -> (usize, bool) {
     match window.value_of_rule(&rule.value, &rule.mask) {
         Some(part) => (part, false),
@@ -562,18 +568,18 @@ fn place<W: KeyWords>(window: Window, rule: &Rule<W>) -> (usize, bool) {
     }
 }
 
-/// The rank of the first of rules in their order.
+/// Rank of the first of rules in match order.
 fn first_of<W: KeyWords>(rules: &[Rule<W>]) -> Rank {
     rules.first().map_or(Rank::LAST, Rule::rank)
 }
 
-/// The rank of the first policy of a cut.
+/// Rank of the first policy of a cut.
 fn first_in<W: KeyWords>(nodes: &[Node<W>]) -> Rank {
     nodes.iter().map(Node::best_rank).min().unwrap_or(Rank::LAST)
 }
 
-/// A cut's nodes, to be changed: copied first if a snapshot has them too. A copy counts on each part that it shares, and these lie all over
-/// memory: reading all counts first has them fetched at the same time.
+/// Mutable children of a cut, copied first if a snapshot shares them. A copy increments scattered
+/// reference counts; reading them all first overlaps the cache misses.
 fn make_mut<W: KeyWords>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
     if Arc::strong_count(nodes) > 1 {
         std::hint::black_box(nodes.iter().map(Node::strong_count).sum::<usize>());
@@ -581,13 +587,13 @@ fn make_mut<W: KeyWords>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
     Arc::make_mut(nodes)
 }
 
-/// How many policies a cut has, and had when it was planned.
+/// Policies of a cut, now and when it was planned. Holds no policy.
 fn cut_counts<W: KeyWords>(nodes: &[Node<W>]) -> (usize, usize) {
     let [.., Node::Counts { len, planned, .. }] = nodes else { return (0, 0) };
     (*len, *planned)
 }
 
-/// Counts a policy in or out.
+/// Updates the number of policies of a cut.
 fn update_counts<W: KeyWords>(
     nodes: &mut [Node<W>],
     count: impl Fn(usize) -> usize,
@@ -598,7 +604,7 @@ fn update_counts<W: KeyWords>(
     cut_counts(nodes)
 }
 
-/// Whether a cut has so many more policies than it was planned for that another may be better.
+/// Whether a cut has outgrown its plan.
 fn needs_replan<W: KeyWords>(nodes: &[Node<W>], timing: ReplanTiming) -> bool {
     let (len, planned) = cut_counts(nodes);
     len >= timing.growth() * planned && len <= REPLANNED

@@ -1,6 +1,7 @@
-//! How a set of policies is best told apart: compared one by one, all at once, or cut into parts by some bits of the packet first.
+//! Plans how to search a set of policies: linear, SIMD or bit-vector comparison, or a cut by some
+//! bits of the packet.
 //!
-//! Costs are cycles of a look-up, as far as they can be foretold from counting how the policies would fall apart.
+//! Costs are estimated cycles of a look-up, from counts of how the policies would be partitioned.
 
 use super::byte_bitvector;
 use super::rule::Rule;
@@ -8,40 +9,40 @@ use super::simd_leaf::MAX_RULES;
 use super::ternary::KeyWords;
 use super::window::Window;
 
-/// What to do with a set.
+/// How a set is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// Compare one by one.
     Linear,
-    /// Compare eight by eight.
+    /// Compare eight at a time.
     Simd,
-    /// Compare all at once.
+    /// Compare all with bit vectors.
     Bitvector,
-    /// Cut.
+    /// Partition by a window.
     Cut(Window),
 }
 
-/// So many are compared one by one, whatever they are.
+/// Up to this many are always compared one by one.
 pub(crate) const FEW: usize = 4;
-/// So many are not cut.
+/// Up to this many are not cut.
 pub(crate) const LEAST: usize = 8;
-/// More are compared all at once only when nothing tells them apart.
+/// Larger sets use a bit vector only if no cut separates them.
 const MANY: usize = 1024;
-/// Of a larger set so many are looked at.
+/// Sample size for larger sets.
 const SAMPLE: usize = 2048;
-/// A change copies every cut on its way. At the root of a large set that is once in a batch of changes; further down, where sets of these
-/// sizes are, it is for each change, and a cut into more parts than `WIDE` must save more than `COPY` to be worth it. Where a rest is
-/// left, it does.
+/// A change copies each cut on its path: at the root once per batch of changes, but in inner sets
+/// of these sizes for each change. There, a cut into more parts than `WIDE` must save more than
+/// `COPY`. Cuts that leave a rest always do.
 const INNER: std::ops::Range<usize> = 1024..32_768;
 const WIDE: usize = 64;
 const COPY: usize = 30;
-/// Of the largest window.
+/// Parts of the largest window.
 const MOST_PARTS: usize = 512;
-/// Following a cut; and one more way to go, which is not foreseen.
+/// Cost of following a cut, and of searching its rest as well.
 const HOP: usize = 10;
 const WAY: usize = 20;
 
-/// The best for these.
+/// The best plan for some rules.
 pub(crate) fn plan<W: KeyWords>(rules: &[&Rule<W>]) -> Plan {
     if rules.len() <= FEW {
         return Plan::Linear;
@@ -58,14 +59,14 @@ pub(crate) fn plan<W: KeyWords>(rules: &[&Rule<W>]) -> Plan {
     }
 }
 
-/// Where some rules may be cut: first where that is expected to cost least.
+/// Possible cuts, cheapest first.
 pub(crate) fn cuts<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<Window> {
     let mut cuts = each_cut(rules);
     cuts.sort_by_key(|(cost, _)| *cost);
     cuts.into_iter().map(|(_, window)| window).collect()
 }
 
-/// Where some rules may be cut, with what that is expected to cost.
+/// Possible cuts with their estimated costs.
 fn each_cut<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
     let sample: Vec<&Rule<W>> =
         rules.iter().copied().step_by(rules.len().div_ceil(SAMPLE)).collect();
@@ -74,12 +75,12 @@ fn each_cut<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
     windows(&sample).into_iter().filter_map(|window| Some((cost(window)?, window))).collect()
 }
 
-/// So many are compared eight by eight rather than all at once.
+/// Up to this many are compared eight at a time.
 const fn max_simd_rules<W: KeyWords>() -> usize {
     if W::COUNT == 2 { MAX_RULES } else { MAX_RULES * 5 / 8 }
 }
 
-/// Comparing so many without a cut, of which some ask for these bits.
+/// Cost without a cut; `mask_union` is what the rules match.
 fn flat<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
     if policies <= FEW {
         return 25 + 2 * policies.next_multiple_of(2);
@@ -91,7 +92,7 @@ fn flat<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
     30 + bytes + bytes * byte_bitvector::width(policies).div_ceil(8) * 2
 }
 
-/// So many of which little is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.
+/// Estimated cost of a set not yet planned. IPv6 costs more: its nodes take more cache lines.
 fn unknown<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
     let (least, doubled) = if W::COUNT == 2 { (45, 12) } else { (60, 10) };
     match policies {
@@ -104,7 +105,7 @@ fn unknown<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
     }
 }
 
-/// None when it does not tell any apart. `counts` may have anything in it.
+/// Estimated cost of a cut; `None` if it separates nothing. `counts` is scratch space.
 fn cut_cost<W: KeyWords>(
     sample: &[&Rule<W>],
     policies: usize,
@@ -140,7 +141,7 @@ fn cut_cost<W: KeyWords>(
     Some(HOP + parts + rest + memory)
 }
 
-/// Where a cut may be worth it: in each field at the highest bits that tell policies apart, further down, and at the lowest.
+/// Candidate windows: in each field at the highest separating bits, below them, and at the lowest.
 fn windows<W: KeyWords>(sample: &[&Rule<W>]) -> Vec<Window> {
     let mut windows = Vec::with_capacity(48);
     for (word, low, len) in fields::<W>() {
@@ -172,7 +173,7 @@ fn windows<W: KeyWords>(sample: &[&Rule<W>]) -> Vec<Window> {
     windows
 }
 
-/// Addresses by words, ports and protocol: word, lowest bit, length.
+/// Fields: word, lowest bit, length.
 fn fields<W: KeyWords>() -> impl Iterator<Item = (u8, u8, u8)> {
     let last = u8::try_from(W::COUNT - 1).unwrap_or(0);
     let addresses: &[(u8, u8, u8)] = match W::ADDRESS_BITS {

@@ -1,8 +1,8 @@
-//! Policies that came one by one, planned anew as if they had come together.
+//! Rebuilds bins whose policies were inserted one by one, as if they had come together.
 //!
-//! What comes alone is put where there is a place for it, as whoever adds it waits; what has grown like that takes longer to look up than what
-//! was planned as a whole. That plan takes up to some tenths of a second, so it is made of a copy, by whoever has the time, and what came and went meanwhile is
-//! made up for when it is taken in.
+//! Single insertions go into the existing plan, as the caller waits; such a tree becomes slower
+//! than one planned as a whole. A full plan takes up to some tenths of a second, so it is made from
+//! a copy, in another thread, and changes made meanwhile are replayed when it is installed.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use super::ternary::{V4, V6};
 use super::{Bins, Classifier};
 use crate::{Direction, Family, PolicyEntry, PolicyKind};
 
-/// Policies to be planned anew.
+/// Bins to be rebuilt.
 #[derive(Debug)]
 pub struct Revision(Vec<BinTree>);
 
-/// The same, planned.
+/// Rebuilt bins.
 #[derive(Debug)]
 pub struct Revised(Vec<BinTree>);
 
-/// A policy that came or went while others were planned.
+/// A policy inserted or removed during a rebuild.
 #[derive(Clone, Debug)]
 pub(crate) enum Moved {
     Came(Arc<PolicyEntry>),
@@ -34,7 +34,7 @@ struct BinTree {
     tree: Tree,
 }
 
-/// One without interface id.
+/// A bin without interface id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bin {
     direction: Direction,
@@ -48,13 +48,14 @@ enum Tree {
     V6(Node<V6>),
 }
 
-/// Fewer are looked up as fast however they came; for more a plan takes too long, and is the same.
+/// Smaller bins do not gain; larger ones take too long to plan and gain nothing.
 const SIZES: std::ops::RangeInclusive<usize> = 64..=1 << 17;
-/// Planned anew when a part of them as large as this came or went.
+/// Rebuilt when one in this many policies came or went.
 const SHARE: usize = 8;
 
 impl Revision {
-    /// Plans. Takes some milliseconds for a thousand policies, and some tenths of a second for a hundred thousand.
+    /// Plans the bins: some milliseconds for a thousand policies, some tenths of a second for a
+    /// hundred thousand.
     #[must_use]
     pub fn plan(self) -> Revised {
         Revised(self.0.into_iter().map(BinTree::planned).collect())
@@ -62,18 +63,18 @@ impl Revision {
 }
 
 impl Classifier {
-    /// Whether so much came and went since all were planned that another plan may be better.
+    /// Whether enough policies came and went since the last full plan that another may be better.
     pub(crate) fn is_outgrown(&self) -> bool {
         self.needs_replan().next().is_some()
     }
 
-    /// Those that have outgrown their plan.
+    /// Copies of the bins that have outgrown their plan.
     pub(crate) fn revision(&self) -> Revision {
         let part = |bin: Bin| BinTree { bin, tree: self.bins_of(bin).tree(bin.family) };
         Revision(self.needs_replan().map(part).collect())
     }
 
-    /// Puts in what was planned of a copy; `moved` came and went since that was made.
+    /// Installs rebuilt bins, and replays the changes made since they were copied.
     pub(crate) fn adopt(&mut self, replanned: Revised, moved: &[Moved]) {
         for BinTree { bin, tree } in replanned.0 {
             let moved = moved.iter().filter(|moved| Bin::of(moved.entry()) == Some(bin));
@@ -91,7 +92,7 @@ impl Classifier {
 }
 
 impl Bin {
-    /// Where a policy is, if it has no interface id.
+    /// Bin of a policy without interface id.
     fn of(entry: &PolicyEntry) -> Option<Self> {
         let (direction, kind, family) = (entry.direction(), entry.kind(), entry.family());
         (entry.if_id().0 == 0).then_some(Self { direction, kind, family })
@@ -124,7 +125,7 @@ impl Bins {
         }
     }
 
-    /// Puts a tree in the place of that which it was planned of.
+    /// Replaces a tree by its rebuilt copy.
     fn adopt<'a>(&mut self, tree: Tree, moved: impl Iterator<Item = &'a Moved>) {
         match tree {
             Tree::V4(tree) => (self.v4, self.changed[Family::V4 as usize]) = (tree, 0),

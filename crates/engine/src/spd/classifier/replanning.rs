@@ -1,27 +1,28 @@
-//! When sets of policies are planned anew.
+//! When sets of policies are replanned.
 
 use super::plan::FEW;
 
-/// When what has outgrown its plan is planned anew.
+/// When a node that has outgrown its plan is replanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplanTiming {
-    /// When a policy comes.
+    /// On insertion.
     Now,
-    /// By [`Node::prepare`](super::node::Node::prepare), so that a policy takes less time to come; what is far too large does not wait.
+    /// By [`Node::prepare`](super::node::Node::prepare), to keep insertion fast; far too large
+    /// nodes are replanned at once.
     Later,
 }
 
-/// How policies that came were planned.
+/// How inserted policies were planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlanScope {
-    /// With all that there are.
+    /// The whole set was planned.
     Whole,
-    /// Each where it came to stand.
+    /// Each was added to an existing plan.
     Incremental,
 }
 
 impl ReplanTiming {
-    /// So many are compared one by one without another plan.
+    /// Up to this many rules stay in a linear leaf.
     pub(super) const fn few(self) -> usize {
         match self {
             Self::Now => FEW,
@@ -29,7 +30,7 @@ impl ReplanTiming {
         }
     }
 
-    /// What has so many times more policies than it was planned for is planned anew.
+    /// Growth factor that triggers replanning.
     pub(super) const fn growth(self) -> usize {
         match self {
             Self::Now => 2,

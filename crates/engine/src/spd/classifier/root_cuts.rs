@@ -1,7 +1,8 @@
-//! Which cuts make the best trunk.
+//! Chooses the cuts at the root by trial.
 //!
-//! A plan is made before anything is known of what stands behind a cut, so several cuts are tried for each place in a trunk: the tree that each
-//! leads to is made, and [weighed](super::cost_model). In the branches a cut that is not the best costs less, and there are too many.
+//! A plan does not know what stands behind a cut. So several cuts are tried for each place at the
+//! root: the resulting tree is built and its cost [estimated](super::cost_model). Further down a
+//! bad cut costs less, and there are too many.
 
 use std::sync::Arc;
 
@@ -13,16 +14,16 @@ use super::rule::Rule;
 use super::ternary::KeyWords;
 use super::tuple_space::choice;
 
-/// With more policies each tree takes too long to make, some tens of milliseconds.
+/// Larger trees take too long to build: some tens of milliseconds.
 const MOST: usize = 32_768;
-/// So many cuts are tried in each place.
+/// Cuts tried in each place.
 const CUTS: usize = 11;
-/// Another tree must save so many hundredths, as weights err.
+/// Saving in percent that justifies another tree, given the error of estimates.
 const MARGIN: usize = 4;
-/// A tree that costs no more, in tenths of a cycle, leads each packet to one place, and is left as it was planned.
+/// Trees below this cost (tenths of a cycle) are kept as planned: each packet follows one path.
 const CHEAP: usize = 650;
 
-/// The best tree, grid or sieve for rules that are all there is.
+/// The best root for all rules: a tree, a field bit vector or a tuple space.
 pub(super) fn best_root<W: KeyWords>(rules: Vec<Rule<W>>) -> Node<W> {
     let model = CostModel::of(&rules);
     let tree = best_tree(rules, &model);
@@ -43,7 +44,7 @@ fn best_tree<W: KeyWords>(rules: Vec<Rule<W>>, model: &CostModel<W>) -> Node<W> 
     if estimate(&planned) > CHEAP { improve_cut(planned, &estimate) } else { planned }
 }
 
-/// A node of a trunk, or a better one for the same rules; `estimate` tells what the whole tree costs with it.
+/// A root cut, or a better one for the same rules; `estimate` gives the cost of the whole tree.
 fn improve_cut<W: KeyWords>(node: Node<W>, estimate: &dyn Fn(&Node<W>) -> usize) -> Node<W> {
     let rules = node.rules();
     let enough = estimate(&node) * (100 - MARGIN) / 100;
@@ -57,7 +58,7 @@ fn improve_cut<W: KeyWords>(node: Node<W>, estimate: &dyn Fn(&Node<W>) -> usize)
     with_rest(node, rest)
 }
 
-/// What a cut leaves, if it leaves any.
+/// The rest of a cut, if any.
 fn rest<W: KeyWords>(node: &Node<W>) -> Option<&Node<W>> {
     match node {
         Node::Cut { rest: true, nodes, .. } => nodes.iter().nth_back(1),
@@ -73,7 +74,7 @@ fn rest<W: KeyWords>(node: &Node<W>) -> Option<&Node<W>> {
     }
 }
 
-/// A cut with another tree of the policies that it leaves.
+/// A cut with another rest.
 fn with_rest<W: KeyWords>(mut cut: Node<W>, other: Node<W>) -> Node<W> {
     if let Node::Cut { nodes, .. } = &mut cut
         && let [.., rest, _] = Arc::make_mut(nodes)

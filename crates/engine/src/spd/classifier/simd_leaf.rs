@@ -1,4 +1,4 @@
-//! Some tens of policies, compared eight at a time.
+//! SIMD comparison of up to 64 policies, eight at a time.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::rule::{BestMatch, Rank, Rule, VerdictBits, fits_extra};
 use super::ternary::{KeyWords, PacketKey, UNUSED_BITS};
 use crate::PolicyEntry;
 
-/// Policies in their order; those of the last eight that are none stand at the end.
+/// Policies in match order; unused lanes are at the end.
 pub(crate) type SimdLeaf<W> = Arc<[<W as KeyWords>::RuleBlock8]>;
 
-/// Up to eight policies, of `N` words.
+/// Up to eight policies of `N` words.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct RuleBlock8<const N: usize> {
@@ -19,37 +19,37 @@ pub(crate) struct RuleBlock8<const N: usize> {
     entries: [Option<Arc<PolicyEntry>>; 8],
 }
 
-/// What words of either family do with eights of theirs.
+/// Operations on blocks of eight, for both families.
 pub(crate) trait RuleBlock<W>: Clone + std::fmt::Debug + Send + Sync {
-    /// Of as many rules at the most.
+    /// Builds a block of at most eight rules.
     fn of(rules: &[Rule<W>]) -> Self;
-    /// Which of the policies of up to eight eights fit.
+    /// Which policies of up to eight blocks match, as bits.
     fn fitting(blocks: &[Self], words: &W) -> u64;
-    /// The same, for many packets beside their eights, in as many `fits` as there are.
+    /// [`RuleBlock::fitting`] for many packets, each with its own blocks.
     fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a W)>, fits: &mut [u64])
     where
         W: 'a,
         Self: 'a;
-    /// The policy in a lane, with its rank and brief.
+    /// The policy of a lane, with rank and verdict bits.
     fn policy(&self, lane: usize) -> Option<(Rank, VerdictBits, &Arc<PolicyEntry>)>;
     /// All rules.
     fn rules(&self) -> impl Iterator<Item = Rule<W>>;
 }
 
-/// The most.
+/// Upper limit of rules in a leaf.
 pub(crate) const MAX_RULES: usize = 64;
 
-/// Of rules in their order, [`MAX_RULES`] of them at the most.
+/// Builds a leaf of at most [`MAX_RULES`] rules in match order.
 pub(crate) fn build<W: KeyWords>(rules: &[Rule<W>]) -> SimdLeaf<W> {
     rules.chunks(8).map(W::RuleBlock8::of).collect()
 }
 
-/// How many there are.
+/// Number of rules.
 pub(crate) fn count<W: KeyWords>(leaf: &[W::RuleBlock8]) -> usize {
     leaf.iter().map(|block8| (0..8).filter(|lane| block8.policy(*lane).is_some()).count()).sum()
 }
 
-/// Shows each policy in order.
+/// Visits all policies in order.
 pub(crate) fn each<'a, W: KeyWords>(
     leaf: &'a [W::RuleBlock8],
     visit: &mut impl FnMut(&'a Arc<PolicyEntry>),
@@ -60,7 +60,7 @@ pub(crate) fn each<'a, W: KeyWords>(
     }
 }
 
-/// Considers the first that fits.
+/// Offers the first match.
 #[inline(always)]
 pub(crate) fn find<'a, W: KeyWords>(
     leaf: &'a [W::RuleBlock8],
@@ -70,7 +70,7 @@ pub(crate) fn find<'a, W: KeyWords>(
     consider(leaf, W::RuleBlock8::fitting(leaf, &key.words), key, best);
 }
 
-/// Considers the first of those whose words fit, which are bits. Whether there is any is no branch.
+/// Offers the first match among `fits` (bits). Branch-free over whether there is any.
 #[inline(always)]
 pub(crate) fn consider<'a, W: KeyWords>(
     leaf: &'a [W::RuleBlock8],
@@ -102,7 +102,7 @@ where
 {
     fn of(rules: &[Rule<[u64; N]>]) -> Self {
         let rule = |lane: usize| rules.get(lane);
-        // Where there is none nothing is told from it either, which does no harm behind all others.
+        // Unused lanes match nothing a rule would not, and come last.
         let words = |of: fn(&Rule<[u64; N]>) -> &[u64; N]| {
             std::array::from_fn(|word| {
                 std::array::from_fn(|lane| rule(lane).map_or(u64::MAX, |rule| of(rule)[word]))

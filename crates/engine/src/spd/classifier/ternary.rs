@@ -1,4 +1,5 @@
-//! Packets and selectors as words of bits: a selector is a value under a mask, and fits where `(packet ^ value) & mask` is 0.
+//! Packets and selectors as words: a selector is a value under a mask and matches where `(packet ^
+//! value) & mask` is 0.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,66 +12,66 @@ use super::compact_rule::{CompactRule, CompactRules};
 use super::simd_leaf::{RuleBlock, RuleBlock8};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
-/// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is
-/// source port, destination port, protocol, and 24 bits that are 0 in packets.
+/// Words of a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one holds source
+/// port, destination port, protocol, and 24 bits that are 0 in packets.
 pub(crate) trait KeyWords:
     Copy + Ord + std::hash::Hash + std::fmt::Debug + IntoBytes + Immutable + Send + Sync + 'static
 {
-    /// Eight selectors of such words.
+    /// Eight selectors, for SIMD comparison.
     type RuleBlock8: RuleBlock<Self>;
-    /// A policy in few bytes.
+    /// Compact form of a rule.
     type CompactRule: CompactRules<Self>;
-    /// Words of many packets, word by word.
+    /// Words of many packets, transposed.
     type WordColumns: AsRef<[[u64; LOOKUP_BATCH]]> + Default;
-    /// How many words there are.
+    /// Number of words.
     const COUNT: usize;
-    /// Bits of an address.
+    /// Address length in bits.
     const ADDRESS_BITS: u8;
-    /// The bits that are something in packets.
+    /// Bits that packets use.
     const SIGNIFICANT: Self;
-    /// No bits.
+    /// All zero.
     const ZERO: Self;
 
-    /// Puts words together.
+    /// Assembles words.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
-    /// Destination and source as [`KeyWords::new`] takes them.
+    /// Destination and source, as [`KeyWords::new`] takes them.
     fn ends(&self) -> [[u64; 2]; 2];
-    /// Writes those of packets, [`LOOKUP_BATCH`] at the most.
+    /// Transposes the words of at most [`LOOKUP_BATCH`] packets.
     fn columns(packets: &[PacketKey<Self>], columns: &mut Self::WordColumns);
-    /// Which of the selectors of each block fit packets' words; as [`uxfrm_packet::match_blocks`].
+    /// Which selectors of each block match; see [`uxfrm_packet::match_blocks`].
     fn match_blocks<'a>(pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>, fits: &mut [u8]);
-    /// As [`FieldRows::find_first_batch`].
+    /// See [`FieldRows::find_first_batch`].
     fn find_first_batch(
         rows: &FieldRows,
         keys: &[PacketKey<Self>],
         candidates: &[BitLine],
         found: &mut [u32],
     );
-    /// Word by word.
+    /// Builds words one by one.
     fn each(word: impl FnMut(usize) -> u64) -> Self;
-    /// One of the words; `at` is below [`KeyWords::COUNT`].
+    /// One word; `at` is below [`KeyWords::COUNT`].
     fn word(&self, at: usize) -> u64;
-    /// All of them.
+    /// All words.
     fn all(&self) -> &[u64];
     /// These words under a mask.
     fn masked(&self, mask: &Self) -> Self;
-    /// The bits of both.
+    /// Bitwise or.
     fn union(&self, other: &Self) -> Self;
-    /// These words with more bits in the last.
+    /// Sets bits in the last word.
     fn or_last_word(self, bits: u64) -> Self;
-    /// The bits under `mask` in which these differ from `value`; the last word's lowest 24, which are nothing, left out.
+    /// Differences from `value` under `mask`, without the last word's 24 unused bits.
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
 
-/// Bits of the last word that are nothing in packets.
+/// Bits of the last word that packets do not use.
 pub(crate) const UNUSED_BITS: u64 = 0xff_ffff;
 
-/// Words of IPv4: both addresses, upper layer.
+/// IPv4: both addresses in one word, upper layer.
 pub(crate) type V4 = [u64; 2];
-/// Words of IPv6: two for each address, upper layer.
+/// IPv6: two words per address, upper layer.
 pub(crate) type V6 = [u64; 5];
 
-/// A packet, a selector's values or a selector's masks.
+/// Words of a packet, of selector values or of selector masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketKey<W> {
     pub(crate) words: W,
@@ -122,7 +123,7 @@ impl PacketKey<V6> {
 }
 
 impl<W: KeyWords> Ternary<W> {
-    /// What a policy asks of packets, direction, family and interface id apart.
+    /// What a policy matches, without direction, family and interface id.
     pub(crate) fn of(policy: &PolicyEntry) -> Self {
         let selector = policy.selector();
         let (value, words) = selector_bits::<W>(&selector);
@@ -133,7 +134,7 @@ impl<W: KeyWords> Ternary<W> {
     }
 }
 
-/// The bits that a selector asks for, and which bits these are.
+/// Value and mask of a selector.
 pub(crate) fn selector_bits<W: KeyWords>(selector: &Selector) -> (W, W) {
     let high = |prefix: Prefix| {
         let len = u32::from(prefix.prefix_len());
@@ -302,7 +303,7 @@ impl KeyWords for V6 {
     }
 }
 
-/// A function of its own: else all words of all packets are carried through registers, of which there are too few.
+/// Not inlined: otherwise the words of all packets compete for registers.
 #[inline(never)]
 fn fill<const N: usize>(packets: &[PacketKey<[u64; N]>], columns: &mut [[u64; LOOKUP_BATCH]; N]) {
     for (at, packet) in packets.iter().enumerate() {
@@ -312,7 +313,7 @@ fn fill<const N: usize>(packets: &[PacketKey<[u64; N]>], columns: &mut [[u64; LO
     }
 }
 
-/// A product's halves over each other: every bit of both words reaches every bit of the result.
+/// Folded product: each input bit reaches each output bit.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 pub(crate) const fn mix(a: u64, b: u64) -> u64 {

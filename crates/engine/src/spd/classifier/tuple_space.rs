@@ -1,10 +1,11 @@
-//! A sieve: tiers of policies, each by a hash of some bits of the packet, and what none of them takes.
+//! Tuple space search: policies grouped by the mask that they match on, one hash table per mask
+//! (tuple), and a residue.
 //!
-//! Cuts by a window leave policies that are wide in one field aside one field at a time. A tier takes those that ask for all bits of a mask, of several
-//! fields at once, and finds the few that a packet may fit by one hash. Before a part of a tier is looked at, a table of slots tells
-//! which rank the first of its policies has that such a packet may fit: so a packet asks all tiers first, goes where the first rank is, and then
-//! only where something may stand before what it found there. What no tier takes comes before all that or after the first of it, whichever spares
-//! more.
+//! A cut by a window leaves policies aside that are wide in one field. A tuple takes those that
+//! match all bits of a mask over several fields, and finds the few candidates by one hash. A
+//! prefilter gives the best rank of each hash, so that a packet probes all tuples first, visits the
+//! one with the best rank, and then only those that may hold a better match. The residue is
+//! searched first or after the first bucket, whichever saves more.
 
 mod bucket;
 pub(super) mod choice;
@@ -26,13 +27,13 @@ use mask_selection::{SelectedMask, TupleCosts, select_masks};
 use rank16::Rank16;
 pub(super) use tuple::Tuple;
 
-/// Policies by tiers.
+/// Policies by tuple.
 #[derive(Clone, Debug)]
 pub(crate) struct TupleSpace<W: KeyWords> {
     rank16: Rank16,
     search_order: SearchOrder,
     tuples: Vec<Tuple<W>>,
-    /// What no tier takes.
+    /// Policies in no tuple.
     residue: Node<W>,
     len: usize,
     planned: usize,
@@ -41,14 +42,14 @@ pub(crate) struct TupleSpace<W: KeyWords> {
 /// What packets are compared with first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SearchOrder {
-    /// The part of a tier where the first rank is: where what they find there mostly stands before all that no tier takes.
+    /// The bucket with the best rank: matches there mostly precede the residue.
     TuplesFirst,
-    /// What no tier takes: where they mostly find something in it that spares them parts of tiers.
+    /// The residue: matches there mostly spare bucket visits.
     ResidueFirst,
 }
 
 impl<W: KeyWords> TupleSpace<W> {
-    /// Of rules in any order; a tier for each mask.
+    /// Builds it of rules in any order, with a tuple for each mask.
     pub(super) fn of(masks: &[W], rules: Vec<&Rule<W>>) -> Self {
         let len = rules.len();
         let rank16 = Rank16::spanning(rules.iter().map(|rule| rule.rank()));
@@ -63,7 +64,7 @@ impl<W: KeyWords> TupleSpace<W> {
         Self { rank16, search_order, tuples, residue, len, planned: len }
     }
 
-    /// The same with another beginning.
+    /// Changes the search order.
     pub(super) fn with_search_order(self, search_order: SearchOrder) -> Self {
         Self { search_order, ..self }
     }
@@ -73,7 +74,7 @@ impl<W: KeyWords> TupleSpace<W> {
         self.search_order
     }
 
-    /// In the order in which they take policies.
+    /// Tuples, in the order in which they take policies.
     #[inline]
     pub(super) fn tuples(&self) -> &[Tuple<W>] {
         &self.tuples
@@ -84,7 +85,7 @@ impl<W: KeyWords> TupleSpace<W> {
         &self.residue
     }
 
-    /// Who has found one of this rank looks for no higher level.
+    /// 16-bit rank up to which a policy may precede one of `rank`.
     #[inline]
     pub(super) fn rank16(&self, rank: Rank) -> u32 {
         self.rank16.of(rank)
@@ -94,12 +95,12 @@ impl<W: KeyWords> TupleSpace<W> {
         self.len
     }
 
-    /// How many there were when it was planned.
+    /// Number of policies when it was planned.
     pub(super) const fn planned(&self) -> usize {
         self.planned
     }
 
-    /// Considers the first that fits.
+    /// Offers the first match.
     pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         if self.search_order == SearchOrder::ResidueFirst {
             self.find_in_residue(key, best);
@@ -116,7 +117,7 @@ impl<W: KeyWords> TupleSpace<W> {
         }
     }
 
-    /// In what no tier takes.
+    /// Searches the residue.
     fn find_in_residue<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         if !best.precedes(self.residue.best_rank()) {
             self.residue.find(key, best);
@@ -132,7 +133,7 @@ impl<W: KeyWords> TupleSpace<W> {
         }
     }
 
-    /// Makes ready for another policy where one came.
+    /// Prepares for another policy at the same place.
     pub(super) fn prepare(&mut self, rule: &Rule<W>) {
         match self.tuples.iter_mut().find(|tuple| Tuple::accepts(tuple.mask(), rule)) {
             Some(tuple) => tuple.prepare(rule),
@@ -149,7 +150,7 @@ impl<W: KeyWords> TupleSpace<W> {
         }
     }
 
-    /// Becomes what `newer` is where a policy has its place, if it was planned as that was.
+    /// Copies the place of a policy from `newer`; false if the plans differ.
     pub(super) fn follow(&mut self, newer: &Self, rule: &Rule<W>) -> bool {
         let alike = |(own, newer): (&Tuple<W>, &Tuple<W>)| own.has_same_plan(newer);
         let has_same_plan = self.rank16 == newer.rank16
@@ -169,12 +170,12 @@ impl<W: KeyWords> TupleSpace<W> {
         true
     }
 
-    /// The rank of the first.
+    /// Rank of the first policy.
     pub(super) fn first(&self) -> Rank {
         self.buckets().map(Bucket::first).min().unwrap_or(Rank::LAST).min(self.residue.best_rank())
     }
 
-    /// Shows each policy, in no order.
+    /// Visits all policies in no order.
     pub(super) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         self.buckets().for_each(|bucket| bucket.each(visit));
         self.residue.each(visit);

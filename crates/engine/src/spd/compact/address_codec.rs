@@ -1,5 +1,5 @@
-//! Words of policies as bytes, and few of them: an address of IPv6 is told by the bytes in which it differs from another, as most have zeros in them, and
-//! a peer is often near what is behind it.
+//! Encodes a policy's own fields. An IPv6 address is stored as the bytes that differ from a base:
+//! zeros, or the traffic's address, which a tunnel address often resembles.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,25 +7,25 @@ use arrayvec::ArrayVec;
 
 use crate::{Family, Reqid};
 
-/// The words of one policy.
+/// Encoded fields of one policy.
 #[derive(Debug, Default)]
 pub(crate) struct FieldWriter(ArrayVec<u8, MAX_BYTES>);
 
-/// Bytes that are yet to be read.
+/// Bytes not yet decoded.
 pub(crate) struct FieldReader<'a>(pub(crate) &'a [u8]);
 
-/// What a tunnel's ends differ from.
+/// Base of a tunnel's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TunnelBase {
-    /// Zeros.
+    /// All zero.
     Zeros,
-    /// The addresses of the traffic, each that of its side.
+    /// The traffic's address on the same side.
     Traffic,
 }
 
-/// Lengths and protocol, ports, four addresses, what a tunnel's ends are like, a request id.
+/// Prefix lengths and protocol, ports, four addresses, a tunnel's base, a request id.
 const MAX_BYTES: usize = 3 + 4 + 4 * (2 + 16) + 1 + 4;
-/// Beside how many bytes the request id has.
+/// Flag in the byte that gives the request id's length.
 const BASE_IS_TRAFFIC: u8 = 0x10;
 
 impl std::ops::Deref for FieldWriter {
@@ -52,7 +52,8 @@ impl FieldWriter {
         }
     }
 
-    /// Some ends of a tunnel, of one family, each with the address of the traffic on its side; and its request id.
+    /// Encodes tunnel addresses of one family, each with the traffic's address on its side, and the
+    /// request id.
     pub(crate) fn tunnel(&mut self, ends: &[(IpAddr, IpAddr)], reqid: Reqid) {
         let number = reqid.0.to_le_bytes();
         let (mut base, mut len) = (TunnelBase::Zeros, number.len());
@@ -68,7 +69,7 @@ impl FieldWriter {
 }
 
 impl FieldReader<'_> {
-    /// The next ones; a policy's form says how many there are.
+    /// Reads the next `N` bytes; the layout says how many there are.
     pub(crate) fn take<const N: usize>(&mut self) -> [u8; N] {
         let Some((next, others)) = self.0.split_first_chunk() else { return [0; N] };
         self.0 = others;
@@ -89,7 +90,7 @@ impl FieldReader<'_> {
         }
     }
 
-    /// What the ends of a tunnel are like, and how many bytes its request id has.
+    /// Base of the tunnel's addresses, and length of the request id.
     pub(crate) fn tunnel(&mut self, family: Family) -> (TunnelBase, usize) {
         match family {
             Family::V4 => (TunnelBase::Zeros, size_of::<Reqid>()),
@@ -105,7 +106,7 @@ impl FieldReader<'_> {
         }
     }
 
-    /// A request id of so many bytes.
+    /// Reads a request id of `len` bytes.
     pub(crate) fn reqid(&mut self, len: usize) -> Reqid {
         let mut number = [0; 4];
         number.iter_mut().take(len).for_each(|byte| [*byte] = self.take());
@@ -114,7 +115,7 @@ impl FieldReader<'_> {
 }
 
 impl TunnelBase {
-    /// That from which a tunnel's ends differ in fewer bytes.
+    /// The base that needs fewer bytes.
     fn best(ends: &[(IpAddr, IpAddr)]) -> Self {
         let bytes = |base: &Self| {
             let bytes = |(end, traffic): &(IpAddr, IpAddr)| match end {
@@ -126,7 +127,7 @@ impl TunnelBase {
         [Self::Zeros, Self::Traffic].into_iter().min_by_key(bytes).unwrap_or(Self::Zeros)
     }
 
-    /// Those that an end differs from, where the traffic on its side has that address.
+    /// Base octets of a tunnel address, given the traffic's address on its side.
     pub(crate) fn octets(self, traffic: IpAddr) -> [u8; 16] {
         match (self, traffic) {
             (Self::Traffic, IpAddr::V6(v6)) => v6.octets(),
@@ -135,7 +136,7 @@ impl TunnelBase {
     }
 }
 
-/// The bytes in which an address differs from another, as bits.
+/// Bitmap of the octets that differ from the base.
 fn differing_octets(address: Ipv6Addr, base: [u8; 16]) -> u16 {
     let octets = address.octets().into_iter().zip(base).enumerate();
     octets.fold(0, |bits, (at, (own, base))| bits | u16::from(own != base) << at)
@@ -147,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Few values in few bytes, so that many are like each other.
+    /// Addresses with few distinct octets, so that many are similar.
     fn address(family: Family) -> impl Strategy<Value = IpAddr> {
         let bits = (any::<u128>(), any::<u128>(), any::<bool>());
         bits.prop_map(move |(bits, other, any)| match family {
@@ -163,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tunnels_are_read_as_they_were_put(
+        fn address_codec_tunnel_round_trips(
             (family, ends) in any_family().prop_flat_map(|family| {
                 let traffic = any_family().prop_flat_map(address);
                 (Just(family), prop::collection::vec((address(family), traffic), 1..3))
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_like_another_takes_few_bytes() {
+    fn address_codec_similar_addresses_are_short() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let (traffic, far) = (address("2001:db8:7:1700::"), address("fd00:a:b:c:d:e:f:1234"));
         for (peer, traffic, reqid, len) in [

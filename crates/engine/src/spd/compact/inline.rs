@@ -1,13 +1,13 @@
-//! What a policy has for itself, in few bytes: there may be a million policies.
+//! A policy's own fields, stored inline if short: there may be a million policies.
 
-/// The words that a policy's [`FieldLayout`](super::layout::FieldLayout) says are its own.
+/// Encoded fields that a policy's [`FieldLayout`](super::layout::FieldLayout) does not share.
 #[derive(Clone, Debug)]
 pub(crate) enum InlineFields {
     Inline([u8; INLINE_BYTES]),
     Boxed(Box<[u8]>),
 }
 
-/// Bytes of words that take no memory elsewhere.
+/// Bytes that fit inline.
 pub(crate) const INLINE_BYTES: usize = 23;
 
 impl InlineFields {
@@ -22,7 +22,7 @@ impl InlineFields {
         }
     }
 
-    /// All of them, and behind them what is none.
+    /// The encoded fields, with padding behind.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Inline(words) => words,

@@ -1,4 +1,4 @@
-//! Which words a policy has for itself, so that its other words are the same as many others' and kept once for all of them.
+//! Which fields a policy stores itself and which it shares with others.
 
 use std::net::IpAddr;
 
@@ -7,35 +7,35 @@ use arrayvec::ArrayVec;
 use super::address_codec::{FieldReader, FieldWriter};
 use crate::{Direction, Family, Policy, PortMask, Prefix, Reqid, Selector, Template};
 
-/// What each of some policies says for itself. All else is in their terms.
+/// The fields that a policy stores itself. All others are in its shared fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FieldLayout {
     pub(crate) direction: Direction,
     pub(crate) family: Family,
     ports: Ports,
-    /// Of the addresses of its traffic. Protocol and lengths of prefixes are where this side's is.
+    /// Traffic addresses stored. Protocol and prefix lengths are stored where the local address is.
     pub(crate) traffic: OwnEnds,
-    /// Of its first template, with the request id.
+    /// Tunnel addresses of the first template stored, with the request id.
     tunnel: Option<(Family, OwnEnds)>,
 }
 
-/// Whether any port is asked for.
+/// Whether the policy matches ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Ports {
     Any,
     Some,
 }
 
-/// Which addresses. A gateway has few of its own, and many peers.
+/// Which addresses are stored. A gateway has few of its own and many peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OwnEnds {
-    /// That of the other side; this side's is in the terms.
+    /// The remote address; the local one is shared.
     Far,
-    /// Those of both sides.
+    /// Both addresses.
     Both,
 }
 
-/// What a policy says of its traffic.
+/// Decoded traffic fields.
 struct TrafficFields {
     lens: [u8; 2],
     protocol: u8,
@@ -43,30 +43,30 @@ struct TrafficFields {
     traffic: [IpAddr; 2],
 }
 
-/// What a selector says beside ports and the other side's address.
+/// Selector fields that are shared: all but ports and remote address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SharedTraffic {
     local: IpAddr,
-    /// Of the prefixes of source and destination.
+    /// Prefix lengths of source and destination.
     lens: [u8; 2],
     protocol: u8,
 }
 
-/// No other address.
+/// Base of addresses that resemble no other.
 const ZEROS: [u8; 16] = [0; 16];
 
-/// From the one that leaves most to the terms on.
+/// The layout that shares most comes first.
 type Layouts = ArrayVec<FieldLayout, 6>;
 
 impl FieldLayout {
-    /// That which leaves as little to the terms as there is for a policy.
+    /// The layout that shares least.
     pub(crate) fn most_own(policy: &Policy) -> Self {
         let tunnel = tunnel_family(policy).map(|family| (family, OwnEnds::Both));
         Self { tunnel, ..Self::base(policy, OwnEnds::Both) }
     }
 
-    /// Those that leave more, the most first. What takes no less memory for that, as words have `room`, is left out, unless packets are compared with
-    /// less memory for it.
+    /// Layouts that share more, the most first. One that saves no memory, given `room` inline, is
+    /// left out, unless it makes comparison cheaper.
     pub(crate) fn sharing(policy: &Policy, room: usize) -> Layouts {
         let mut layouts = Layouts::new();
         let far = Self::base(policy, OwnEnds::Far);
@@ -79,7 +79,8 @@ impl FieldLayout {
         layouts
     }
 
-    /// It, and the same with more of the first template. Of those whose words have room there is only the last.
+    /// This layout, and those that also store tunnel addresses. Of those that fit inline only the
+    /// last is kept.
     fn with_tunnels(self, policy: &Policy, room: usize) -> ArrayVec<Self, 3> {
         let mut layouts: ArrayVec<_, 3> = [self].into_iter().collect();
         if let Some(family) = tunnel_family(policy) {
@@ -101,12 +102,12 @@ impl FieldLayout {
         Self { direction, family, ports, traffic, tunnel: None }
     }
 
-    /// Whether its policies ask the same of packets but for the bits of the other side's address, which pays with IPv6.
+    /// Whether its policies differ in the remote address only; compact rules pay for IPv6.
     pub(crate) fn is_compact(self) -> bool {
         (self.family, self.ports, self.traffic) == (Family::V6, Ports::Any, OwnEnds::Far)
     }
 
-    /// A policy's own words.
+    /// Encodes a policy's own fields.
     pub(crate) fn bytes(self, policy: &Policy) -> FieldWriter {
         let mut bytes = FieldWriter::default();
         let selector = &policy.selector;
@@ -130,7 +131,7 @@ impl FieldLayout {
         bytes
     }
 
-    /// What a policy leaves to its terms of what is [own](OwnEnds::Both) otherwise.
+    /// Traffic fields left to be shared.
     pub(crate) fn shared_traffic(self, selector: &Selector) -> SharedTraffic {
         match self.traffic {
             OwnEnds::Both => {
@@ -144,7 +145,7 @@ impl FieldLayout {
         }
     }
 
-    /// The selector of a policy with these words, the ports' masks of which are `masks`; what else its terms have `shared_traffic` them.
+    /// Decodes the selector of a policy, given its shared fields and port masks.
     pub(crate) fn selector(
         self,
         bytes: &[u8],
@@ -164,7 +165,7 @@ impl FieldLayout {
         }
     }
 
-    /// A policy's first template, of which its terms say the rest.
+    /// Decodes a policy's first template, given its shared part.
     pub(crate) fn template(
         self,
         bytes: &[u8],
@@ -182,7 +183,7 @@ impl FieldLayout {
         Template { source, destination, reqid, ..*rest }
     }
 
-    /// A policy's first template without what the policy has for itself.
+    /// A policy's first template without the fields that the policy stores itself.
     pub(crate) fn rest(self, template: &Template) -> Template {
         let Some((family, ends)) = self.tunnel else { return *template };
         let mut addresses = [template.source, template.destination];
@@ -193,7 +194,7 @@ impl FieldLayout {
         Template { source, destination, reqid: Reqid(0), ..*template }
     }
 
-    /// What is said of the traffic, and the words behind that.
+    /// Decodes the traffic fields; returns the reader behind them.
     fn decode_traffic<'a>(
         self,
         bytes: &'a [u8],
@@ -215,7 +216,7 @@ impl FieldLayout {
         (words, TrafficFields { lens, protocol, ports, traffic })
     }
 
-    /// Which of source and destination are meant.
+    /// Indexes of the stored ends: 0 source, 1 destination.
     const fn ends(self, ends: OwnEnds) -> &'static [usize] {
         match (ends, local(self.direction)) {
             (OwnEnds::Both, _) => &[0, 1],
@@ -225,12 +226,12 @@ impl FieldLayout {
     }
 }
 
-/// The length came from a prefix of the same family.
+/// The length was taken from a prefix of the same family.
 fn prefix(address: IpAddr, len: u8) -> Prefix {
     Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address))
 }
 
-/// Which of source and destination is this side's.
+/// Index of the local end: 0 source, 1 destination.
 const fn local(direction: Direction) -> usize {
     match direction {
         Direction::Out => 0,
@@ -238,7 +239,7 @@ const fn local(direction: Direction) -> usize {
     }
 }
 
-/// The family of a policy's first template, if both of its addresses have the same.
+/// Address family of the first template, if both addresses have the same.
 fn tunnel_family(policy: &Policy) -> Option<Family> {
     let template = policy.templates.first()?;
     let families = [template.source, template.destination].map(Family::of);

@@ -1,4 +1,4 @@
-//! What many policies say alike, kept once: templates, limits, marks, and which bits of ports count.
+//! Fields that many policies have in common, interned: templates, limits, marks, port masks.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -14,18 +14,18 @@ use crate::{
     DeviceId, IfId, Limits, Mark, Offload, OffloadKind, Policy, PolicyFlags, PolicyKind, Template,
 };
 
-/// All that a policy says but its action, its priority, and what its form leaves to itself.
+/// All fields of a policy but action, priority, and what its layout stores inline.
 #[derive(Debug)]
 pub(crate) struct SharedFields {
     pub(crate) layout: FieldLayout,
-    /// What it says of its traffic and is not its own.
+    /// Shared traffic fields.
     pub(crate) traffic: SharedTraffic,
-    /// What it asks of packets, as far as its form says that policies ask it alike; of some few shapes only.
+    /// Mask template, if its layout has compact rules; limited in number.
     pub(crate) mask_template: Option<Arc<MaskTemplate>>,
-    /// The upper half of its age.
+    /// Upper half of the insertion number.
     pub(crate) epoch: u32,
     pub(crate) kind: PolicyKind,
-    /// The first without what the policy has for itself.
+    /// Templates; the first without the fields stored inline.
     templates: Box<[Template]>,
     limits: Option<Box<Limits>>,
     offload: Option<Box<OffloadTarget>>,
@@ -33,19 +33,19 @@ pub(crate) struct SharedFields {
     pub(crate) if_id: IfId,
     pub(crate) ifindex: u32,
     pub(crate) user: u32,
-    /// Of source and destination.
+    /// Masks of source and destination port.
     pub(crate) port_masks: [u16; 2],
     pub(crate) flags: PolicyFlags,
 }
 
-/// What a policy says of its device, and which that is.
+/// Requested offload, and the device that took it.
 #[derive(Debug, PartialEq)]
 struct OffloadTarget {
     offload: Offload,
     device: Option<DeviceId>,
 }
 
-/// The terms of all policies, each once.
+/// Interner of shared fields.
 #[derive(Debug, Default)]
 pub(crate) struct SharedFieldsTable {
     table: HashTable<Interned>,
@@ -55,22 +55,23 @@ pub(crate) struct SharedFieldsTable {
     hasher: RandomState,
 }
 
-/// So many terms of a form there may be where others would do that leave more to the policies; and one more for so many policies. What policies have
-/// in common is kept once only where many have it in common. Each form has its own, so that one which no two policies fill alike takes none from
-/// another.
+/// Limits of shared entries per layout, beyond which policies store more inline: a fixed number,
+/// and one per so many policies. Fields are shared only where many policies share them. Each layout
+/// has its own limit, so that one whose entries are all distinct does not crowd out others.
 const FREE_PER_LAYOUT: usize = 64;
 const POLICIES_PER_ENTRY: usize = 128;
-/// Shapes are kept when there are so many policies. With fewer, all that they ask of packets stays in the processor's caches where they stand.
+/// Number of policies from which on mask templates are kept. With fewer, full rules stay in the CPU
+/// caches.
 const MIN_TEMPLATED: usize = 4096;
 
-/// Terms, and how many policies have them.
+/// Shared fields, and the number of policies that use them.
 #[derive(Debug)]
 struct Interned {
     fields: Arc<SharedFields>,
     policies: u32,
 }
 
-/// The shape follows from the other words, or is not kept.
+/// The mask template follows from the other fields, or is absent.
 impl PartialEq for SharedFields {
     fn eq(&self, other: &Self) -> bool {
         let Self { layout, traffic, epoch, kind, templates, limits, offload, .. } = self;
@@ -107,7 +108,7 @@ impl SharedFields {
         }
     }
 
-    /// The templates of the policy of these words.
+    /// Templates of a policy with these inline fields.
     pub(crate) fn templates(
         &self,
         words: &[u8],
@@ -119,7 +120,7 @@ impl SharedFields {
         })
     }
 
-    /// Whether no device has all of it.
+    /// Whether the policy is not offloaded to a device.
     pub(crate) fn is_software(&self) -> bool {
         self.offload().is_none_or(|offload| offload.kind != OffloadKind::Packet)
     }
@@ -136,7 +137,8 @@ impl SharedFields {
         self.offload.as_deref()?.device
     }
 
-    /// By all that may be a policy's alone: a word left out would give as many terms one hash as there are policies.
+    /// Covers all fields that may be unique to a policy: leaving one out would give as many entries
+    /// one hash.
     fn hash(&self, hasher: &RandomState) -> u64 {
         let traffic = (self.traffic, self.port_masks, self.ifindex, self.user);
         let name = (self.mark, self.if_id, self.layout);
@@ -145,7 +147,7 @@ impl SharedFields {
 }
 
 impl SharedFieldsTable {
-    /// Those of one more policy, which is so old.
+    /// Shared fields for one more policy with this insertion number.
     pub(crate) fn share(
         &mut self,
         policy: &Policy,
@@ -164,7 +166,7 @@ impl SharedFieldsTable {
         })
     }
 
-    /// Those that are like these, for one more policy: with their shape, if that is kept or may be.
+    /// Equal entry for one more policy, preferably with a mask template.
     fn find(&mut self, fields: &SharedFields) -> Option<Arc<SharedFields>> {
         let hash = fields.hash(&self.hasher);
         let Self { table, mask_templates, policies, .. } = self;
@@ -182,13 +184,13 @@ impl SharedFieldsTable {
         shaped.or_else(|| if mask_templates.have_room() { None } else { like(|_| true) })
     }
 
-    /// Whether there may be more terms of a form, though few policies have them.
+    /// Whether a layout may have another entry with few users.
     fn may_add(&self, layout: FieldLayout) -> bool {
         self.per_layout.get(&layout).copied().unwrap_or(0)
             < FREE_PER_LAYOUT + self.policies / POLICIES_PER_ENTRY
     }
 
-    /// New ones, of one policy.
+    /// Adds an entry with one user.
     fn insert(&mut self, mut fields: SharedFields, policy: &Policy) -> Arc<SharedFields> {
         let Self { table, per_layout, mask_templates, hasher, policies } = self;
         if fields.layout.is_compact() && *policies >= MIN_TEMPLATED {
@@ -203,7 +205,7 @@ impl SharedFieldsTable {
         fields
     }
 
-    /// A policy with these terms is gone.
+    /// Drops a user.
     pub(crate) fn release(&mut self, fields: &Arc<SharedFields>) {
         self.policies -= 1;
         let hash = fields.hash(&self.hasher);
@@ -233,7 +235,7 @@ impl SharedFieldsTable {
     }
 }
 
-/// The upper half of an age. Most policies have the same.
+/// Upper half of an insertion number. Most policies have the same.
 pub(crate) fn epoch(age: u64) -> u32 {
     u32::try_from(age >> u32::BITS).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! With AVX-512.
+//! [`FieldRows`] look-up with AVX-512.
 
 mod patricia;
 
@@ -12,12 +12,12 @@ use super::row_index::{
 use super::{BLOCK, FieldRows, KEYS, MAX_KEY_FIELDS, RowNumbers};
 use crate::bitvector::{BitLine, first_bit};
 
-/// Keys that are looked up side by side, so that what is the same for all of them is read once.
+/// Keys processed side by side, so that shared loads are done once.
 const KEYS_AT_ONCE: usize = 2;
-/// Of a block.
+/// Bits of a block.
 const BITS: usize = BLOCK * BitLine::BITS;
 
-/// Whether the processor has what these functions are compiled for.
+/// Whether the CPU has the features that these functions are compiled for.
 pub(super) fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -31,8 +31,8 @@ pub(super) fn has_avx512() -> bool {
 impl FieldRows {
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for, `candidates` has a row, and `N` is the grid's reach at least; there are [`KEYS`] keys at the most, and no
-    /// fewer `found`.
+    /// The CPU has what [`has_avx512`] checks, `candidates` has a row, and `N` is at least
+    /// `min_key_words`; there are at most [`KEYS`] keys, and no fewer `found`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
     pub(super) unsafe fn find_chunk_avx512<const N: usize, K: AsRef<[u64; N]>>(
@@ -46,10 +46,11 @@ impl FieldRows {
             // SAFETY: as this function's caller says.
             unsafe { field.lookup_avx512(keys, numbers) };
         }
-        // The leaves have come meanwhile.
+        // The leaves were prefetched above.
         for (field, numbers) in self.fields.iter().zip(&mut numbers) {
             if let RowIndex::Trie(patricia) = field {
-                // SAFETY: as this function's caller says; these are the leaves that keys have come to.
+                // SAFETY: as this function's caller says; these are the leaves that keys have come
+                // to.
                 unsafe { patricia.rows_avx512(keys, numbers) };
             }
         }
@@ -67,7 +68,8 @@ impl FieldRows {
 
     /// # Safety
     ///
-    /// As of [`FieldRows::find_chunk_avx512`], and rows are of so many lines, or of some times as many if these are [`BLOCK`].
+    /// As of [`FieldRows::find_chunk_avx512`]; rows have `LINES` lines, or a multiple of them if
+    /// `LINES` is [`BLOCK`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
@@ -98,11 +100,12 @@ impl FieldRows {
         }
     }
 
-    /// Of some keys from a number on, in a block of lines.
+    /// Intersects one block for the keys from `key` on.
     ///
     /// # Safety
     ///
-    /// As of [`FieldRows::batch_lines`], `numbers` has so many keys from there on, and rows have this block.
+    /// As of [`FieldRows::batch_lines`], `numbers` has so many keys from there on, and rows have
+    /// this block.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "loads through pointers")]
@@ -131,11 +134,12 @@ impl FieldRows {
 }
 
 impl RowIndex {
-    /// The rows that keys stand for, or the leaves that lead to them.
+    /// Finds the rows that keys select, or the leaves that lead to them.
     ///
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for, and keys have all words that are asked for; there are [`KEYS`] keys at the most.
+    /// The processor has what [`has_avx512`] asks for, and keys have all words that are asked for;
+    /// there are [`KEYS`] keys at the most.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "as of what it calls")]
     unsafe fn lookup_avx512<const N: usize, K: AsRef<[u64; N]>>(
@@ -188,7 +192,8 @@ impl Paged {
         numbers: &mut [u16; KEYS],
     ) {
         for (key, number) in keys.iter().zip(numbers) {
-            // SAFETY: keys have this word, there is a page for each value, and a page has a number for each of its values.
+            // SAFETY: keys have this word, there is a page for each value, and a page has a number
+            // for each of its values.
             unsafe {
                 let value = self.bits.inside(*key.as_ref().get_unchecked(self.bits.word));
                 let page = usize::from(*self.pages.get_unchecked(value as usize >> PAGE));
@@ -234,7 +239,8 @@ impl SortedIndex {
     ) {
         let levels = self.levels.levels::<MAX_LEVELS>();
         for (key, number) in keys.iter().zip(numbers) {
-            // SAFETY: keys have this word, these are all levels, and there are as many numbers as values, of which the last is not below any.
+            // SAFETY: keys have this word, these are all levels, and there are as many numbers as
+            // values, of which the last is not below any.
             unsafe {
                 let value = self.bits.inside(*key.as_ref().get_unchecked(self.bits.word));
                 *number = *self.numbers.get_unchecked(find::<MAX_LEVELS>(&levels, value));
@@ -244,14 +250,14 @@ impl SortedIndex {
 }
 
 impl SearchTree {
-    /// Where the nodes of each level begin.
+    /// First node of each level.
     fn levels<const MAX_LEVELS: usize>(&self) -> [*const SearchNode; MAX_LEVELS] {
         let start = |level| self.starts.get(level).copied().unwrap_or(0);
         std::array::from_fn(|level| self.nodes.as_ptr().wrapping_add(start(level)))
     }
 }
 
-/// How many of some levels' values are below one.
+/// Number of values below `value`.
 ///
 /// # Safety
 ///

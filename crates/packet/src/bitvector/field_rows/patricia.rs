@@ -1,53 +1,56 @@
-//! Which row a value of two words stands for, by a Patricia trie: it looks at those bits alone that part stretches, many at a time, and comes to a leaf
-//! which no other resembles more. How many of its highest bits a value has in common with the leaf's tells the row.
+//! Maps two-word values to rows with a Patricia trie. Forks test only bits that separate intervals,
+//! many at a time, and lead to the most similar leaf. The length of the common prefix with the
+//! leaf's value selects the row.
 
 mod grow;
 
 use grow::{BinaryTrie, Bits, build_trie};
 
-/// A trie.
+/// A Patricia trie.
 #[derive(Clone, Debug)]
 pub(super) struct PatriciaTrie {
-    /// Where the first word stands in keys.
+    /// Index of the first word in keys.
     pub(super) word: usize,
-    /// The root first.
+    /// Root first.
     pub(super) forks: Box<[Fork]>,
-    /// For each fork, one for each value of its bits: the number of a leaf, or of another fork counted from the last leaf on.
+    /// For each fork, one child per value of its bits: a leaf number, or a fork number offset by
+    /// the number of leaves.
     pub(super) children: Box<[u16]>,
     pub(super) leaves: Box<[Leaf]>,
 }
 
-/// Some bits of a word; none if there is but one leaf.
+/// Bits of one word; none if there is only one leaf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fork {
     pub(super) mask: u64,
-    /// Where its ways begin.
+    /// Index of its first child.
     pub(super) first: u32,
     /// 0 or 1.
     pub(super) word: u32,
 }
 
-/// A value, and the rows of all that resemble it more than other leaves' values.
+/// A value, and the rows of all values that are closest to it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Leaf {
     pub(super) value: [u64; 2],
-    /// From how many equal bits on the next row is that of a value, in order.
+    /// Common prefix lengths from which on the next row applies, ascending.
     pub(super) lengths: [u8; LEAF_ROWS],
     pub(super) rows: [u16; LEAF_ROWS],
 }
 
-/// Rows of a leaf at the most.
+/// Upper limit of rows in a leaf.
 const LEAF_ROWS: usize = 16;
-/// No value has so many bits.
+/// Longer than any common prefix.
 const NEVER: u8 = u8::MAX;
-/// Bits of a root, and of another fork, at the most: more take more memory than ways that are shorter are worth.
+/// Upper limit of bits tested by the root and by other forks: wider forks cost more memory than
+/// shorter paths are worth.
 const ROOT_BITS: u32 = 14;
 const INNER_BITS: u32 = 10;
-/// So many ways, as a power of two, for each leaf.
+/// Log2 of the children allowed per leaf.
 const CHILDREN_PER_LEAF: u32 = 5;
 
-/// A trie in the making.
+/// Builds a trie.
 #[derive(Default)]
 struct TrieBuilder {
     forks: Vec<Fork>,
@@ -56,11 +59,11 @@ struct TrieBuilder {
 }
 
 impl PatriciaTrie {
-    /// Of stretches in order, each with its last value and its number, of which the last is up to the highest value; none if they are too many, or
-    /// too many of them are inside each other.
+    /// Builds the trie of ascending intervals, each with its last value and row, up to the highest
+    /// value. `None` if they are too many or nest too deeply.
     pub(super) fn of(word: usize, ends: &[(u128, u16)]) -> Option<Self> {
         let tree = build_trie(ends)?;
-        // The root's number, which is that behind the last leaf.
+        // The root's number follows the last leaf's.
         u16::try_from(tree.leaves()).ok()?;
         let mut builder = TrieBuilder::default();
         builder.fork(&tree, tree.leaves(), ROOT_BITS)?;
@@ -68,12 +71,12 @@ impl PatriciaTrie {
         Some(Self { word, forks: forks.into(), children: children.into(), leaves: leaves.into() })
     }
 
-    /// What stands in a key; in a word that it does not have, zeros.
+    /// The field's words in a key; missing words are 0.
     fn words_of(&self, key: &[u64]) -> [u64; 2] {
         [self.word, self.word + 1].map(|at| key.get(at).copied().unwrap_or(0))
     }
 
-    /// The row that a key stands for.
+    /// The row selected by a key.
     pub(super) fn number(&self, key: &[u64]) -> u16 {
         let words = self.words_of(key);
         let mut at = self.leaves.len();
@@ -91,7 +94,8 @@ impl PatriciaTrie {
 }
 
 impl Leaf {
-    /// With rows, each from so many equal bits on; none if they are too many.
+    /// Builds a leaf; each row applies from a common prefix length on. `None` if there are too many
+    /// rows.
     fn of(value: u128, rows: &[(u32, u16)]) -> Option<Self> {
         if rows.len() > LEAF_ROWS {
             return None;
@@ -116,7 +120,7 @@ impl Leaf {
 }
 
 impl TrieBuilder {
-    /// The number of what stands for a tree, where there are so many leaves in all.
+    /// Adds a subtree and returns its number; `leaves` is the number of all leaves.
     fn add(&mut self, tree: &BinaryTrie, leaves: usize) -> Option<u16> {
         let number = match tree {
             BinaryTrie::Fork { .. } => leaves + self.fork(tree, leaves, INNER_BITS)?,
@@ -128,7 +132,7 @@ impl TrieBuilder {
         u16::try_from(number).ok()
     }
 
-    /// A fork of up to so many bits; its number among forks.
+    /// Adds a fork that tests up to `most` bits and returns its number among forks.
     fn fork(&mut self, tree: &BinaryTrie, leaves: usize, most: u32) -> Option<usize> {
         let (word, bits) = tree.choose_bits(most);
         let (children, ends) = tree.children(word, bits);

@@ -1,21 +1,21 @@
-//! Which row a field's value stands for: looked up at once where the field is a byte, in pages where it is short, and otherwise searched for among the last values of each
-//! row's stretches, or of two words found by a [trie](super::patricia).
+//! The row of a field's value: a table for bytes, pages for up to 16 bits, a search among interval
+//! ends for up to 32, and a [trie](super::patricia) for two words.
 
 use std::collections::HashMap;
 
 use super::FieldLocation;
 use super::patricia::PatriciaTrie;
 
-/// The rows of a field's values.
+/// Maps the values of one field to rows.
 #[derive(Clone, Debug)]
 pub(super) enum RowIndex {
-    /// Of up to eight bits.
+    /// Up to 8 bits.
     Direct(DirectIndex),
-    /// Of up to 16.
+    /// Up to 16 bits.
     Paged(Paged),
-    /// Of up to 32.
+    /// Up to 32 bits.
     Sorted(SortedIndex),
-    /// Of two words.
+    /// Two words.
     Trie(PatriciaTrie),
 }
 
@@ -26,16 +26,16 @@ pub(super) struct DirectIndex {
     pub(super) numbers: Box<[u16; 256]>,
 }
 
-/// A page for all values that differ in their lowest bits only, with a row for each.
+/// Pages of values that share their upper bits, with a row for each value.
 #[derive(Clone, Debug)]
 pub(super) struct Paged {
     pub(super) bits: Bits,
-    /// Which page, of all that are different.
+    /// Page number by upper bits; equal pages are stored once.
     pub(super) pages: Box<[u16]>,
     pub(super) numbers: Box<[u16]>,
 }
 
-/// Stretches in order.
+/// Intervals in ascending order.
 #[derive(Clone, Debug)]
 pub(super) struct SortedIndex {
     pub(super) bits: Bits,
@@ -43,7 +43,7 @@ pub(super) struct SortedIndex {
     pub(super) numbers: Box<[u16]>,
 }
 
-/// Some bits of a word.
+/// A range of bits in one word.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bits {
     pub(super) word: usize,
@@ -51,29 +51,31 @@ pub(super) struct Bits {
     mask: u32,
 }
 
-/// Values in order, [`FANOUT`] side by side, and above them the last value of each. A search goes down one node for each level.
+/// A B-tree of interval ends with [`FANOUT`] values per node. A search reads one node per level.
 #[derive(Clone, Debug)]
 pub(super) struct SearchTree {
     pub(super) nodes: Box<[SearchNode]>,
-    /// Where the nodes of each level begin, from the top on.
+    /// Index of the first node of each level, from the root down.
     pub(super) starts: Box<[usize]>,
 }
 
-/// Values in order.
+/// Ascending values.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct SearchNode([u32; FANOUT]);
 
-/// Values of a page, as a power of two: pages of few values are few different ones, which stay near the processor.
+/// Log2 of a page's values. Small pages have many duplicates, and those that differ stay in the CPU
+/// cache.
 pub(super) const PAGE: u32 = 4;
 const VALUES: usize = 1 << PAGE;
-/// Values that are compared together.
+/// Values compared together.
 pub(super) const FANOUT: usize = 16;
-/// Levels at the most; more values have more rows than can be numbered.
+/// Upper limit of levels: more values have more rows than 16 bits can number.
 pub(super) const MAX_LEVELS: usize = 4;
 
 impl RowIndex {
-    /// None if `number` has none for a row, ends are not in order up to the highest value, or there are too many.
+    /// `None` if a row has no number, the ends are not ascending up to the highest value, or there
+    /// are too many.
     pub(super) fn of(
         place: FieldLocation,
         ends: &[(u128, usize)],
@@ -98,7 +100,7 @@ impl RowIndex {
         }
     }
 
-    /// The row that a key stands for.
+    /// The row selected by a key.
     pub(super) fn number(&self, key: &[u64]) -> u16 {
         match self {
             Self::Direct(byte) => byte.number(key),
@@ -122,7 +124,7 @@ impl RowIndex {
     }
 }
 
-/// The rows of values that come in order, of stretches that end there.
+/// Maps ascending values to rows, given the interval ends.
 fn rows_in_order(ends: &[(u128, u16)]) -> impl FnMut(usize) -> u16 {
     let mut rest = ends.iter().peekable();
     move |value| {
@@ -181,12 +183,12 @@ impl SortedIndex {
 }
 
 impl Bits {
-    /// What stands in a key; in a word that it does not have, zeros.
+    /// The field's value in a key; missing words are 0.
     pub(super) fn of(self, key: &[u64]) -> u32 {
         self.inside(key.get(self.word).copied().unwrap_or(0))
     }
 
-    /// What stands in the word.
+    /// The field's value in a word.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "of what is left no more counts")]
     pub(super) const fn inside(self, word: u64) -> u32 {
@@ -195,7 +197,8 @@ impl Bits {
 }
 
 impl SearchTree {
-    /// Of values in order, of which the last is the highest; none if they are too many.
+    /// Builds the tree of ascending values, the last of which is the highest; `None` if they are
+    /// too many.
     fn of(mut values: Vec<u32>) -> Option<Self> {
         let mut levels: Vec<Vec<SearchNode>> = Vec::with_capacity(MAX_LEVELS);
         while levels.last().is_none_or(|level| level.len() > 1) {
@@ -216,7 +219,7 @@ impl SearchTree {
         Some(Self { starts: starts.collect(), nodes: levels.concat().into() })
     }
 
-    /// How many values are below one.
+    /// Number of values below `value`.
     fn find(&self, value: u32) -> usize {
         self.starts.iter().fold(0, |found, start| {
             let below = |node: &SearchNode| node.0.iter().filter(|end| **end < value).count();

@@ -8,7 +8,8 @@ pub(super) fn numbers(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Up to so many ends among few values, so that first words have several second ones, and the highest.
+/// Up to so many ends among few values, so that first words have several second ones, and the
+/// highest.
 fn ends(highest: u128, most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, usize)> {
     let low = |next: &mut dyn FnMut() -> u64| match next() % 4 {
         0 => u64::MAX,
@@ -28,7 +29,8 @@ fn ends(highest: u128, most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, 
 
 const LEAF_ROWS: u64 = 7;
 
-/// The stretches of up to so many prefixes, inside each other and side by side, of a few lengths; with their rows.
+/// The stretches of up to so many prefixes, inside each other and side by side, of a few lengths;
+/// with their rows.
 pub(super) fn nested(most: u64, next: &mut impl FnMut() -> u64) -> Vec<(u128, usize)> {
     let lengths = [16, 63, 64, 65, 100, 127, 128];
     let wide = |next: &mut dyn FnMut() -> u64| u128::from(next()) << 64 | u128::from(next());
@@ -97,7 +99,7 @@ impl<const N: usize> AsRef<[u64; N]> for Words<N> {
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn finds_what_a_walk_over_the_bits_finds() {
+fn rows_agree_with_bit_scan() {
     let mut next = numbers(1);
     for words in [1, 8, 9, 16, 17, 24, 32, 33, 64, 100].into_iter().cycle().take(400) {
         let most = [2, 9, 200, 4000][usize::try_from(next() % 4).unwrap()];
@@ -141,7 +143,7 @@ fn finds_what_a_walk_over_the_bits_finds() {
 /// They stand for what they stand for with zeros behind.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn keys_without_some_words_are_not_read_beyond() {
+fn field_rows_short_keys_are_not_read_beyond() {
     let mut next = numbers(2);
     let places = [FieldLocation::Bits { word: 0, shift: 0, bits: 16 }, FieldLocation::Words(1)];
     let fields: Vec<_> = places.map(|place| field(place, 9, 200, &mut next)).into();
@@ -157,7 +159,7 @@ fn keys_without_some_words_are_not_read_beyond() {
 }
 
 #[test]
-fn what_makes_no_grid_is_refused() {
+fn field_rows_invalid_input_is_none() {
     let place = FieldLocation::Bits { word: 0, shift: 0, bits: 8 };
     let of = |ends: &[(u128, usize)]| {
         FieldRows::of(1, &[KeyField { place, ends: ends.to_vec(), rows: vec![1, 2] }])

@@ -1,4 +1,4 @@
-//! With AVX-512.
+//! [`PrefilterProbe`] with AVX-512.
 
 use core::arch::x86_64::{
     __m512i, _mm_cvtsi32_si128, _mm256_storeu_si256, _mm512_add_epi32, _mm512_and_si512,
@@ -17,7 +17,7 @@ use crate::prefilter_table::{
     FINGERPRINT, FINGERPRINT_SHIFT, MIXED, MULTIPLIER, NO_RANK, PrefilterTable,
 };
 
-/// Whether the processor has what these functions are compiled for.
+/// Whether the CPU has the features that these functions are compiled for.
 pub(super) fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512dq")
@@ -28,7 +28,8 @@ pub(super) fn has_avx512() -> bool {
 impl PrefilterProbe {
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for, and fewer than [`MAX_TABLES`](super::MAX_TABLES) tables were asked.
+    /// The processor has what [`has_avx512`] asks for, and fewer than
+    /// [`MAX_TABLES`](super::MAX_TABLES) tables were asked.
     #[target_feature(enable = "avx512f,avx512dq,avx512vl,popcnt")]
     #[expect(unsafe_code, reason = "loads and stores through pointers")]
     pub(super) unsafe fn query_avx512(&mut self, table: &PrefilterTable, keys: &[WordColumn]) {
@@ -112,11 +113,12 @@ impl PrefilterProbe {
 }
 
 impl ProbeTargets {
-    /// Notes the steps of some of the keys from `at` on.
+    /// Appends pairs for some of the keys from `at` on.
     ///
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`] asks for, and there are fewer steps than keys and tables.
+    /// The processor has what [`has_avx512`] asks for, and there are fewer steps than keys and
+    /// tables.
     #[target_feature(enable = "avx512f,avx512dq,avx512vl,popcnt")]
     #[inline]
     #[expect(unsafe_code, reason = "a store through a pointer")]
@@ -132,7 +134,8 @@ impl ProbeTargets {
     }
 }
 
-/// The hashes of all keys, by eights. Word by word, so that few branches ask which words count.
+/// Hashes of all keys, eight per vector. Word by word, so that few branches test which words are
+/// masked out.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 #[expect(unsafe_code, reason = "a load through a pointer")]
@@ -152,7 +155,7 @@ fn hashes(table: &PrefilterTable, keys: &[WordColumn]) -> [__m512i; PROBE_KEYS /
     hashes
 }
 
-/// What some slots have. One by one, and not compiled for AVX-512, as AMD's processors take longer to gather.
+/// Reads some slots. Scalar and not compiled for AVX-512, as gathers are slower on AMD.
 ///
 /// # Safety
 ///
@@ -166,7 +169,7 @@ unsafe fn gather(all: &[u32], slots: &KeyRow, found: &mut KeyRow) {
     }
 }
 
-/// Sixteen numbers.
+/// Sixteen lanes of a row.
 #[target_feature(enable = "avx512f")]
 #[inline]
 #[expect(unsafe_code, reason = "a load through a pointer")]
@@ -176,7 +179,7 @@ fn lanes(row: &KeyRow, at: usize) -> __m512i {
     unsafe { _mm512_loadu_si512(row.as_ptr().cast()) }
 }
 
-/// Which of the keys from `at` on are among the first so many, as bits.
+/// Lane mask of keys below `count`, from `at` on.
 #[inline]
 fn first_lanes(count: usize, at: usize) -> u16 {
     u16::MAX.checked_shr(number(LANES - count.saturating_sub(at).min(LANES))).unwrap_or(0)

@@ -1,5 +1,6 @@
-//! Many packets go through a sieve together: each asks all tiers, then goes where the first rank is, and then to all other tiers that may have
-//! something to better what it found there. What is behind the tiers comes first of all, or after the first tier.
+//! Batched look-up in a tuple space. Each packet probes the prefilters of all tuples, visits the
+//! bucket with the best rank, then the other buckets that may hold a better match. The residue is
+//! searched first, or after the first bucket.
 
 use arrayvec::ArrayVec;
 use uxfrm_packet::{PrefilterProbe, ProbeTargets};
@@ -11,11 +12,11 @@ use crate::spd::classifier::rule::BestMatch;
 use crate::spd::classifier::ternary::{KeyWords, PacketKey};
 use crate::spd::classifier::tuple_space::{Bucket, SearchOrder, TupleSpace};
 
-/// Packets and the parts that they go to.
+/// Packets and the buckets that they visit.
 type Buckets<'a, W> = ArrayVec<(usize, &'a Bucket<W>), MAX_VISITS>;
 
-/// Considers the first policy that fits, of each key, of which there are [`LOOKUP_BATCH`] at the most. A function of its own, as it takes pages of stack that
-/// others need not.
+/// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys. Not inlined, as it takes
+/// pages of stack.
 #[inline(never)]
 pub(in crate::spd::classifier) fn find_each_tuples<'a, W: KeyWords>(
     space: &'a TupleSpace<W>,
@@ -41,13 +42,13 @@ pub(in crate::spd::classifier) fn find_each_tuples<'a, W: KeyWords>(
 }
 
 impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
-    /// What may better that which each packet has found.
+    /// Highest 16-bit rank that can still be better, for each packet.
     fn rank_limits(&self, space: &TupleSpace<W>) -> [u32; LOOKUP_BATCH] {
         std::array::from_fn(|at| space.rank16(self.bests[at].rank()))
     }
 
-    /// At what is behind all tiers, for packets that have found nothing that stands before all of it. Where they are nearly all, it is quicker for
-    /// all than to pick them.
+    /// Searches the residue for packets whose match does not precede all of it; for all packets if
+    /// nearly all need it.
     #[inline(never)]
     fn visit_residue(&mut self, last: &'a Node<W>) {
         let first = last.best_rank();
@@ -68,7 +69,8 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         packets.iter().zip(&bests).for_each(|(packet, best)| self.bests[*packet] = *best);
     }
 
-    /// At the parts of tiers that packets go to. All are fetched before the first is read, and then all that is behind them.
+    /// Visits buckets. All are prefetched before the first is read, and then all that they refer
+    /// to.
     #[inline(never)]
     fn visit_buckets(
         &mut self,
@@ -78,7 +80,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
     ) {
         let mut buckets = Buckets::new();
         self.list_buckets(space, probe, targets, &mut buckets);
-        // Which kind a part is nobody could foretell, so that it is no branch: numbers of strips from the front, of all others from the back.
+        // Branch-free partition: numbers of leaves from the front, of trees from the back.
         let mut order = [0; MAX_VISITS];
         let (mut leaves, mut others) = (0, 0);
         for (number, (_, bucket)) in (0_u8..).zip(&buckets) {
@@ -101,7 +103,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         }
     }
 
-    /// Fetches the parts, and lists them.
+    /// Prefetches and lists the buckets.
     #[inline(always)]
     fn list_buckets(
         &mut self,
@@ -123,7 +125,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         }
     }
 
-    /// With the strips that those of some parts are which have these numbers.
+    /// Compares packets with the leaves of the numbered buckets.
     #[inline(never)]
     fn compare_leaves(&mut self, buckets: &[(usize, &'a Bucket<W>)], numbers: &[u8]) {
         let Self { keys, bests, .. } = self;
@@ -139,7 +141,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         }
     }
 
-    /// Down the trees of the parts that are too large.
+    /// Searches the trees of large buckets.
     #[inline(never)]
     fn visit_trees(&mut self) {
         self.ready[EMPTY].clear();

@@ -1,20 +1,20 @@
-//! What policies ask of a packet's bytes: values that no policy tells apart are one class, and each class has a row of bits, one for each policy
-//! that fits.
+//! Value classes of a packet's bytes: values that no policy separates form one class, and each
+//! class has a row with one bit per matching policy.
 
 use uxfrm_packet::ByteField;
 
 use crate::spd::classifier::rule::Rule;
 use crate::spd::classifier::ternary::KeyWords;
 
-/// Values of a byte.
+/// Number of values of a byte.
 const VALUES: usize = 256;
 
-/// The fields of rules whose rows have `width` words.
+/// The bytes that rules match, with rows of `width` words.
 pub(crate) fn fields<W: KeyWords>(rules: &[Rule<W>], width: usize) -> Vec<ByteField> {
     (0..W::COUNT * 8).filter_map(|place| field(rules, width, place)).collect()
 }
 
-/// None if no rule asks for the byte.
+/// `None` if no rule matches the byte.
 fn field<W: KeyWords>(rules: &[Rule<W>], width: usize, place: usize) -> Option<ByteField> {
     let mut asked: Vec<ByteCondition> =
         (0..).zip(rules).map(|(at, rule)| ByteCondition::of(rule, place, at)).collect();
@@ -38,7 +38,7 @@ fn field<W: KeyWords>(rules: &[Rule<W>], width: usize, place: usize) -> Option<B
     Some(ByteField { place, numbers, rows })
 }
 
-/// What a rule asks of a byte.
+/// What a rule demands of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ByteCondition {
     mask: u8,
@@ -47,7 +47,7 @@ struct ByteCondition {
 }
 
 impl ByteCondition {
-    /// Nothing where packets have nothing.
+    /// Bits unused in packets match all.
     fn of<W: KeyWords>(rule: &Rule<W>, place: usize, at: usize) -> Self {
         let byte = |words: &W| {
             let word = words.masked(&W::SIGNIFICANT).word(place / 8);
@@ -61,16 +61,16 @@ impl ByteCondition {
         (self.mask, self.value) == (other.mask, other.value)
     }
 
-    /// The values that fit.
+    /// Matching values.
     fn values(self) -> Vec<usize> {
         let Self { mask, value, .. } = self;
         (0..=u8::MAX).filter(|seen| (seen ^ value) & mask == 0).map(usize::from).collect()
     }
 }
 
-/// Things in classes.
+/// A partition into classes, refined step by step.
 struct Partition {
-    /// The class of each.
+    /// Class of each element.
     of: Vec<u16>,
     classes: Vec<Class>,
 }
@@ -78,24 +78,24 @@ struct Partition {
 #[derive(Clone, Copy, Default)]
 struct Class {
     size: usize,
-    /// How many of them are to be split off, while that is counted.
+    /// Number of elements to be split off, during a split.
     inside: usize,
-    /// The class that they go to.
+    /// Class that takes the split-off elements.
     split_off: Option<u16>,
 }
 
 impl Partition {
-    /// All in one class.
+    /// All elements in one class.
     fn of(things: usize) -> Self {
         Self { of: vec![0; things], classes: vec![Class { size: things, ..Class::default() }] }
     }
 
-    /// How many classes there are.
+    /// Number of classes.
     fn len(&self) -> usize {
         self.classes.len()
     }
 
-    /// Sees to it that each class is among these things, or none of it is.
+    /// Refines the partition until each class is inside or outside of a set.
     fn split(&mut self, things: &[usize]) {
         for thing in things {
             self.classes[usize::from(self.of[*thing])].inside += 1;
@@ -122,7 +122,7 @@ impl Partition {
         }
     }
 
-    /// The classes that some things are in.
+    /// Classes of some elements.
     fn classes_of(&self, things: &[usize]) -> Vec<usize> {
         let mut met: Vec<_> = things.iter().map(|thing| usize::from(self.of[*thing])).collect();
         met.sort_unstable();
@@ -131,7 +131,7 @@ impl Partition {
     }
 }
 
-/// There are no more than 65,536 of anything that is counted.
+/// Counts stay below 65,536.
 fn number(count: usize) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
@@ -140,9 +140,10 @@ fn number(count: usize) -> u16 {
 mod tests {
     use super::*;
 
-    /// Against a look at each pair of values: those that some set parts are apart, no others are, and no class is empty.
+    /// Against a look at each pair of values: those that some set parts are apart, no others are,
+    /// and no class is empty.
     #[test]
-    fn classes_are_as_few_as_tell_the_sets_apart() {
+    fn partition_is_coarsest_that_separates_sets() {
         let mut seed = 1_usize;
         let mut next = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

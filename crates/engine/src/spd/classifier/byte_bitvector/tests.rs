@@ -153,7 +153,7 @@ proptest! {
 
     /// From rows of one word to some of a block and more.
     #[test]
-    fn ipv4_is_found_as_by_a_look_at_every_rule(
+    fn ipv4_lookup_agrees_with_scan(
         policies in prop::collection::vec(selectors(Family::V4), 1..1400),
         first in prop::sample::select(vec![1, 60, 64, 65, 200, 500, 520, 1100]),
         targets in prop::collection::vec(step(), 0..30),
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_is_found_as_by_a_look_at_every_rule(
+    fn ipv6_lookup_agrees_with_scan(
         policies in prop::collection::vec(selectors(Family::V6), 1..700),
         first in prop::sample::select(vec![1, 65, 200, 520]),
         targets in prop::collection::vec(step(), 0..30),
@@ -183,7 +183,7 @@ proptest! {
 
 /// What comes is compared apart, but not for ever.
 #[test]
-fn recent_policies_get_a_bit_when_they_are_many() {
+fn byte_bitvector_many_recent_policies_rebuild_rows() {
     let port = |port: u16| {
         let mut policy = policy(Direction::Out, u32::from(port));
         policy.selector.protocol = 17;
@@ -211,7 +211,7 @@ fn recent_policies_get_a_bit_when_they_are_many() {
 
 /// Nothing is left behind of policies that went.
 #[test]
-fn rows_are_made_anew_when_most_of_their_policies_went() {
+fn byte_bitvector_many_removals_rebuild_rows() {
     let port = |port: u16| {
         let mut policy = policy(Direction::Out, u32::from(port));
         policy.selector.source_port = PortMask::exactly(port);

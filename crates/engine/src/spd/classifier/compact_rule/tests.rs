@@ -78,9 +78,10 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// As nodes of whole rules do; also who is compared in full leaves and who goes with the last of a leaf.
+    /// As nodes of whole rules do; also who is compared in full leaves and who goes with the last
+    /// of a leaf.
     #[test]
-    fn lean_rules_are_found_as_by_a_look_at_every_rule(
+    fn compact_rule_lookup_agrees_with_scan(
         policies in prop::sample::select(vec![Direction::Out, Direction::In])
             .prop_flat_map(|direction| prop::collection::vec(sites(direction), 1..300)),
         first in prop::sample::select(vec![1, 4, 9, 70, 200]),
@@ -91,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn rules_are_whole_again(
+    fn compact_rule_expands_to_original(
         policies in prop::sample::select(vec![Direction::Out, Direction::Forward])
             .prop_flat_map(|direction| prop::collection::vec(sites(direction), 1..40)),
     ) {
@@ -114,7 +115,7 @@ fn site(host: u8, local: u8) -> Policy {
 }
 
 #[test]
-fn leaves_are_lean_where_the_other_side_tells_policies_apart() {
+fn compact_leaf_is_used_when_remote_address_separates() {
     let alike = among_many((0..9).map(|host| site(host, 1)).collect());
     assert!(matches!(Node::of(alike[..1].to_vec()), Node::Compact { .. }));
     assert!(matches!(Node::of(alike[..8].to_vec()), Node::Compact { .. }));
@@ -125,9 +126,10 @@ fn leaves_are_lean_where_the_other_side_tells_policies_apart() {
     assert!(matches!(Node::of(few), Node::Linear { .. }), "nobody shares a mask_template");
 }
 
-/// A leaf gets packets that nothing told apart by this side before: what is kept for all its policies is compared as well.
+/// A leaf gets packets that nothing told apart by this side before: what is kept for all its
+/// policies is compared as well.
 #[test]
-fn what_policies_ask_alike_is_asked_of_every_packet() {
+fn compact_leaf_compares_shared_fields() {
     let protected = |host| {
         let mut policy = site(host, 1);
         policy.selector.protocol = 6;
@@ -151,7 +153,7 @@ fn what_policies_ask_alike_is_asked_of_every_packet() {
 
 /// In leaves of a tree, which batches go down together.
 #[test]
-fn each_of_a_batch_finds_its_own_policy() {
+fn compact_leaf_batch_finds_each_policy() {
     for direction in [Direction::Out, Direction::In] {
         let far_is = |host: u8| {
             let mut policy = Policy { direction, ..site(host, 1) };
@@ -181,7 +183,7 @@ fn each_of_a_batch_finds_its_own_policy() {
 
 /// Twice as many come as stay whole rules of their own.
 #[test]
-fn no_more_shapes_are_kept_than_there_is_room_for() {
+fn mask_templates_are_limited() {
     let mask_template = |serial: u64| MaskTemplate { masks: [0; 5], local: [serial, 0], upper: 0 };
     let mut shapes = MaskTemplates::default();
     let kept: Vec<_> =
@@ -197,7 +199,7 @@ fn no_more_shapes_are_kept_than_there_is_room_for() {
 
 /// Whoever counts on a shape writes to no line of its words.
 #[test]
-fn lean_rules_are_small_and_shapes_are_lines() {
+fn compact_rule_and_mask_template_sizes() {
     assert_eq!(
         (size_of::<CompactRule>(), size_of::<MaskTemplate>(), align_of::<MaskTemplate>()),
         (40, 64, 64)

@@ -19,7 +19,7 @@ fn wide_and_narrow(wide: u32, narrow: u32) -> Vec<Rule<V4>> {
 }
 
 #[test]
-fn each_packet_meets_a_policy() {
+fn cost_model_packets_match_a_policy() {
     let rules = wide_and_narrow(2, 1);
     let CostModel(packets) = CostModel::of(&rules);
     assert_eq!(packets.len(), rules.len());
@@ -34,7 +34,7 @@ fn each_packet_meets_a_policy() {
 
 /// A packet that has found the wide policy first passes by the narrow ones behind it.
 #[test]
-fn what_packets_pass_by_weighs_nothing() {
+fn cost_model_pruned_branches_cost_nothing() {
     let estimate = |wide, narrow| {
         let rules = wide_and_narrow(wide, narrow);
         CostModel::of(&rules).estimate(&Node::cut(Window::new(0, 56, 6), rules.iter().collect()))

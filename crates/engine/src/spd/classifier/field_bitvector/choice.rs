@@ -1,14 +1,15 @@
-//! Whether a grid is better than a tree of cuts.
+//! Whether a field bit vector is better than a tree of cuts.
 
 use crate::spd::classifier::cost_model::CostModel;
 use crate::spd::classifier::node::Node;
 use crate::spd::classifier::ternary::KeyWords;
 
-/// With fewer policies a tree or a matrix is as quick, and takes less memory. Of IPv6 a tree reads more.
+/// With fewer policies a tree or byte bit vector is as fast and smaller. For IPv6 a tree reads
+/// more.
 const LEAST_V4: usize = 512;
 const LEAST_V6: usize = 64;
 
-/// A grid of a tree's policies, if it is better than the tree.
+/// A field bit vector of a tree's policies, if it is better than the tree.
 pub(in crate::spd::classifier) fn best_bitvector<W: KeyWords>(
     tree: &Node<W>,
     model: &CostModel<W>,
@@ -23,7 +24,7 @@ pub(in crate::spd::classifier) fn best_bitvector<W: KeyWords>(
     is_better.then_some(bitvector)
 }
 
-/// Whether a grid takes what it weighs. Of IPv6 that was only measured where processors have what its trie needs.
+/// Whether the cost estimate holds: for IPv6 it was measured with AVX-512 only.
 fn fits_estimate<W: KeyWords>(node: &Node<W>) -> bool {
     match node {
         Node::FieldBitvector { bitvector, .. } => W::COUNT == 2 || bitvector.is_fast(),

@@ -1,5 +1,5 @@
-//! What policies ask of a packet's fields: stretches of values that no policy tells apart, each with a row of bits, one for each group of policies that
-//! fits.
+//! Splits a packet's fields into intervals that no policy separates, each with a row with one bit
+//! per matching group.
 
 use uxfrm_packet::{FieldLocation, KeyField};
 
@@ -7,14 +7,14 @@ use super::rule_group::RuleGroup;
 use crate::spd::classifier::rule::Rule;
 use crate::spd::classifier::ternary::KeyWords;
 
-/// A field of so many bits in the words that a selector has.
+/// A field of a selector.
 #[derive(Clone, Copy)]
 struct FieldSpec {
     place: FieldLocation,
     bits: u32,
 }
 
-/// Values from the first to the last, for which some group is.
+/// Values that a group matches, from `first` to `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Interval {
     first: u128,
@@ -22,8 +22,8 @@ struct Interval {
     group: usize,
 }
 
-/// The axes of rules whose groups have rows of so many words. Where a field's mask has gaps, what is behind the first of them is left open; and whether
-/// none has.
+/// The fields of some rules, with rows of `words` words, and whether no mask has gaps. Bits behind
+/// a gap are ignored here.
 pub(super) fn key_fields<W: KeyWords>(
     rules: &[&Rule<W>],
     groups: &[RuleGroup],
@@ -57,7 +57,7 @@ fn fields<W: KeyWords>() -> [FieldSpec; 5] {
 }
 
 impl FieldSpec {
-    /// What stands in it.
+    /// The field's value.
     fn of<W: KeyWords>(self, words: &W) -> u128 {
         match self.place {
             FieldLocation::Bits { word, shift, .. } => {
@@ -73,13 +73,13 @@ impl FieldSpec {
         u128::MAX >> (128 - self.bits)
     }
 
-    /// Whether a mask has no gaps in it.
+    /// Whether a mask is a prefix mask.
     fn is_whole<W: KeyWords>(self, mask: &W) -> bool {
         let mask = self.of(mask) << (128 - self.bits);
         mask.leading_ones() == mask.count_ones()
     }
 
-    /// The values that a selector fits, as far as the highest bits of its mask tell.
+    /// The interval that a selector matches, by the leading ones of its mask.
     fn interval<W: KeyWords>(self, value: &W, mask: &W, group: usize) -> Interval {
         let asked = (self.of(mask) << (128 - self.bits)).leading_ones().min(self.bits);
         let open = self.highest().checked_shr(asked).unwrap_or(0);
@@ -92,12 +92,12 @@ impl FieldSpec {
         Interval { first: 0, last: self.highest(), group }
     }
 
-    /// Of two stretches one is inside the other, or they are apart.
+    /// Builds the field. Two intervals are nested or disjoint.
     fn key_field(self, mut intervals: Vec<Interval>, words: usize) -> KeyField {
         intervals
             .sort_unstable_by_key(|interval| (interval.first, std::cmp::Reverse(interval.last)));
         let mut key_field = KeyField { place: self.place, ends: Vec::new(), rows: vec![0; words] };
-        // The last values and the rows of those that the next one may be in.
+        // Last value and row of each enclosing interval.
         let mut enclosing = vec![(self.highest(), 0)];
         for alike in
             intervals.chunk_by(|one, other| (one.first, one.last) == (other.first, other.last))
@@ -124,7 +124,7 @@ impl FieldSpec {
     }
 }
 
-/// Values up to there stand for a row, if they stand for none yet.
+/// Appends an interval end, unless its values have a row already.
 fn end(ends: &mut Vec<(u128, usize)>, end: u128, row: usize) {
     if ends.last().is_none_or(|(last, _)| *last < end) {
         ends.push((end, row));

@@ -1,4 +1,4 @@
-//! Policies that share a bit of a grid.
+//! Adjacent policies that share a bit of a field bit vector.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use uxfrm_packet::BLOCK_LANES;
 use crate::spd::classifier::rule::{MatchRule, Rule};
 use crate::spd::classifier::ternary::{KeyWords, UNUSED_BITS};
 
-/// Some that follow each other.
+/// A run of policies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RuleGroup {
-    /// The number of the first.
+    /// Number of the first.
     first: u32,
-    /// How many there are.
+    /// Length of the run.
     lanes: u8,
-    /// Which of them are still in, as bits.
+    /// Policies still present, as bits.
     pub(super) live: u8,
 }
 
 const _: () = assert!(BLOCK_LANES <= u8::BITS as usize, "who is live fits");
 
-/// Of rules in their order: each alone, unless rows are shorter where neighbours share bits.
+/// Groups of rules in match order; bits are shared only where that shortens rows.
 pub(super) fn groups<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
     let shared = shared(rules);
     let lines = |bits: usize| bits.div_ceil(LINE);
@@ -47,11 +47,11 @@ fn shared<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
 
 /// Bits of a line.
 const LINE: usize = 512;
-/// Where ports stand in the last word.
+/// Positions of the ports in the last word.
 const SOURCE: u64 = 0xffff << 48;
 const DESTINATION: u64 = 0xffff << 32;
 
-/// Whether two rules ask the same but of a port.
+/// Whether two rules differ in one port only.
 fn differ_in<W: KeyWords>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
     let more = rule.verdict_bits().has_extra() || other.verdict_bits().has_extra();
     let same = |one: &W, other: &W| {
@@ -65,7 +65,7 @@ fn differ_in<W: KeyWords>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
 }
 
 impl RuleGroup {
-    /// So many policies from a number on.
+    /// A run of `lanes` policies from `first` on.
     fn of(first: usize, lanes: usize) -> Self {
         let lanes = u8::try_from(lanes.min(BLOCK_LANES)).unwrap_or(0);
         Self {
@@ -80,20 +80,20 @@ impl RuleGroup {
         self.lanes as usize
     }
 
-    /// The number of one of its policies.
+    /// Number of one of its policies.
     #[inline]
     pub(super) const fn entry(self, lane: usize) -> usize {
         self.first as usize + lane
     }
 
-    /// Where what they ask stands.
+    /// Position of its last words.
     #[inline]
     pub(super) const fn words(self) -> Range<usize> {
         let first = 2 * self.first as usize;
         first..first + 2 * self.lanes as usize
     }
 
-    /// The number of the first that is still in, of those that fit; beyond all policies if there is none.
+    /// Number of the first present policy among those that match; beyond all if there is none.
     #[inline]
     pub(super) const fn policy(self, fits: u8) -> usize {
         let first = self.first as usize;
@@ -108,7 +108,7 @@ impl RuleGroup {
         &rules[self.entry(0)..self.entry(self.lanes())]
     }
 
-    /// What they ask of upper layers: the values, then the masks.
+    /// Its last words: values, then masks.
     pub(super) fn uppers<W: KeyWords>(self, rules: &[&Rule<W>]) -> impl Iterator<Item = u64> {
         let rules = self.rules_of(rules);
         let all = |of: fn(&Rule<W>) -> W| rules.iter().map(move |rule| of(rule).word(W::COUNT - 1));

@@ -15,7 +15,7 @@ proptest! {
 
     /// Also where rows take several lines, and policies come, go, and are planned anew.
     #[test]
-    fn ipv4_is_found_as_by_a_look_at_every_rule(
+    fn ipv4_lookup_agrees_with_scan(
         policies in prop::collection::vec(selectors(Family::V4), 1..1400),
         later in 0_usize..150,
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
@@ -25,7 +25,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_is_found_as_by_a_look_at_every_rule(
+    fn ipv6_lookup_agrees_with_scan(
         policies in prop::collection::vec(selectors(Family::V6), 1..700),
         later in 0_usize..150,
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
@@ -36,7 +36,7 @@ proptest! {
 
     /// Of ranges, so that most share bits.
     #[test]
-    fn neighbours_are_found_as_by_a_look_at_every_rule(
+    fn field_bitvector_port_ranges_agree_with_scan(
         ranges in prop::collection::vec((selectors(Family::V4), 1_u16..20, any::<bool>()), 60..120),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
         flows in prop::collection::vec(flows(Family::V4), 1..70),
@@ -88,7 +88,7 @@ fn port(port: u16) -> Policy {
 
 /// Only where rows become shorter for it.
 #[test]
-fn neighbours_share_bits_where_rows_are_longer_without() {
+fn field_bitvector_shares_bits_only_to_shorten_rows() {
     let few = bitvector::<V4>(&rules((0..512).map(port).collect()));
     assert_eq!((few.groups.len(), few.is_exact, few.lines()), (512, true, 2));
     let many = bitvector::<V4>(&rules((0..600).map(port).collect()));
@@ -98,7 +98,7 @@ fn neighbours_share_bits_where_rows_are_longer_without() {
 
 /// What comes is compared apart, but not for ever.
 #[test]
-fn what_comes_gets_a_bit_when_there_is_no_more_room() {
+fn field_bitvector_full_recent_leaf_replans() {
     let mut rules = rules::<V4>((0..400).map(port).collect());
     let more = rules.split_off(200);
     let mut node = Node::field_bitvector(rules.iter().collect()).unwrap();
@@ -116,7 +116,7 @@ fn what_comes_gets_a_bit_when_there_is_no_more_room() {
 }
 
 #[test]
-fn more_policies_than_rows_have_bits_for_make_no_grid() {
+fn field_bitvector_too_many_policies_is_none() {
     // Neighbours of two protocols share no bits.
     let other = |at: u16| {
         let mut policy = port(at * 16);
@@ -140,7 +140,7 @@ fn nested(at: u16) -> Policy {
 
 /// But neither few, nor where a processor has no quick way.
 #[test]
-fn nested_networks_of_ipv6_are_a_grid() {
+fn field_bitvector_is_chosen_for_nested_ipv6_networks() {
     let of = |count: u16| rules::<V6>((0..count).map(nested).collect());
     let is_fast = bitvector(&of(64)).is_fast();
     let is_grid =

@@ -1,4 +1,4 @@
-//! Nodes made of rules: planned, or as somebody else has chosen.
+//! Builds nodes of rules: planned, or of a chosen kind.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::spd::classifier::tuple_space::TupleSpace;
 use crate::spd::classifier::window::Window;
 
 impl<W: KeyWords> Node<W> {
-    /// The best node for rules, which may be in any order.
+    /// The best node for rules in any order.
     pub(in crate::spd::classifier) fn of(rules: Vec<Rule<W>>) -> Self {
         Self::planned(rules.iter().collect())
     }
 
-    /// The best node for rules, which may be in any order. They are copied where they come to stand and not on the way there: what that takes
-    /// lay as holes between what stays.
+    /// The best node for rules in any order. Rules are cloned only at their final place, which
+    /// avoids holes in memory.
     pub(in crate::spd::classifier) fn planned(mut rules: Vec<&Rule<W>>) -> Self {
         if rules.is_empty() {
             return Self::EMPTY;
@@ -41,13 +41,13 @@ impl<W: KeyWords> Node<W> {
         }
     }
 
-    /// Of rules in their order.
+    /// A leaf of rules in match order.
     pub(super) fn linear(rules: Vec<Rule<W>>) -> Self {
         Self::compact(&rules)
             .unwrap_or_else(|| Self::Linear { first: first_of(&rules), rules: rules.into() })
     }
 
-    /// Of rules in their order, if they are few and ask enough alike.
+    /// A compact leaf of rules in match order, if they are few and share a template.
     pub(super) fn compact(rules: &[Rule<W>]) -> Option<Self> {
         let compact = (rules.len() <= LEAST).then(|| W::CompactRule::all(rules))??;
         Some(Self::Compact {
@@ -57,24 +57,24 @@ impl<W: KeyWords> Node<W> {
         })
     }
 
-    /// Of rules in their order.
+    /// A leaf of rules in match order.
     pub(super) fn simd(rules: &[Rule<W>]) -> Self {
         Self::Simd { first: first_of(rules), blocks: build(rules) }
     }
 
-    /// All at once by fields, unless they are too many.
+    /// A field bit vector, unless there are too many rules.
     pub(in crate::spd::classifier) fn field_bitvector(mut rules: Vec<&Rule<W>>) -> Option<Self> {
         rules.sort_by_key(|rule| rule.entry.place());
         let first = rules.first().map_or(Rank::LAST, |rule| rule.rank());
         Some(Self::FieldBitvector { first, bitvector: Arc::new(FieldBitvector::of(&rules)?) })
     }
 
-    /// All policies there are.
+    /// A tuple space of all policies.
     pub(in crate::spd::classifier) fn tuple_space(space: TupleSpace<W>) -> Self {
         Self::TupleSpace { first: space.first(), space: Arc::new(space) }
     }
 
-    /// What a window tells apart, and the rest.
+    /// A cut by a window.
     pub(in crate::spd::classifier) fn cut(window: Window, rules: Vec<&Rule<W>>) -> Self {
         let len = rules.len();
         let mut sets = Vec::new();

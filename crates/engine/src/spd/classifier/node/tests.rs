@@ -109,7 +109,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn ipv4_nodes_know_their_first(
+    fn ipv4_nodes_store_their_best_rank(
         policies in prop::collection::vec(selectors(Family::V4), 1..900),
         first in prop::sample::select(vec![1, 9, 70, 300, 700]),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_nodes_know_their_first(
+    fn ipv6_nodes_store_their_best_rank(
         policies in prop::collection::vec(selectors(Family::V6), 1..500),
         first in prop::sample::select(vec![1, 9, 70, 300]),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
@@ -129,7 +129,8 @@ proptest! {
     }
 }
 
-/// A cut by each bit of the destination from the lowest on: what is shorter by so many bits is in the rest.
+/// A cut by each bit of the destination from the lowest on: what is shorter by so many bits is in
+/// the rest.
 fn trunk(rules: Vec<Rule<V4>>, bits: std::ops::Range<u8>) -> Node<V4> {
     if bits.is_empty() {
         return Node::of(rules);
@@ -147,7 +148,7 @@ fn trunk(rules: Vec<Rule<V4>>, bits: std::ops::Range<u8>) -> Node<V4> {
 
 /// However many cuts every packet meets, and wherever the first stands.
 #[test]
-fn long_trunks_are_followed_to_their_end() {
+fn batch_lookup_follows_many_root_cuts() {
     // The shortest prefixes, which stand behind the last cuts, among the others or before them.
     let priorities: [fn(u32) -> u32; 2] = [|at| at * 7 % 101, |at| 25 - at % 25];
     for (cuts, priority) in
@@ -174,7 +175,7 @@ fn long_trunks_are_followed_to_their_end() {
 
 /// Samples of what came in another order would be others, and some plans are better than others.
 #[test]
-fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
+fn replanned_tree_is_independent_of_insertion_order() {
     let rules = firewall(2500);
     let planned = |order: Vec<Rule<V4>>| {
         let mut node = Node::default();
@@ -190,7 +191,7 @@ fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
 
 /// Where two cuts are looked at together, twice as many packets come to matrices as there are.
 #[test]
-fn all_of_a_batch_find_their_policies_in_all_matrices() {
+fn batch_lookup_visits_all_bitvectors() {
     let bitvector = |mut rules: Vec<Rule<V4>>| {
         rules.sort_by_key(|rule| rule.entry.place());
         let first = rules.iter().map(Rule::rank).min().unwrap();

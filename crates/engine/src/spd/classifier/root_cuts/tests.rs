@@ -52,7 +52,7 @@ fn windows(mut node: &Node<V4>) -> Vec<Window> {
 
 /// Not what was planned, and no other cut of what the first one leaves would be better either.
 #[test]
-fn of_the_trunks_that_are_tried_the_cheapest_is_taken() {
+fn root_cuts_cheapest_candidate_is_chosen() {
     let rules = firewall(10_000);
     let model = CostModel::of(&rules);
     let tree = best_tree(rules.clone(), &model);
@@ -68,7 +68,7 @@ fn of_the_trunks_that_are_tried_the_cheapest_is_taken() {
 
 /// Both would be others.
 #[test]
-fn trees_of_very_many_policies_and_cheap_ones_are_left_as_they_were_planned() {
+fn root_cuts_large_and_cheap_trees_are_kept() {
     for count in [700, 33_000] {
         let rules = firewall(count);
         let planned = Node::of(rules.clone());
@@ -81,7 +81,7 @@ fn trees_of_very_many_policies_and_cheap_ones_are_left_as_they_were_planned() {
 
 /// Weights err by as much.
 #[test]
-fn a_tree_that_saves_next_to_nothing_is_no_better() {
+fn root_cuts_saving_within_margin_is_ignored() {
     let planned = Node::of(firewall(700));
     let cuts_after = |others: usize| {
         let estimate =
@@ -92,9 +92,10 @@ fn a_tree_that_saves_next_to_nothing_is_no_better() {
     assert_ne!(cuts_after(95), windows(&planned));
 }
 
-/// Where it is thought to be quicker by so much that it is, and never where a tree leads each packet to one place.
+/// Where it is thought to be quicker by so much that it is, and never where a tree leads each
+/// packet to one place.
 #[test]
-fn a_sieve_takes_the_place_of_a_tree_that_is_slower() {
+fn root_cuts_faster_tuple_space_replaces_tree() {
     let rules = firewall(10_000);
     let model = CostModel::of(&rules);
     let tree_alone = best_tree(rules.clone(), &model);

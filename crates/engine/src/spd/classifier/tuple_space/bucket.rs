@@ -1,4 +1,4 @@
-//! Policies of some hashes of a tier.
+//! A hash bucket of a tuple.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::spd::classifier::replanning::ReplanTiming;
 use crate::spd::classifier::rule::{BestMatch, Rank, Rule};
 use crate::spd::classifier::ternary::{KeyWords, PacketKey};
 
-/// Some policies. Not an enum, so that nobody asks which it is: nobody could foretell it.
+/// Some policies. Not an enum, to avoid an unpredictable branch: one of the two parts is empty.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(in crate::spd::classifier) struct Bucket<W: KeyWords> {
-    /// All, if they are few enough to be compared at once.
+    /// All policies, if few.
     leaf: TernaryLeaf,
-    /// All, if they are more.
+    /// All policies, if many.
     tree: Node<W>,
 }
 
 impl<W: KeyWords> Bucket<W> {
-    /// Of rules in any order.
+    /// Builds it of rules in any order.
     pub(super) fn of(mut rules: Vec<&Rule<W>>) -> Self {
         rules.sort_by_key(|rule| rule.entry.place());
         match TernaryLeaf::of(&rules) {
@@ -31,25 +31,25 @@ impl<W: KeyWords> Bucket<W> {
         }
     }
 
-    /// Whether they are few enough.
+    /// Whether the policies are in the leaf.
     #[inline]
     pub(in crate::spd::classifier) fn is_leaf(&self) -> bool {
         !self.leaf.entries().is_empty()
     }
 
-    /// All, if they are few enough; else none.
+    /// All policies if few, else empty.
     #[inline]
     pub(in crate::spd::classifier) const fn leaf(&self) -> &TernaryLeaf {
         &self.leaf
     }
 
-    /// All, if they are more; else none.
+    /// All policies if many, else empty.
     #[inline]
     pub(in crate::spd::classifier) const fn tree(&self) -> &Node<W> {
         &self.tree
     }
 
-    /// Considers the first that fits.
+    /// Offers the first match.
     pub(in crate::spd::classifier) fn find<'a>(
         &'a self,
         key: &PacketKey<W>,

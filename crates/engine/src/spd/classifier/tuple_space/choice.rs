@@ -1,4 +1,4 @@
-//! Whether a sieve is better than a tree of cuts.
+//! Whether a tuple space is better than a tree of cuts.
 
 use super::{SearchOrder, SelectedMask, TupleCosts, TupleSpace, select_masks};
 use crate::spd::classifier::cost_model::CostModel;
@@ -6,26 +6,28 @@ use crate::spd::classifier::node::Node;
 use crate::spd::classifier::rule::Rule;
 use crate::spd::classifier::ternary::KeyWords;
 
-/// With fewer policies a tree is quicker, and soon planned anew when they become more; with more a plan takes too long, and parts of tiers are so large that worse packets take far longer.
+/// With fewer policies a tree is faster, and soon replanned when it grows. With more, planning
+/// takes too long and buckets become large, which hurts the worst case.
 const SIZES: std::ops::RangeInclusive<usize> = 4097..=1 << 17;
-/// What different drafts are made with.
+/// Cost assumptions of the candidate plans.
 const COSTS: [TupleCosts; 2] = [
     TupleCosts { tuple: 40, buckets: [350, 430, 530, 700] },
     TupleCosts { tuple: 40, buckets: [220, 330, 400, 450] },
 ];
-/// Those of finer tiers, which are only tried with so many policies: with more, drafts take long, and weights tell less.
+/// Cost assumptions of finer tuples, tried only up to [`FINE`] policies: beyond, planning takes
+/// long and estimates are weak.
 const FINE_COSTS: [TupleCosts; 2] = [
     TupleCosts { tuple: 40, buckets: [350, 800, 1000, 1100] },
     TupleCosts { tuple: 30, buckets: [340, 460, 650, 800] },
 ];
 const FINE: usize = 1 << 15;
-/// So many may be left for the end: what is left is compared all at once, which costs by the line.
+/// Upper limits of the residue, which is compared by bit vectors at a cost per line.
 const RESIDUE: [usize; 2] = [512, 1024];
-/// What a sieve of the same weight takes in place of a tree, in hundredths: by measuring both of 26 sets.
+/// Measured cost of a tuple space relative to a tree of equal estimate, in percent (26 sets).
 const WEIGHT_V4: usize = 76;
 const WEIGHT_V6: usize = 100;
 
-/// The best sieve for a tree's policies, if it is better than the tree.
+/// The best tuple space for a tree's policies, if it is better than the tree.
 pub(in crate::spd::classifier) fn best_tuple_space<W: KeyWords>(
     tree: &Node<W>,
     model: &CostModel<W>,
@@ -50,7 +52,7 @@ pub(in crate::spd::classifier) fn best_tuple_space<W: KeyWords>(
     is_better.then(|| Node::tuple_space(best))
 }
 
-/// Those that a draft comes to.
+/// Tuple spaces with the masks selected under some costs.
 fn candidates<W: KeyWords>(
     rules: &[&Rule<W>],
     model: &CostModel<W>,

@@ -1,4 +1,5 @@
-//! Which masks make a good sieve: one after the other, each time the one whose tier costs packets least for each policy that it takes.
+//! Selects the masks of a tuple space greedily: each time the one whose tuple costs packets least
+//! per policy taken.
 
 use std::collections::HashMap;
 
@@ -8,41 +9,42 @@ use super::prefix_lengths::{FIELDS, PrefixLengths};
 use crate::spd::classifier::rule::{MatchRule, Rank, Rule};
 use crate::spd::classifier::ternary::{KeyWords, PacketKey};
 
-/// Tenths of a cycle that a tier is thought to cost: more for each look at many policies makes finer tiers, and more of them.
+/// Assumed costs, in tenths of a cycle. Higher costs of large buckets yield finer tuples, and more
+/// of them.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::spd::classifier) struct TupleCosts {
-    /// Of asking a tier.
+    /// Probing a tuple.
     pub(in crate::spd::classifier) tuple: usize,
-    /// Of comparing up to 8, 16 and 64 policies, and more.
+    /// Comparing up to 8, 16 and 64 policies, and more.
     pub(in crate::spd::classifier) buckets: [usize; 4],
 }
 
-/// A mask, and how many policies are left behind its tier.
+/// A mask, and the number of policies left after it.
 pub(in crate::spd::classifier) type SelectedMask<W> = (W, usize);
 
-/// No more tiers: asking them takes time.
+/// Upper limit of tuples: each is probed by every packet.
 const MAX_TUPLES: usize = 12;
 const _: () = assert!(MAX_TUPLES <= uxfrm_packet::MAX_TABLES, "all tiers are asked");
-/// So few are left for the end.
+/// Stop when this few policies are left.
 const RESIDUE: usize = 512;
-/// So many different lengths of an address are tried, and of a port or the protocol.
+/// Prefix lengths tried per address, and lengths per port or protocol.
 const ADDRESS_LENGTHS: usize = 7;
 const PORT_LENGTHS: usize = 3;
-/// Of a larger set so many are looked at; and so many for which lengths there are, and how many a mask takes.
+/// Sample sizes: of rules; and of rules for the choice of lengths and the share of a mask.
 const SAMPLE: usize = 32_768;
 const LENGTHS: usize = 2048;
-/// A tier takes no smaller part of what is left.
+/// A tuple takes at least one in this many of the remaining rules.
 const MIN_SHARE: usize = 12;
 
-/// A sample of rules that are left, of each `step` of which there is one.
+/// A sample of the remaining rules, one in `step`.
 struct Remaining<'a, 'k, W: KeyWords> {
     rules: Vec<&'a Rule<W>>,
     step: usize,
-    /// What packets are, and the rank of the policy that each finds.
+    /// Packets, with the rank of the policy that each finds.
     packets: &'k [(W, Rank)],
 }
 
-/// The masks of tiers for rules that such packets meet.
+/// Selects masks for rules matched by these packets.
 pub(in crate::spd::classifier) fn select_masks<W: KeyWords>(
     rules: &[&Rule<W>],
     keys: &[PacketKey<W>],
@@ -66,7 +68,7 @@ pub(in crate::spd::classifier) fn select_masks<W: KeyWords>(
 }
 
 impl<W: KeyWords> Remaining<'_, '_, W> {
-    /// The mask that costs least for each policy that it takes.
+    /// The mask with the least cost per policy taken.
     fn best_mask(&self, costs: TupleCosts) -> Option<W> {
         let mut kinds = HashMap::<W, usize, RandomState>::default();
         let each = self.rules.len().div_ceil(LENGTHS).max(1);
@@ -84,7 +86,7 @@ impl<W: KeyWords> Remaining<'_, '_, W> {
         priced.min_by_key(|(price, _)| *price).map(|(_, mask)| mask)
     }
 
-    /// What packets pay for the parts of a tier that they look at.
+    /// Cost for packets of the buckets of a tuple that they visit.
     fn cost(&self, mask: &W, costs: TupleCosts) -> usize {
         let buckets = self.packets.iter().map(|(words, _)| (words.masked(mask), (0, Rank::LAST)));
         let mut buckets: HashMap<W, (usize, Rank), RandomState> = buckets.collect();
@@ -101,7 +103,7 @@ impl<W: KeyWords> Remaining<'_, '_, W> {
         self.packets.iter().map(paid).sum()
     }
 
-    /// What masks may be worth it: by lengths that policies have in each field.
+    /// Candidate masks, by lengths that occur in each field.
     fn masks(&self) -> Vec<W> {
         let some = self.rules.iter().step_by(self.rules.len().div_ceil(LENGTHS).max(1));
         let lengths: Vec<_> = some.map(|rule| PrefixLengths::of(&rule.mask)).collect();
@@ -118,7 +120,7 @@ impl<W: KeyWords> Remaining<'_, '_, W> {
 }
 
 impl TupleCosts {
-    /// Of comparing so many.
+    /// Cost of comparing `policies`.
     const fn of(self, policies: usize) -> usize {
         let Self { buckets: [few, some, more, many], .. } = self;
         match policies {
@@ -130,7 +132,7 @@ impl TupleCosts {
     }
 }
 
-/// None, and some of those that there are, each for as many.
+/// Zero, and quantiles of the lengths that occur.
 fn length_candidates(lengths: &[PrefixLengths], field: usize) -> Vec<u32> {
     let mut all: Vec<_> = lengths.iter().map(|lengths| lengths.0[field]).collect();
     all.sort_unstable();

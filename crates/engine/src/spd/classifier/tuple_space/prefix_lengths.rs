@@ -1,16 +1,16 @@
-//! Masks by how many bits of each field they ask for.
+//! Masks given by the prefix length of each field.
 
 use crate::spd::classifier::ternary::{KeyWords, upper};
 
-/// So many of the highest bits of each field.
+/// Prefix length of each field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PrefixLengths(pub(super) [u32; 5]);
 
-/// Of addresses, ports and protocol.
+/// Addresses, ports and protocol.
 pub(super) const FIELDS: usize = 5;
 
 impl PrefixLengths {
-    /// Of the bits that a mask asks for without a gap.
+    /// Leading ones of each field of a mask.
     pub(super) fn of<W: KeyWords>(mask: &W) -> Self {
         let [destination, source] = mask.ends();
         let address = |[high, low]: [u64; 2]| match high.leading_ones() {
@@ -22,13 +22,13 @@ impl PrefixLengths {
         Self([address(destination), address(source), field(48, 16), field(32, 16), field(24, 8)])
     }
 
-    /// The same, but so many of a field.
+    /// Replaces the length of one field.
     pub(super) const fn with(mut self, field: usize, length: u32) -> Self {
         self.0[field] = length;
         self
     }
 
-    /// The mask that asks for them.
+    /// The mask with these lengths.
     pub(super) fn mask<W: KeyWords>(self) -> W {
         let Self([destination, source, source_port, destination_port, protocol]) = self;
         let ones = |len: u32| u64::MAX.checked_shl(64 - len.min(64)).unwrap_or(0);

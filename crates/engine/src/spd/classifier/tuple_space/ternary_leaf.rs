@@ -1,4 +1,4 @@
-//! A few policies in their order, compared all at once, in no more memory than they need.
+//! Up to eight policies in match order, compared at once and stored without padding.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub(in crate::spd::classifier) struct TernaryLeaf {
     entries: Arc<[Arc<PolicyEntry>]>,
 }
 
-/// Lines that are fetched before they are read; seldom are there more.
+/// Cache lines that are prefetched; leaves are rarely longer.
 const LINES: usize = 5;
 
 impl TernaryLeaf {
-    /// Of rules in their order; none if they are too many.
+    /// Builds it of rules in match order; `None` if they are too many.
     pub(super) fn of<W: KeyWords>(rules: &[&Rule<W>]) -> Option<Self> {
         if rules.len() > BLOCK_LANES {
             return None;
@@ -38,26 +38,26 @@ impl TernaryLeaf {
         &self.entries
     }
 
-    /// Considers the first that fits.
+    /// Offers the first match.
     pub(super) fn find<'a, W: KeyWords>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
         let mut fits = [0];
         W::match_blocks([(self.block(), &key.words)].into_iter(), &mut fits);
         self.consider(fits[0], key, best);
     }
 
-    /// Fetches what is read first.
+    /// Prefetches the words.
     #[inline]
     pub(in crate::spd::classifier) fn prefetch(&self) {
         uxfrm_packet::prefetch_first(&self.words, LINES);
     }
 
-    /// What packets are compared with.
+    /// The block that packets are compared with.
     #[inline]
     pub(in crate::spd::classifier) fn block(&self) -> TernaryBlock<'_> {
         TernaryBlock { words: &self.words, lanes: self.entries.len() }
     }
 
-    /// Considers the first of those whose words fit, which are bits. Whether there is any is no branch.
+    /// Offers the first match among `fits` (bits). Branch-free over whether there is any.
     #[inline]
     pub(in crate::spd::classifier) fn consider<'a, W: KeyWords>(
         &'a self,
@@ -82,7 +82,7 @@ impl TernaryLeaf {
     }
 
     pub(super) fn memory(&self) -> usize {
-        /// The counts of an `Arc`, and what an allocation costs.
+        /// Counts of an `Arc`, and the allocator's overhead.
         const EACH: usize = 16 + 8;
         if self.entries.is_empty() {
             return 0;

@@ -33,7 +33,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn ipv4_is_found_as_by_a_look_at_every_rule(
+    fn ipv4_lookup_agrees_with_scan(
         policies in prop::collection::vec(selectors(Family::V4), 1..500),
         masks in masks(),
         search_order in beginnings(),
@@ -49,7 +49,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_is_found_as_by_a_look_at_every_rule(
+    fn ipv6_lookup_agrees_with_scan(
         policies in prop::collection::vec(selectors(Family::V6), 1..400),
         masks in masks(),
         search_order in beginnings(),
@@ -67,7 +67,7 @@ proptest! {
 
 /// Every policy stands in a tier or behind them all, and packets find the first.
 #[test]
-fn drafts_make_sieves_that_find_what_a_scan_finds() {
+fn tuple_space_of_selected_masks_agrees_with_scan() {
     let rules = firewall(5000);
     let model = CostModel::of(&rules);
     let costs = TupleCosts { tuple: 40, buckets: [350, 430, 530, 700] };
@@ -107,7 +107,7 @@ fn drafts_make_sieves_that_find_what_a_scan_finds() {
 }
 
 #[test]
-fn levels_are_in_the_order_of_ranks() {
+fn rank16_is_monotonic() {
     let ranks = || firewall(300).into_iter().map(|rule| rule.rank());
     let mut all: Vec<_> = ranks().collect();
     all.sort_unstable();
@@ -119,7 +119,7 @@ fn levels_are_in_the_order_of_ranks() {
 }
 
 #[test]
-fn lengths_are_told_from_the_masks_that_they_make() {
+fn prefix_lengths_round_trip_through_mask() {
     let all = [[0; 5], [32, 32, 16, 16, 8], [1, 31, 3, 0, 8], [9, 0, 0, 5, 0]].map(PrefixLengths);
     for lengths in all {
         assert_eq!(PrefixLengths::of(&lengths.mask::<[u64; 2]>()), lengths);

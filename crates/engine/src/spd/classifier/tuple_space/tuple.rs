@@ -1,4 +1,4 @@
-//! Policies that ask for all bits of a mask, by a hash of what stands there.
+//! A tuple: the policies that match all bits of a mask, hashed by the masked value.
 
 use std::sync::Arc;
 
@@ -10,32 +10,33 @@ use crate::spd::classifier::replanning::ReplanTiming;
 use crate::spd::classifier::rule::{MatchRule, Rule};
 use crate::spd::classifier::ternary::KeyWords;
 
-/// Some policies.
+/// A hash table of policies.
 #[derive(Clone, Debug)]
 pub(in crate::spd::classifier) struct Tuple<W: KeyWords> {
     mask: W,
     prefilter: PrefilterTable,
-    /// In pieces, so that a change copies few.
+    /// In chunks, so that a change copies little.
     buckets: Arc<[BucketChunk<W>]>,
-    /// Slots of a part, as a power of two.
+    /// Log2 of the prefilter slots per bucket.
     shift: u32,
 }
 
-/// The parts of neighbouring slots.
+/// Adjacent buckets.
 type BucketChunk<W> = Arc<[Bucket<W>]>;
 
-/// Parts of a piece, as a power of two: few pieces, so that what leads to them stays in the processor's first cache.
+/// Log2 of the buckets per chunk: few chunks, so that their table stays in the first-level cache.
 const CHUNK: u32 = 11;
-/// As powers of two, parts of a tier, of which no more stay in the processor's second cache; and slots, of which a change may have to copy all.
+/// Log2 limits: buckets, which should fit the second-level cache; and prefilter slots, which a
+/// change may have to copy.
 const MAX_BUCKETS: u32 = 14;
 const MAX_SLOTS: u32 = 16;
-/// A part of more policies is not gone through for one that went.
+/// Larger buckets are not rescanned after a removal.
 const MAX_RESCAN: usize = 64;
-/// So many slots for each hash: fewer are often taken by another's.
+/// Prefilter slots per value: with fewer, collisions are frequent.
 const SLOTS_PER_VALUE: usize = 4;
 
 impl<W: KeyWords> Tuple<W> {
-    /// Of rules that it takes.
+    /// Builds it of rules that it accepts.
     pub(super) fn of(mask: W, rank16: Rank16, rules: Vec<&Rule<W>>) -> Self {
         let mut different: Vec<_> = rules.iter().map(|rule| rule.value.masked(&mask)).collect();
         different.sort_unstable();
@@ -59,7 +60,7 @@ impl<W: KeyWords> Tuple<W> {
         Self { mask, prefilter, buckets, shift }
     }
 
-    /// Whether a rule belongs in a tier of such a mask.
+    /// Whether a rule belongs in a tuple with this mask.
     pub(super) fn accepts(mask: &W, rule: &Rule<W>) -> bool {
         rule.mask.masked(mask) == *mask
     }
@@ -73,7 +74,7 @@ impl<W: KeyWords> Tuple<W> {
         &self.prefilter
     }
 
-    /// The part behind a slot.
+    /// The bucket of a prefilter slot.
     #[inline]
     pub(in crate::spd::classifier) fn bucket(&self, slot: usize) -> Option<&Bucket<W>> {
         let at = slot >> self.shift;
@@ -99,8 +100,8 @@ impl<W: KeyWords> Tuple<W> {
         }
     }
 
-    /// What there is for a slot, where the first may have gone. Of a large part it is enough to know its first: a level that is too low costs a
-    /// look, and all its policies would cost as much as they are.
+    /// Updates a slot after a removal. For large buckets the first rank suffices: a rank that is
+    /// too low costs a visit, a rescan costs more.
     fn refresh_slot(&mut self, slot: usize, rank16: Rank16) {
         let Some(bucket) = self.bucket(slot) else { return };
         if bucket.len() > MAX_RESCAN {
@@ -117,13 +118,13 @@ impl<W: KeyWords> Tuple<W> {
         }
     }
 
-    /// Whether another was planned so.
+    /// Whether both have the same plan.
     pub(super) fn has_same_plan(&self, other: &Self) -> bool {
         (self.mask, self.prefilter.len(), self.shift)
             == (other.mask, other.prefilter.len(), other.shift)
     }
 
-    /// Becomes what `newer` is where a policy has its place.
+    /// Copies the place of a policy from `newer`.
     pub(super) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
         let slot = self.slot(rule);
         self.prefilter.sync_slot(&newer.prefilter, slot);

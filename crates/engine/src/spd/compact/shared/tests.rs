@@ -84,7 +84,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 proptest! {
     /// Whichever form each takes, and whoever else has its words.
     #[test]
-    fn policies_say_what_they_were_told(policies in prop::collection::vec(policy(), 1..300)) {
+    fn policy_entry_round_trips(policies in prop::collection::vec(policy(), 1..300)) {
         let (mut ledger, mut model) = (Ledger::default(), Vec::new());
         for policy in policies {
             if let Ok(entry) = ledger.add(&policy, None, Moment(0)) {
@@ -104,7 +104,7 @@ proptest! {
 
     /// But for what packets are compared with.
     #[test]
-    fn what_takes_no_memory_is_a_policys_own(policy in policy()) {
+    fn layout_stores_inline_what_fits(policy in policy()) {
         let words = |layout: FieldLayout| layout.bytes(&policy).len();
         let most_own = FieldLayout::most_own(&policy);
         let sharing = FieldLayout::sharing(&policy, INLINE_BYTES);
@@ -146,7 +146,7 @@ fn own_tunnel(serial: u32, family: Family) -> Policy {
 }
 
 #[test]
-fn policies_with_tunnels_of_their_own_have_few_terms() {
+fn shared_fields_of_distinct_tunnels_are_few() {
     let tried = FREE_PER_LAYOUT + 10_000 / POLICIES_PER_ENTRY;
     for (family, one_gateway, most, words) in [
         (Family::V4, false, 1, 23),
@@ -168,7 +168,7 @@ fn policies_with_tunnels_of_their_own_have_few_terms() {
 }
 
 #[test]
-fn templates_of_many_policies_are_kept_once() {
+fn shared_fields_intern_common_templates() {
     let mut all = SharedFieldsTable::default();
     for serial in 1..=10_000 {
         let mut policy = own_tunnel(serial, Family::V6);
@@ -191,7 +191,7 @@ fn site(serial: u32, lens: u8) -> Policy {
 }
 
 #[test]
-fn many_policies_have_few_shapes_which_go_with_the_last() {
+fn mask_templates_are_few_and_freed_with_last_policy() {
     let (mut all, mut shared) = (SharedFieldsTable::default(), Vec::new());
     for serial in 1..=10_000 {
         shared.push(all.share(&site(serial, 4), None, serial.into()));
@@ -208,7 +208,7 @@ fn many_policies_have_few_shapes_which_go_with_the_last() {
 
 /// Ports are asked for apart, and so is what has a network of its own on this side.
 #[test]
-fn policies_that_have_little_alike_have_no_shape() {
+fn dissimilar_policies_have_no_mask_template() {
     let kinds: [fn(&mut Policy, u32); 2] = [
         |policy, serial| {
             policy.selector.source_port = PortMask::exactly(u16::try_from(serial).unwrap())
@@ -233,16 +233,17 @@ fn policies_that_have_little_alike_have_no_shape() {
 }
 
 #[test]
-fn ages_go_on_behind_the_lower_half() {
+fn insertion_number_exceeds_32_bits() {
     let (mut all, policy) = (SharedFieldsTable::default(), own_tunnel(1, Family::V4));
     let last = u64::from(u32::MAX);
     let epochs = [1, last, last + 1, 5 * last].map(|age| all.share(&policy, None, age).epoch);
     assert_eq!((epochs, all.len()), ([0, 0, 1, 4], 3));
 }
 
-/// IPComp in a tunnel: the first template has its ends, the second the request id alone. Others ask for an SPI, or have a user or limits of their own.
+/// IPComp in a tunnel: the first template has its ends, the second the request id alone. Others ask
+/// for an SPI, or have a user or limits of their own.
 #[test]
-fn all_words_that_may_be_a_policys_alone_are_hashed() {
+fn shared_fields_hash_covers_all_fields() {
     let kinds: [fn(&mut Policy, u32); 4] = [
         |policy, serial| policy.templates[0].spi = Spi(serial),
         |policy, serial| {

@@ -1,5 +1,5 @@
-//! Many keys go down a Patricia trie together: all to the root, then those that are not at leaves yet to the next forks, and at last all are compared with
-//! their leaves.
+//! Patricia trie look-up of many keys: all pass the root, then those not yet at a leaf pass further
+//! forks, and finally all are compared with their leaves.
 
 use core::arch::x86_64::{
     _mm_cmple_epu8_mask, _mm_loadu_si128, _mm_set1_epi8, _mm512_cmpge_epu16_mask,
@@ -10,11 +10,12 @@ use crate::bitvector::field_rows::KEYS;
 use crate::bitvector::field_rows::patricia::{Fork, PatriciaTrie};
 
 impl PatriciaTrie {
-    /// The leaves that keys come to, which are fetched.
+    /// Finds and prefetches the leaf of each key.
     ///
     /// # Safety
     ///
-    /// The processor has what [`has_avx512`](super::has_avx512) asks for, and keys have both words; there are [`KEYS`] keys at the most.
+    /// The processor has what [`has_avx512`](super::has_avx512) asks for, and keys have both words;
+    /// there are [`KEYS`] keys at the most.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "loads through pointers")]
     pub(super) unsafe fn find_leaves_avx512<const N: usize, K: AsRef<[u64; N]>>(
@@ -24,7 +25,8 @@ impl PatriciaTrie {
     ) {
         let forks = u16::try_from(self.leaves.len()).unwrap_or(u16::MAX);
         let forks = _mm512_set1_epi16(forks.cast_signed());
-        // SAFETY: as this function's caller says; what is no leaf's number is a fork's, and no key's that is not there.
+        // SAFETY: as this function's caller says; what is no leaf's number is a fork's, and no
+        // key's that is not there.
         unsafe {
             self.step_root(keys, numbers);
             loop {
@@ -42,7 +44,7 @@ impl PatriciaTrie {
         }
     }
 
-    /// By the root, which is the same for all.
+    /// Passes the root, which all keys share.
     ///
     /// # Safety
     ///
@@ -59,7 +61,8 @@ impl PatriciaTrie {
         let Some(Fork { mask, word, .. }) = self.forks.first().copied() else { return };
         let at = self.word + word as usize;
         for (key, number) in keys.iter().zip(numbers) {
-            // SAFETY: keys have both words, and the root's ways, one for each value of its bits, are the first.
+            // SAFETY: keys have both words, and the root's ways, one for each value of its bits,
+            // are the first.
             unsafe {
                 let child = _pext_u64(*key.as_ref().get_unchecked(at), mask) as usize;
                 *number = *self.children.get_unchecked(child);
@@ -67,11 +70,12 @@ impl PatriciaTrie {
         }
     }
 
-    /// By other forks, to which those of the keys have come that are `left`, as bits.
+    /// Passes the forks that the keys in `left` (bits) have reached.
     ///
     /// # Safety
     ///
-    /// As of [`PatriciaTrie::find_leaves_avx512`]; there are these keys, and forks of their numbers.
+    /// As of [`PatriciaTrie::find_leaves_avx512`]; there are these keys, and forks of their
+    /// numbers.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
@@ -86,7 +90,8 @@ impl PatriciaTrie {
         while left != 0 {
             let at = left.trailing_zeros() as usize;
             left &= left - 1;
-            // SAFETY: there is such a key, such a fork, and a way for each value of its bits; keys have both words.
+            // SAFETY: there is such a key, such a fork, and a way for each value of its bits; keys
+            // have both words.
             unsafe {
                 let number = numbers.get_unchecked_mut(at);
                 let fork = &*forks.wrapping_add(usize::from(*number));
@@ -98,7 +103,7 @@ impl PatriciaTrie {
         }
     }
 
-    /// From leaves to rows.
+    /// Turns leaves into rows.
     ///
     /// # Safety
     ///
@@ -112,13 +117,14 @@ impl PatriciaTrie {
         numbers: &mut [u16; KEYS],
     ) {
         for (key, number) in keys.iter().zip(numbers) {
-            // SAFETY: there is such a leaf, and it has a row more than lengths that a value may pass; keys have both words.
+            // SAFETY: there is such a leaf, and it has a row more than lengths that a value may
+            // pass; keys have both words.
             unsafe {
                 let leaf = self.leaves.get_unchecked(usize::from(*number));
                 let words = key.as_ref().as_ptr().add(self.word);
                 let high = (*words ^ leaf.value[0]).leading_zeros();
                 let low = (*words.add(1) ^ leaf.value[1]).leading_zeros();
-                // Whether the first words are equal is no branch: nobody could foretell it.
+                // Branch-free: whether the first words are equal is unpredictable.
                 let [equal, ..] = (high + (low & (high / u64::BITS).wrapping_neg())).to_le_bytes();
                 let lengths = _mm_loadu_si128(leaf.lengths.as_ptr().cast());
                 let passed = _mm_cmple_epu8_mask(lengths, _mm_set1_epi8(equal.cast_signed()));

@@ -1,47 +1,47 @@
-//! The trie of some stretches, bit by bit, and how many of its bits are looked at together.
+//! Builds a binary trie of intervals, and chooses which of its bits are tested together.
 
-/// A part of a trie.
+/// A binary trie.
 #[derive(Debug)]
 pub(super) enum BinaryTrie {
-    /// A value, and from how many equal bits on values stand for which row.
+    /// A value, and the row for each common prefix length from which on it applies.
     Leaf(u128, Vec<(u32, u16)>),
     Fork {
-        /// Counted from the highest.
+        /// Bit index from the most significant bit.
         bit: u32,
         leaves: usize,
-        /// Where it is not set, and where it is.
+        /// Subtrees for 0 and 1.
         halves: Box<[Self; 2]>,
     },
 }
 
-/// Some bits of a word.
+/// A set of bits of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bits(pub(super) u64);
 
-/// Values that have the first bits of one in common.
+/// A block of values with a common prefix.
 #[derive(Clone, Copy)]
 struct PrefixBlock {
     first: u128,
-    /// How many bits these are.
+    /// Prefix length.
     length: u32,
-    /// The boundaries inside.
+    /// Interval boundaries inside.
     from: usize,
     to: usize,
 }
 
-/// Where stretches begin, but the first, and the rows of all.
+/// Start of each interval but the first, and the rows of all.
 struct Intervals {
     starts: Vec<u128>,
     rows: Vec<u16>,
 }
 
-/// The trie of stretches in order, by their last values; none if there is no stretch.
+/// Builds the trie of ascending intervals, given their last values; `None` if there is no interval.
 pub(super) fn build_trie(ends: &[(u128, u16)]) -> Option<BinaryTrie> {
     let (_, first) = ends.first()?;
     let mut intervals = Intervals { starts: Vec::new(), rows: vec![*first] };
     for pair in ends.windows(2) {
         let [(before, row), (_, next)] = pair else { continue };
-        // Neighbours that are alike are one.
+        // Merges neighbours with equal rows.
         if row != next {
             intervals.starts.push(before + 1);
             intervals.rows.push(*next);
@@ -52,7 +52,7 @@ pub(super) fn build_trie(ends: &[(u128, u16)]) -> Option<BinaryTrie> {
 }
 
 impl Intervals {
-    /// What a block grows to, where values that leave it before stand for these rows.
+    /// Builds the subtree of a block; values that diverge earlier have these rows.
     fn grow(&self, mut block: PrefixBlock, mut rows: Vec<(u32, u16)>) -> BinaryTrie {
         if block.from == block.to {
             return BinaryTrie::Leaf(block.first, vec![(0, self.rows[block.from])]);
@@ -63,7 +63,8 @@ impl Intervals {
             let length = block.length;
             block = match (low.is_uniform(), high.is_uniform()) {
                 (true, true) => {
-                    // The half of another row than those are of that have less in common, so that there are fewer steps.
+                    // The leaf takes the half whose row differs from the shorter prefixes' row,
+                    // which saves a step.
                     let is_low = rows.last().is_some_and(|(_, last)| *last == row(high));
                     let (here, other) = if is_low { (low, high) } else { (high, low) };
                     push_row(&mut rows, length, row(other));
@@ -99,7 +100,7 @@ impl Intervals {
     }
 }
 
-/// Another row from so many equal bits on.
+/// Appends a row that applies from a common prefix length on.
 fn push_row(rows: &mut Vec<(u32, u16)>, length: u32, row: u16) {
     if rows.last().is_none_or(|(_, last)| *last != row) {
         rows.push((length, row));
@@ -107,7 +108,7 @@ fn push_row(rows: &mut Vec<(u32, u16)>, length: u32, row: u16) {
 }
 
 impl PrefixBlock {
-    /// Whether all values are of one stretch.
+    /// Whether the whole block lies in one interval.
     const fn is_uniform(self) -> bool {
         self.from == self.to
     }
@@ -121,7 +122,8 @@ impl BinaryTrie {
         }
     }
 
-    /// What to look at first: up to so many bits of a word, each time the one at which most leaves part.
+    /// Chooses up to `most` bits of one word to test first, each time the one that separates most
+    /// leaves.
     pub(super) fn choose_bits(&self, most: u32) -> (u32, Bits) {
         let Self::Fork { bit, leaves, .. } = self else { return (0, Bits(0)) };
         let most = most.min(leaves.next_power_of_two().ilog2() + super::CHILDREN_PER_LEAF);
@@ -147,7 +149,7 @@ impl BinaryTrie {
         (word, bits)
     }
 
-    /// Where one comes to who looks at some bits of a word alone, the low halves first.
+    /// Visits the subtrees that are reached by testing some bits of a word, low halves first.
     fn visit_ends<'a>(&'a self, word: u32, bits: Bits, visit: &mut impl FnMut(&'a Self)) {
         match self {
             Self::Fork { bit, halves, .. } if bits.has(word, *bit) => {
@@ -157,7 +159,7 @@ impl BinaryTrie {
         }
     }
 
-    /// For each value of some bits of a word, the number of the one of these ends that one comes to; and these.
+    /// For each value of the tested bits, the index of the subtree reached; and these subtrees.
     pub(super) fn children(&self, word: u32, bits: Bits) -> (Vec<usize>, Vec<&Self>) {
         let values = 1 << bits.0.count_ones();
         let (mut children, mut ends) = (vec![0; values], Vec::new());
@@ -169,7 +171,7 @@ impl BinaryTrie {
         (children, ends)
     }
 
-    /// Shows where values that have such bits lead to.
+    /// Passes each group of values with the subtree that they reach to `visit`.
     fn distribute<'a>(
         &'a self,
         word: u32,
@@ -191,17 +193,17 @@ impl BinaryTrie {
 }
 
 impl Bits {
-    /// One, counted from the highest.
+    /// A single bit, counted from the most significant.
     const fn at(bit: u32) -> Self {
         Self(1 << (u64::BITS - 1 - bit % u64::BITS))
     }
 
-    /// Whether a bit of two words is one of those of a word.
+    /// Whether this set of bits of `word` contains a bit of the two-word value.
     const fn has(self, word: u32, bit: u32) -> bool {
         bit / u64::BITS == word && self.0 & Self::at(bit).0 != 0
     }
 
-    /// What stands in them, side by side.
+    /// Extracts the bits (as `pext` does).
     pub(super) fn of(self, word: u64) -> usize {
         let (mut left, mut found) = (self.0, 0);
         while left != 0 {
@@ -211,7 +213,7 @@ impl Bits {
         found
     }
 
-    /// The word that has a value in them.
+    /// Deposits a value into the bits (as `pdep` does).
     fn deposit(self, mut value: u64) -> u64 {
         let (mut left, mut word) = (self.0, 0);
         while left != 0 {

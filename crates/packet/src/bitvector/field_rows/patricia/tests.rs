@@ -13,10 +13,11 @@ fn check(ends: &[(u128, u16)], values: impl IntoIterator<Item = u128>) {
     }
 }
 
-/// Against a search among the stretches: at their ends, beside them, and where one bit differs from these.
+/// Against a search among the stretches: at their ends, beside them, and where one bit differs from
+/// these.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn finds_the_row_that_a_search_finds() {
+fn patricia_trie_agrees_with_search() {
     let mut next = numbers(3);
     for most in [1, 2, 3, 9, 40, 300, 900].into_iter().cycle().take(140) {
         let ends = nested(most, &mut next);
@@ -31,7 +32,7 @@ fn finds_the_row_that_a_search_finds() {
 /// Prefixes that part at another bit each, so that no fork looks at all of them.
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn a_trie_may_be_deep() {
+fn patricia_trie_may_be_deep() {
     let hosts = |bit: u32| 1_u128 << (127 - bit);
     let mut ends: Vec<_> =
         (0..127).rev().flat_map(|bit| [(hosts(bit) - 1, 0), (hosts(bit), 1)]).collect();
@@ -45,7 +46,7 @@ fn a_trie_may_be_deep() {
 
 /// Each inside the one before.
 #[test]
-fn too_many_rows_behind_each_other_are_refused() {
+fn patricia_trie_too_deep_nesting_is_none() {
     let inside = |count: u32| {
         let find_chunk = (0..count).map(|at| (u128::MAX << (127 - at)) - 1);
         find_chunk.zip(0..).chain([(u128::MAX, 99)]).collect::<Vec<(u128, u16)>>()
@@ -57,7 +58,7 @@ fn too_many_rows_behind_each_other_are_refused() {
 }
 
 #[test]
-fn neighbours_of_the_same_row_are_one() {
+fn patricia_trie_merges_equal_neighbours() {
     let one = PatriciaTrie::of(0, &[(5, 3), (9, 3), (u128::MAX, 3)]).unwrap();
     assert_eq!((one.leaves.len(), one.forks.len(), one.number(&[7, 7])), (1, 1, 3));
     assert!(PatriciaTrie::of(0, &[]).is_none());
