@@ -32,7 +32,7 @@ use uxfrm_packet::Version;
 use validity::Concerned;
 use verdicts::{VerdictTable, is_sub};
 
-use crate::spd::classifier::{BestMatch, LOOKUP_BATCH};
+use crate::spd::classifier::{Best, LOOKUP_BATCH};
 use crate::{AnswerId, Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
 
 pub use counters::published::CacheCounts;
@@ -524,7 +524,7 @@ impl LookupContext<'_> {
         flows: &[FlowKey],
         found: &mut [AnswerId; LOOKUP_BATCH],
     ) {
-        let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
+        let mut bests = [Best::NONE; LOOKUP_BATCH];
         self.spd.find_each(self.direction, flows, &mut bests);
         let bests = &bests[..flows.len().min(LOOKUP_BATCH)];
         if self.spd.has_subs(self.direction) {

@@ -42,7 +42,7 @@ pub struct ByteRows {
     rows_read: usize,
     /// Words that a key must have for the AVX-512 path.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    min_key_words: usize,
+    min_words: usize,
     /// Whether the CPU supports the AVX-512 path.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
     uses_avx512: bool,
@@ -76,9 +76,9 @@ const VALUES: usize = 256;
 pub const UNUSED_BYTES: usize = 3;
 /// Keys processed side by side, so that shared loads are done once.
 #[cfg(target_arch = "x86_64")]
-const KEYS_AT_ONCE: usize = 2;
+const UNROLL: usize = 2;
 /// Words per block of the longest rows, and their bits.
-const BLOCK_WORDS: usize = 16;
+const BLOCK: usize = 16;
 const BLOCK_BITS: u32 = 64 * 16;
 /// Bytes of a word; bytes of the last word that rules can match.
 const WORD: usize = 8;
@@ -102,7 +102,7 @@ impl ByteRows {
             words.extend_from_slice(&field.rows[..field.rows.len() / width * width]);
         }
         let (count, rows_read) = (words.len() / width, numbered.len());
-        let unit = width.min(BLOCK_WORDS).ilog2();
+        let unit = width.min(BLOCK).ilog2();
         let (scale, shift) = if count << unit <= 1 << u16::BITS { (unit, 0) } else { (0, unit) };
         let whole = if shift == 0 { whole_words(last, &numbered) } else { None };
         let layout = match &whole {
@@ -111,81 +111,69 @@ impl ByteRows {
             Some(_) => ByteLayout::ByWords,
         };
         let numbered = whole.unwrap_or(numbered);
-        let min_key_words = numbered.iter().map(|(place, _)| place / 8 + 1).max().unwrap_or(0);
+        let min_words = numbered.iter().map(|(place, _)| place / 8 + 1).max().unwrap_or(0);
         let asked = numbered.into_iter().map(|(place, numbers)| ByteIndex {
             place,
             rows: numbers.map(|number| number << scale),
         });
         let (asked, lines) = (asked.collect(), lines(&words, width));
         // The AVX-512 path supports these widths only.
-        let uses_avx512 =
-            has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK_WORDS == 0);
-        Self {
-            width,
-            count,
-            rows_read,
-            min_key_words,
-            uses_avx512,
-            asked,
-            layout,
-            scale,
-            shift,
-            lines,
-        }
+        let uses_avx512 = has_avx512() && (matches!(width, 1 | 2 | 4 | 8) || width % BLOCK == 0);
+        Self { width, count, rows_read, min_words, uses_avx512, asked, layout, scale, shift, lines }
     }
 
-    /// For each key, finds the lowest bit set in `candidates` and in all rows that the key selects;
+    /// For each key, finds the lowest bit set in `live` and in all rows that the key selects;
     /// a number beyond all bits if there is none. Words that a key lacks match everything.
     pub fn find_first_batch<K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
         let keys = &keys[..keys.len().min(found.len())];
         #[cfg(target_arch = "x86_64")]
         if self.uses_avx512
-            && candidates.len() >= self.width.div_ceil(8)
-            && keys.iter().all(|key| key.as_ref().len() >= self.min_key_words)
+            && live.len() >= self.width.div_ceil(8)
+            && keys.iter().all(|key| key.as_ref().len() >= self.min_words)
         {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
             // SAFETY: all that the function is compiled for was detected when these were made, and
-            // keys and `candidates` have all words.
-            return unsafe { self.find_batch_avx512(keys, candidates, found) };
+            // keys and `live` have all words.
+            return unsafe { self.batch_avx512(keys, live, found) };
         }
         for (found, key) in found.iter_mut().zip(keys) {
-            *found = self.find_first_from(key.as_ref(), candidates, 0).unwrap_or(u32::MAX);
+            *found = self.find_first_from(key.as_ref(), live, 0).unwrap_or(u32::MAX);
         }
     }
 
     /// [`ByteRows::find_first_batch`] for one key.
     #[must_use]
     #[inline]
-    pub fn find_first<K: AsRef<[u64]>>(&self, key: &K, candidates: &[BitLine]) -> u32 {
+    pub fn find_first<K: AsRef<[u64]>>(&self, key: &K, live: &[BitLine]) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if self.uses_avx512
-            && candidates.len() >= self.width.div_ceil(8)
-            && key.as_ref().len() >= self.min_key_words
+            && live.len() >= self.width.div_ceil(8)
+            && key.as_ref().len() >= self.min_words
         {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
             // SAFETY: all that the function is compiled for was detected when these were made, and
-            // the key and `candidates` have all words.
-            return unsafe { self.find_one_avx512(key, candidates) };
+            // the key and `live` have all words.
+            return unsafe { self.one_avx512(key, live) };
         }
-        self.find_first_from(key.as_ref(), candidates, 0).unwrap_or(u32::MAX)
+        self.find_first_from(key.as_ref(), live, 0).unwrap_or(u32::MAX)
     }
 
     /// [`ByteRows::find_first_batch`] for one key, from bit `from` on.
     #[must_use]
-    pub fn find_first_from(&self, key: &[u64], candidates: &[BitLine], from: usize) -> Option<u32> {
+    pub fn find_first_from(&self, key: &[u64], live: &[BitLine], from: usize) -> Option<u32> {
         let mut numbers = [0; MAX_FIELDS];
-        let bit = self.row_scan(key, candidates, &mut numbers).first(from)?;
+        let bit = self.row_scan(key, live, &mut numbers).first(from)?;
         u32::try_from(bit).ok()
     }
 
@@ -205,7 +193,7 @@ impl ByteRows {
     fn row_scan<'a>(
         &'a self,
         key: &[u64],
-        candidates: &'a [BitLine],
+        live: &'a [BitLine],
         numbers: &'a mut [u16; MAX_FIELDS],
     ) -> RowScan<'a> {
         let rows = self.asked.iter().filter_map(|asked| {
@@ -215,31 +203,31 @@ impl ByteRows {
         let rows = rows.filter(|row| *row != 0);
         let noted = numbers.iter_mut().zip(rows).map(|(number, row)| *number = row).count();
         let Self { width, count, .. } = *self;
-        let (words, candidates) = (words(&self.lines), words(candidates));
-        RowScan { words, numbers: &numbers[..noted], candidates, width, count }
+        let (words, live) = (words(&self.lines), words(live));
+        RowScan { words, numbers: &numbers[..noted], live, width, count }
     }
 
     /// Rows of up to half a line share one code path whatever their width, which spares a branch.
     ///
     /// # Safety
     ///
-    /// `candidates` has all lines of a row, each key has all words that are asked for, and there
+    /// `live` has all lines of a row, each key has all words that are asked for, and there
     /// are no fewer `found`.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn find_batch_avx512<K: AsRef<[u64]>>(
+    unsafe fn batch_avx512<K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
             match self.layout {
-                ByteLayout::Listed => self.find_batch::<LISTED, K>(keys, candidates, found),
-                ByteLayout::ByWords => self.find_batch::<BY_WORDS, K>(keys, candidates, found),
-                ByteLayout::Two => self.find_batch::<TWO, K>(keys, candidates, found),
+                ByteLayout::Listed => self.find_batch::<LISTED, K>(keys, live, found),
+                ByteLayout::ByWords => self.find_batch::<BY_WORDS, K>(keys, live, found),
+                ByteLayout::Two => self.find_batch::<TWO, K>(keys, live, found),
             }
         }
     }
@@ -248,25 +236,25 @@ impl ByteRows {
     ///
     /// # Safety
     ///
-    /// As of [`ByteRows::find_batch_avx512`].
+    /// As of [`ByteRows::batch_avx512`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    unsafe fn find_one_avx512<K: AsRef<[u64]>>(&self, key: &K, candidates: &[BitLine]) -> u32 {
+    unsafe fn one_avx512<K: AsRef<[u64]>>(&self, key: &K, live: &[BitLine]) -> u32 {
         // SAFETY: as this function's caller says.
         unsafe {
             match self.layout {
-                ByteLayout::Listed => self.find_one::<LISTED, K>(key, candidates),
-                ByteLayout::ByWords => self.find_one::<BY_WORDS, K>(key, candidates),
-                ByteLayout::Two => self.find_one::<TWO, K>(key, candidates),
+                ByteLayout::Listed => self.find_one::<LISTED, K>(key, live),
+                ByteLayout::ByWords => self.find_one::<BY_WORDS, K>(key, live),
+                ByteLayout::Two => self.find_one::<TWO, K>(key, live),
             }
         }
     }
 
     /// # Safety
     ///
-    /// As of [`ByteRows::find_batch_avx512`], and this is the layout.
+    /// As of [`ByteRows::batch_avx512`], and this is the layout.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
@@ -274,18 +262,18 @@ impl ByteRows {
     unsafe fn find_one<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         key: &K,
-        candidates: &[BitLine],
+        live: &[BitLine],
     ) -> u32 {
         let keys = std::array::from_ref(key);
         // SAFETY: as this function's caller says; widths are as the functions ask.
         let [found] = unsafe {
             match self.width {
-                ..=4 => self.and_short::<LAYOUT, 1, K>(keys, candidates),
-                8 => self.and_lines::<1, LAYOUT, 1, K>(keys, candidates, 0),
-                BLOCK_WORDS => self.and_lines::<2, LAYOUT, 1, K>(keys, candidates, 0),
+                ..=4 => self.and_short::<LAYOUT, 1, K>(keys, live),
+                8 => self.and_lines::<1, LAYOUT, 1, K>(keys, live, 0),
+                BLOCK => self.and_lines::<2, LAYOUT, 1, K>(keys, live, 0),
                 _ => {
                     let mut found = [0];
-                    self.batch_blocks::<LAYOUT, K>(keys, candidates, &mut found);
+                    self.batch_blocks::<LAYOUT, K>(keys, live, &mut found);
                     found
                 }
             }
@@ -295,7 +283,7 @@ impl ByteRows {
 
     /// # Safety
     ///
-    /// As of [`ByteRows::find_batch_avx512`], and this is the layout.
+    /// As of [`ByteRows::batch_avx512`], and this is the layout.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
@@ -303,16 +291,16 @@ impl ByteRows {
     unsafe fn find_batch<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
         // SAFETY: as this function's caller says; widths are as the functions ask.
         unsafe {
             match self.width {
-                ..=4 => self.batch_short::<LAYOUT, K>(keys, candidates, found),
-                8 => self.batch_lines::<1, LAYOUT, K>(keys, candidates, 0, found),
-                BLOCK_WORDS => self.batch_lines::<2, LAYOUT, K>(keys, candidates, 0, found),
-                _ => self.batch_blocks::<LAYOUT, K>(keys, candidates, found),
+                ..=4 => self.batch_short::<LAYOUT, K>(keys, live, found),
+                8 => self.batch_lines::<1, LAYOUT, K>(keys, live, 0, found),
+                BLOCK => self.batch_lines::<2, LAYOUT, K>(keys, live, 0, found),
+                _ => self.batch_blocks::<LAYOUT, K>(keys, live, found),
             }
         }
     }
@@ -321,7 +309,7 @@ impl ByteRows {
     ///
     /// # Safety
     ///
-    /// As of [`ByteRows::find_batch_avx512`].
+    /// As of [`ByteRows::batch_avx512`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
@@ -329,19 +317,18 @@ impl ByteRows {
     unsafe fn batch_short<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
-        let (groups, rest) = keys.as_chunks::<KEYS_AT_ONCE>();
+        let (groups, rest) = keys.as_chunks::<UNROLL>();
         let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found = unsafe { self.and_short::<LAYOUT, _, K>(keys, candidates) };
+            *found = unsafe { self.and_short::<LAYOUT, _, K>(keys, live) };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             // SAFETY: as this function's caller says.
-            [*found] =
-                unsafe { self.and_short::<LAYOUT, _, K>(std::array::from_ref(key), candidates) };
+            [*found] = unsafe { self.and_short::<LAYOUT, _, K>(std::array::from_ref(key), live) };
         }
     }
 
@@ -350,7 +337,7 @@ impl ByteRows {
     ///
     /// # Safety
     ///
-    /// As of [`ByteRows::find_batch_avx512`], and rows have such a block.
+    /// As of [`ByteRows::batch_avx512`], and rows have such a block.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
@@ -358,28 +345,26 @@ impl ByteRows {
     unsafe fn batch_lines<const LINES: usize, const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         block: usize,
         found: &mut [u32],
     ) {
-        let (groups, rest) = keys.as_chunks::<KEYS_AT_ONCE>();
+        let (groups, rest) = keys.as_chunks::<UNROLL>();
         let (found, rest_found) = found.split_at_mut(keys.len() - rest.len());
         for (found, keys) in found.as_chunks_mut().0.iter_mut().zip(groups) {
             // SAFETY: as this function's caller says.
-            *found = unsafe {
-                self.and_lines::<LINES, LAYOUT, KEYS_AT_ONCE, K>(keys, candidates, block)
-            };
+            *found = unsafe { self.and_lines::<LINES, LAYOUT, UNROLL, K>(keys, live, block) };
         }
         for (found, key) in rest_found.iter_mut().zip(rest) {
             let key = std::array::from_ref(key);
             // SAFETY: as this function's caller says.
-            [*found] = unsafe { self.and_lines::<LINES, LAYOUT, 1, K>(key, candidates, block) };
+            [*found] = unsafe { self.and_lines::<LINES, LAYOUT, 1, K>(key, live, block) };
         }
     }
 
     /// # Safety
     ///
-    /// As of [`ByteRows::find_batch_avx512`], and rows have some blocks.
+    /// As of [`ByteRows::batch_avx512`], and rows have some blocks.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline(never)]
@@ -387,14 +372,14 @@ impl ByteRows {
     unsafe fn batch_blocks<const LAYOUT: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
         // SAFETY: as this function's caller says.
-        unsafe { self.batch_lines::<2, LAYOUT, K>(keys, candidates, 0, found) };
+        unsafe { self.batch_lines::<2, LAYOUT, K>(keys, live, 0, found) };
         for (found, key) in found.iter_mut().zip(keys) {
             for (block, first) in
-                (0..self.width / BLOCK_WORDS).zip((0..).step_by(BLOCK_BITS as usize)).skip(1)
+                (0..self.width / BLOCK).zip((0..).step_by(BLOCK_BITS as usize)).skip(1)
             {
                 if *found < first {
                     break;
@@ -404,7 +389,7 @@ impl ByteRows {
                 unsafe {
                     self.batch_lines::<2, LAYOUT, K>(
                         std::slice::from_ref(key),
-                        candidates,
+                        live,
                         block,
                         &mut bit,
                     );
@@ -419,7 +404,7 @@ impl ByteRows {
     ///
     /// # Safety
     ///
-    /// As of [`ByteRows::find_batch_avx512`].
+    /// As of [`ByteRows::batch_avx512`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,lzcnt")]
     #[inline]
@@ -427,15 +412,15 @@ impl ByteRows {
     unsafe fn and_short<const LAYOUT: usize, const KEYS: usize, K: AsRef<[u64]>>(
         &self,
         keys: &[K; KEYS],
-        candidates: &[BitLine],
+        live: &[BitLine],
     ) -> [u32; KEYS] {
         use core::arch::x86_64::{
             _mm_cvtsi128_si64, _mm256_and_si256, _mm256_castsi256_si128, _mm256_loadu_epi64,
             _mm256_maskz_compress_epi64, _mm256_test_epi64_mask,
         };
         let first = self.lines.as_ptr().cast::<i64>();
-        // SAFETY: `candidates` has a line, which is twice as long.
-        let mut all = [unsafe { _mm256_loadu_epi64(candidates.as_ptr().cast()) }; KEYS];
+        // SAFETY: `live` has a line, which is twice as long.
+        let mut all = [unsafe { _mm256_loadu_epi64(live.as_ptr().cast()) }; KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
             self.for_each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
@@ -469,17 +454,17 @@ impl ByteRows {
     >(
         &self,
         keys: &[K; KEYS],
-        candidates: &[BitLine],
+        live: &[BitLine],
         block: usize,
     ) -> [u32; KEYS] {
         use core::arch::x86_64::{_mm512_and_si512, _mm512_loadu_si512};
 
-        // SAFETY: rows have this block, and `candidates` has a row.
+        // SAFETY: rows have this block, and `live` has a row.
         let load = |line: *const BitLine| unsafe {
             std::array::from_fn::<_, LINES, _>(|at| _mm512_loadu_si512(line.add(at).cast()))
         };
         let first = self.lines.as_ptr().wrapping_add(block * self.count * LINES);
-        let mut all = [load(candidates.as_ptr().wrapping_add(block * LINES)); KEYS];
+        let mut all = [load(live.as_ptr().wrapping_add(block * LINES)); KEYS];
         // SAFETY: as this function's caller says.
         unsafe {
             self.for_each_row::<LAYOUT, KEYS, K>(keys, |at, row| {
@@ -507,7 +492,7 @@ impl ByteRows {
         // x86-64 is little-endian.
         let bytes = keys.each_ref().map(|key| {
             let words = key.as_ref();
-            assert!(words.len() >= self.min_key_words, "a key that became shorter");
+            assert!(words.len() >= self.min_words, "a key that became shorter");
             words.as_ptr().cast::<u8>()
         });
         let mut look = |asked: &ByteIndex, place: usize, shift: u32| {
@@ -554,10 +539,10 @@ fn lines(rows: &[u64], width: usize) -> Arc<[BitLine]> {
     let mut lines = vec![BitLine::default(); rows.len().div_ceil(8) + 1];
     let room = <[u64]>::mut_from_bytes(lines.as_mut_bytes()).unwrap_or_default();
     let of_block = |block: usize| {
-        let blocks = rows.chunks_exact(width).map(move |row| row.iter().skip(block * BLOCK_WORDS));
-        blocks.flat_map(|block| block.take(BLOCK_WORDS))
+        let blocks = rows.chunks_exact(width).map(move |row| row.iter().skip(block * BLOCK));
+        blocks.flat_map(|block| block.take(BLOCK))
     };
-    let words = (0..width.div_ceil(BLOCK_WORDS)).flat_map(of_block);
+    let words = (0..width.div_ceil(BLOCK)).flat_map(of_block);
     room.iter_mut().zip(words).for_each(|(room, word)| *room = *word);
     lines.into()
 }

@@ -38,9 +38,9 @@ use node::Node;
 pub(crate) use rebuild::Moved;
 pub use rebuild::{Revised, Revision};
 use replanning::{PlanScope, ReplanTiming};
-pub(crate) use rule::BestMatch;
+pub(crate) use rule::Best;
 use rule::Rule;
-use ternary::{PacketKey, V4, V6};
+use ternary::{Key, V4, V6};
 
 /// All policies, by bin.
 #[derive(Clone, Debug, Default)]
@@ -87,14 +87,9 @@ pub(crate) const LOOKUP_BATCH: usize = 32;
 impl Classifier {
     /// The first matching policy, if any.
     #[inline]
-    pub(crate) fn first(
-        &self,
-        kind: PolicyKind,
-        direction: Direction,
-        flow: &FlowKey,
-    ) -> BestMatch<'_> {
+    pub(crate) fn first(&self, kind: PolicyKind, direction: Direction, flow: &FlowKey) -> Best<'_> {
         let bins = self.bins(kind, direction, flow.if_id);
-        bins.map_or(BestMatch::NONE, |bins| bins.first(flow))
+        bins.map_or(Best::NONE, |bins| bins.first(flow))
     }
 
     /// Offers the first matching policy of each flow to its `best`; at most [`LOOKUP_BATCH`] flows.
@@ -104,7 +99,7 @@ impl Classifier {
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+        bests: &mut [Best<'a>; LOOKUP_BATCH],
     ) {
         let Some(first) = flows.first() else { return };
         let is_found = match self.bins(kind, direction, first.if_id) {
@@ -123,7 +118,7 @@ impl Classifier {
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+        bests: &mut [Best<'a>; LOOKUP_BATCH],
     ) {
         let (mut rest, mut bests) = (flows, &mut bests[..]);
         while let Some(first) = rest.first() {
@@ -132,7 +127,7 @@ impl Classifier {
             let Some((these, others)) = bests.split_at_mut_checked(flows.len()) else { return };
             bests = others;
             if let Some(bins) = self.bins(kind, direction, first.if_id) {
-                let mut found = [BestMatch::NONE; LOOKUP_BATCH];
+                let mut found = [Best::NONE; LOOKUP_BATCH];
                 if !bins.find_each(flows, &mut found) {
                     let each = flows.iter().zip(&mut found);
                     each.for_each(|(flow, found)| *found = bins.first(flow));
@@ -296,25 +291,25 @@ impl Classifier {
 
 impl Bins {
     #[inline]
-    fn first(&self, flow: &FlowKey) -> BestMatch<'_> {
+    fn first(&self, flow: &FlowKey) -> Best<'_> {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
-                self.v4.first(&PacketKey::v4(destination, source, flow))
+                self.v4.first(&Key::v4(destination, source, flow))
             }
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
-                self.v6.first(&PacketKey::v6(destination, source, flow))
+                self.v6.first(&Key::v6(destination, source, flow))
             }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => BestMatch::NONE,
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Best::NONE,
         }
     }
 
     fn estimate_cost(&self, flow: &FlowKey) -> usize {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
-                cost_model::estimate_packet(&self.v4, &PacketKey::v4(destination, source, flow))
+                cost_model::estimate_packet(&self.v4, &Key::v4(destination, source, flow))
             }
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
-                cost_model::estimate_packet(&self.v6, &PacketKey::v6(destination, source, flow))
+                cost_model::estimate_packet(&self.v6, &Key::v6(destination, source, flow))
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => 0,
         }
@@ -323,21 +318,17 @@ impl Bins {
     /// Offers the first matching policy of each flow; returns false, and does nothing, unless all
     /// flows have one family and interface.
     #[inline]
-    fn find_each<'a>(
-        &'a self,
-        flows: &[FlowKey],
-        bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
-    ) -> bool {
+    fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; LOOKUP_BATCH]) -> bool {
         let Some(first) = flows.first() else { return true };
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) if flow.if_id == first.if_id => {
-                Some(PacketKey::v4(destination, source, flow))
+                Some(Key::v4(destination, source, flow))
             }
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
         let v6 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V6(destination), IpAddr::V6(source)) if flow.if_id == first.if_id => {
-                Some(PacketKey::v6(destination, source, flow))
+                Some(Key::v6(destination, source, flow))
             }
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };

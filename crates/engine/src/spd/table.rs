@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::change_log::PolicyChangeLog;
-use super::classifier::{BestMatch, Classifier, Footprint, LOOKUP_BATCH, Moved, Revised, Revision};
+use super::classifier::{Best, Classifier, Footprint, LOOKUP_BATCH, Moved, Revised, Revision};
 use super::fragment_rules::FragmentRules;
 use super::scope::InvalidationScope;
 use crate::{Action, Direction, Family, FlowKey, PolicyEntry, PolicyKind};
@@ -59,7 +59,7 @@ impl Spd {
     ) {
         for flows in flows.chunks(LOOKUP_BATCH) {
             let default = Lookup::Default(self.defaults.of(direction));
-            let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
+            let mut bests = [Best::NONE; LOOKUP_BATCH];
             self.find_each(direction, flows, &mut bests);
             let bests = bests.iter().take(flows.len());
             found.extend(bests.map(|best| best.entry().map_or(default, Lookup::Policy)));
@@ -73,7 +73,7 @@ impl Spd {
         &'a self,
         direction: Direction,
         flows: &[FlowKey],
-        main: &mut [BestMatch<'a>; LOOKUP_BATCH],
+        main: &mut [Best<'a>; LOOKUP_BATCH],
     ) {
         if let [flow] = flows {
             main[0] = self.first(direction, flow);
@@ -81,7 +81,7 @@ impl Spd {
         }
         self.classifier.find_each(PolicyKind::Main, direction, flows, main);
         if self.has_subs(direction) {
-            let mut subs = [BestMatch::NONE; LOOKUP_BATCH];
+            let mut subs = [Best::NONE; LOOKUP_BATCH];
             self.classifier.find_each(PolicyKind::Sub, direction, flows, &mut subs);
             for (main, sub) in main.iter_mut().zip(&subs) {
                 *main = sub.or(*main);
@@ -90,7 +90,7 @@ impl Spd {
     }
 
     /// The policy that decides, if any.
-    fn first(&self, direction: Direction, flow: &FlowKey) -> BestMatch<'_> {
+    fn first(&self, direction: Direction, flow: &FlowKey) -> Best<'_> {
         if self.has_subs(direction) {
             let sub = self.classifier.first(PolicyKind::Sub, direction, flow);
             if sub.entry().is_some() {

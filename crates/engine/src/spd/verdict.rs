@@ -3,7 +3,7 @@
 use crate::{Action, Template};
 
 /// The policies that decide over a flow, by their slots in the cache; valid until the next
-/// [`PolicyCache::begin`](super::PolicyCache::begin).
+/// [`PolicyCache::begin`](crate::PolicyCache::begin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerId(pub(crate) u32);
 

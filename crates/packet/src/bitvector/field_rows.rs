@@ -48,7 +48,7 @@ pub struct FieldRows {
     count: usize,
     /// Words that a key must have for the AVX-512 path.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for AVX-512 alone"))]
-    min_key_words: usize,
+    min_words: usize,
     /// Whether the CPU supports the AVX-512 path.
     uses_avx512: bool,
     /// At most [`MAX_KEY_FIELDS`]. `of` makes sure that each row number is below `count`.
@@ -89,63 +89,62 @@ impl FieldRows {
             rows.extend(here);
         }
         let (count, lines) = (rows.len(), lines(&rows, width));
-        let min_key_words =
-            fields.iter().map(|field| field.place.min_key_words()).max().unwrap_or(0);
+        let min_words = fields.iter().map(|field| field.place.min_words()).max().unwrap_or(0);
         Some(Self {
             width,
             count,
-            min_key_words,
+            min_words,
             uses_avx512: has_avx512(),
             fields: found.into(),
             lines,
         })
     }
 
-    /// For each key, finds the lowest bit set in `candidates` and in all rows that the key selects;
+    /// For each key, finds the lowest bit set in `live` and in all rows that the key selects;
     /// a number beyond all bits if there is none. Words that a key lacks are 0.
     pub fn find_first_batch<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
         for (keys, found) in keys.chunks(KEYS).zip(found.chunks_mut(KEYS)) {
-            self.find_chunk(&keys[..keys.len().min(found.len())], candidates, found);
+            self.find_chunk(&keys[..keys.len().min(found.len())], live, found);
         }
     }
 
     fn find_chunk<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
         #[cfg(target_arch = "x86_64")]
-        if self.uses_avx512 && candidates.len() >= self.width && N >= self.min_key_words {
+        if self.uses_avx512 && live.len() >= self.width && N >= self.min_words {
             #[expect(
                 unsafe_code,
                 reason = "calling a function compiled for more than every x86-64 has"
             )]
             // SAFETY: all that the function is compiled for was detected when this was made; keys
-            // and `candidates` have all words, and there are no more keys than are looked up
+            // and `live` have all words, and there are no more keys than are looked up
             // together, nor fewer `found`.
-            return unsafe { self.find_chunk_avx512(keys, candidates, found) };
+            return unsafe { self.chunk_avx512(keys, live, found) };
         }
         for (key, found) in keys.iter().zip(found) {
-            *found = self.find_first_from(key.as_ref(), candidates, 0).unwrap_or(u32::MAX);
+            *found = self.find_first_from(key.as_ref(), live, 0).unwrap_or(u32::MAX);
         }
     }
 
     /// [`FieldRows::find_first_batch`] for one key, from bit `from` on.
     #[must_use]
-    pub fn find_first_from(&self, key: &[u64], candidates: &[BitLine], from: usize) -> Option<u32> {
+    pub fn find_first_from(&self, key: &[u64], live: &[BitLine], from: usize) -> Option<u32> {
         let mut numbers = [0; MAX_KEY_FIELDS];
         for (number, field) in numbers.iter_mut().zip(&*self.fields) {
             *number = field.number(key);
         }
         let rows = &numbers[..self.fields.len()];
         (from / BitLine::BITS..self.width).find_map(|line| {
-            let all = self.and_rows(rows, line, *candidates.get(line)?);
+            let all = self.and_rows(rows, line, *live.get(line)?);
             let first = (0..all.0.len()).find_map(|at| {
                 let start = line * BitLine::BITS + at * 64;
                 let skipped = u32::try_from(from.saturating_sub(start)).unwrap_or(u32::MAX);
@@ -209,7 +208,7 @@ impl FieldLocation {
     }
 
     /// Words of a key that contains the field.
-    const fn min_key_words(self) -> usize {
+    const fn min_words(self) -> usize {
         match self {
             Self::Bits { word, .. } => word + 1,
             Self::Words(word) => word + 2,

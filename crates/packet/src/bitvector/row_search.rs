@@ -1,6 +1,6 @@
 //! Row intersection without AVX-512, and from a given bit on.
 
-use super::BLOCK_WORDS;
+use super::BLOCK;
 
 /// Selected rows that are to be intersected.
 #[derive(Clone, Copy, Debug)]
@@ -9,7 +9,7 @@ pub(super) struct RowScan<'a> {
     pub(super) words: &'a [u64],
     pub(super) numbers: &'a [u16],
     /// One more row; missing words are 0.
-    pub(super) candidates: &'a [u64],
+    pub(super) live: &'a [u64],
     /// Words of a row: 1, 2, 4, 8 or a multiple of 16.
     pub(super) width: usize,
     /// Number of all rows.
@@ -68,10 +68,10 @@ impl RowScan<'_> {
                 _mm256_loadu_si256(quad.as_ptr().cast::<__m256i>())
             }
         };
-        let [rows, candidates] = [self.words, self.candidates]
-            .map(|words| words.as_chunks::<4>().0.as_chunks::<QUADS>().0);
+        let [rows, live] =
+            [self.words, self.live].map(|words| words.as_chunks::<4>().0.as_chunks::<QUADS>().0);
         for block in from / 256 / QUADS..self.width / 4 / QUADS {
-            let mut all = candidates.get(block)?.each_ref().map(load);
+            let mut all = live.get(block)?.each_ref().map(load);
             for row in self.numbers {
                 if let Some(row) = rows.get(block * self.count + usize::from(*row)) {
                     for (all, row) in all.iter_mut().zip(row) {
@@ -101,13 +101,12 @@ impl RowScan<'_> {
     /// `N` words at a time.
     #[inline(always)]
     pub(super) fn search<const N: usize>(self, from: usize) -> Option<usize> {
-        let [rows, candidates] =
-            [self.words, self.candidates].map(|words| words.as_chunks::<N>().0);
+        let [rows, live] = [self.words, self.live].map(|words| words.as_chunks::<N>().0);
         for block in (from / (64 * N) * N..self.width).step_by(N) {
-            let mut all = *candidates.get(block / N)?;
+            let mut all = *live.get(block / N)?;
             for row in self.numbers {
-                let before = block / BLOCK_WORDS * self.count + usize::from(*row);
-                let at = (before * self.width.min(BLOCK_WORDS) + block % BLOCK_WORDS) / N;
+                let before = block / BLOCK * self.count + usize::from(*row);
+                let at = (before * self.width.min(BLOCK) + block % BLOCK) / N;
                 if let Some(row) = rows.get(at) {
                     for (all, word) in all.iter_mut().zip(row) {
                         *all &= word;

@@ -56,27 +56,27 @@ fn rows_agree_with_bit_scan() {
         let all = ByteRows::of(2, width, &fields);
         fields.retain(|field| field.place < 8 || (8 + UNUSED_BYTES..16).contains(&field.place));
         let key = [next(), next()];
-        let mut candidates = vec![BitLine::default(); width.div_ceil(8)];
-        candidates.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
+        let mut live = vec![BitLine::default(); width.div_ceil(8)];
+        live.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() | next());
         // Sometimes there is nothing in the first words, or in the first block.
         let none = usize::try_from(next() % 3).unwrap() * width / 2;
-        candidates.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
+        live.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
         let set = |bit: usize| {
-            words(&candidates)[bit / 64] >> (bit % 64) & 1 != 0
+            words(&live)[bit / 64] >> (bit % 64) & 1 != 0
                 && fields.iter().all(|field| has(field, &key, width, bit))
         };
         let first = |from: usize| (from..width * 64).find(|bit| set(*bit));
         let mut found = [7; 2];
-        all.find_first_batch(&[key, [0; 2]], &candidates, &mut found[..1]);
+        all.find_first_batch(&[key, [0; 2]], &live, &mut found[..1]);
         let is = |found: u32| Some(found as usize).filter(|found| *found < 64 * width);
         assert_eq!((is(found[0]), found[1]), (first(0), 7));
-        assert_eq!(is(all.find_first(&key, &candidates)), first(0));
+        assert_eq!(is(all.find_first(&key, &live)), first(0));
         for from in (0..width * 64).step_by(13) {
             let expected = first(from).map(|bit| u32::try_from(bit).unwrap());
-            assert_eq!(all.find_first_from(&key, &candidates, from), expected);
+            assert_eq!(all.find_first_from(&key, &live, from), expected);
             if width >= 8 {
                 let mut numbers = [0; MAX_FIELDS];
-                let rest = all.row_scan(&key, &candidates, &mut numbers);
+                let rest = all.row_scan(&key, &live, &mut numbers);
                 assert_eq!(rest.search::<8>(from), first(from));
             }
         }
@@ -155,9 +155,9 @@ fn byte_rows_two_fields_of_one_byte_both_match() {
         for seed in 0..200_u64 {
             let key = [seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), seed << 40 | seed << 24];
             let first = (0..128).find(|bit| fields.iter().all(|field| has(field, &key, 2, *bit)));
-            let (candidates, mut found) = ([BitLine([u64::MAX; 8])], [0]);
-            all.find_first_batch(&[key], &candidates, &mut found);
-            for found in [found[0], all.find_first(&key, &candidates)] {
+            let (live, mut found) = ([BitLine([u64::MAX; 8])], [0]);
+            all.find_first_batch(&[key], &live, &mut found);
+            for found in [found[0], all.find_first(&key, &live)] {
                 assert_eq!(Some(found as usize).filter(|found| *found < 128), first);
             }
         }
@@ -169,15 +169,10 @@ fn byte_rows_two_fields_of_one_byte_both_match() {
 fn byte_rows_missing_key_word_matches_all() {
     let field = |place: usize, row: u64| ByteField { place, numbers: [0; VALUES], rows: vec![row] };
     let all = ByteRows::of(2, 1, &[field(0, 0b0110), field(12, 0b1100)]);
-    let (candidates, mut found) = ([BitLine([u64::MAX; 8])], [0]);
+    let (live, mut found) = ([BitLine([u64::MAX; 8])], [0]);
     for (key, bit) in [(&[0, 0][..], 2), (&[0][..], 1), (&[][..], 0)] {
-        all.find_first_batch(&[key], &candidates, &mut found);
-        assert_eq!(
-            (found[0], all.find_first(&key, &candidates)),
-            (bit, bit),
-            "{} words",
-            key.len()
-        );
+        all.find_first_batch(&[key], &live, &mut found);
+        assert_eq!((found[0], all.find_first(&key, &live)), (bit, bit), "{} words", key.len());
     }
 }
 

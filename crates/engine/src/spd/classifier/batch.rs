@@ -12,9 +12,9 @@ use arrayvec::ArrayVec;
 
 use super::compact_rule::CompactRules;
 use super::node::Node;
-use super::rule::BestMatch;
+use super::rule::Best;
 use super::simd_leaf::{self, RuleBlock as _};
-use super::ternary::{KeyWords, PacketKey};
+use super::ternary::{Key, Words};
 use super::window::Window;
 use super::{LOOKUP_BATCH, linear_leaf};
 
@@ -22,15 +22,15 @@ pub(super) use tuple_batch::find_each_tuples;
 
 /// A packet and a node that it has reached.
 #[derive(Clone, Copy, Debug)]
-struct Visit<'a, W: KeyWords> {
+struct Visit<'a, W: Words> {
     packet: usize,
     node: &'a Node<W>,
 }
 
 /// State of a batch.
-struct BatchWalk<'a, 'k, W: KeyWords> {
-    keys: &'k [PacketKey<W>],
-    bests: &'k mut [BestMatch<'a>; LOOKUP_BATCH],
+struct BatchWalk<'a, 'k, W: Words> {
+    keys: &'k [Key<W>],
+    bests: &'k mut [Best<'a>; LOOKUP_BATCH],
     /// Whether any packet may have a match.
     has_compared: bool,
     /// Nodes being prefetched.
@@ -62,10 +62,10 @@ const CUT: usize = 5;
 // Steps are not inlined, so that each has all registers.
 
 /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
-pub(super) fn find_each<'a, W: KeyWords>(
+pub(super) fn find_each<'a, W: Words>(
     root: &'a Node<W>,
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
     let mut batch = BatchWalk::of(keys, bests);
     let root_cuts = batch.descend_root_cuts(root);
@@ -78,8 +78,8 @@ pub(super) fn find_each<'a, W: KeyWords>(
     }
 }
 
-impl<'a, 'k, W: KeyWords> BatchWalk<'a, 'k, W> {
-    fn of(keys: &'k [PacketKey<W>], bests: &'k mut [BestMatch<'a>; LOOKUP_BATCH]) -> Self {
+impl<'a, 'k, W: Words> BatchWalk<'a, 'k, W> {
+    fn of(keys: &'k [Key<W>], bests: &'k mut [Best<'a>; LOOKUP_BATCH]) -> Self {
         Self {
             keys: &keys[..keys.len().min(LOOKUP_BATCH)],
             bests,
@@ -90,7 +90,7 @@ impl<'a, 'k, W: KeyWords> BatchWalk<'a, 'k, W> {
     }
 }
 
-impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
+impl<'a, W: Words> BatchWalk<'a, '_, W> {
     /// Descends through the rests, which every packet passes, to the last one; returns the cuts
     /// passed.
     #[inline(never)]
@@ -112,8 +112,8 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
     fn end(&mut self, node: &'a Node<W>) {
         let Self { keys, bests, .. } = self;
         match node {
-            Node::ByteBitvector { bitvector, .. } => bitvector.find_each(keys, &mut **bests),
-            Node::FieldBitvector { bitvector, .. } => bitvector.find_each(keys, &mut **bests),
+            Node::ByteBits { bits, .. } => bits.find_each(keys, &mut **bests),
+            Node::FieldBits { bits, .. } => bits.find_each(keys, &mut **bests),
             Node::Empty { .. }
             | Node::Linear { .. }
             | Node::Compact { .. }
@@ -220,10 +220,10 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
 }
 
 #[inline(never)]
-fn compare_linear<'a, W: KeyWords>(
+fn compare_linear<'a, W: Words>(
     linear: &[Visit<'a, W>],
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
     for visit in linear {
         if let (Node::Linear { rules, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
@@ -233,35 +233,35 @@ fn compare_linear<'a, W: KeyWords>(
 }
 
 #[inline(never)]
-fn compare_compact<'a, W: KeyWords>(
+fn compare_compact<'a, W: Words>(
     compact: &[Visit<'a, W>],
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
     for visit in compact {
         if let (Node::Compact { far, rules, .. }, Some(key)) = (visit.node, keys.get(visit.packet))
         {
-            let far_first = W::CompactRule::far_first(&key.words, *far);
+            let far_first = W::Compact::far_first(&key.words, *far);
             linear_leaf::find(rules, &far_first, key, &mut bests[visit.packet % LOOKUP_BATCH]);
         }
     }
 }
 
 #[inline(never)]
-fn compare_simd<'a, W: KeyWords>(
+fn compare_simd<'a, W: Words>(
     simd: &[Visit<'a, W>],
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
-    let none = PacketKey { words: W::ZERO, extra: 0 };
+    let none = Key { words: W::ZERO, extra: 0 };
     let key = |visit: &Visit<'a, W>| keys.get(visit.packet).unwrap_or(&none);
     let blocks = |visit: &Visit<'a, W>| match visit.node {
         Node::Simd { blocks, .. } => &**blocks,
         Node::Empty { .. }
         | Node::Linear { .. }
         | Node::Compact { .. }
-        | Node::ByteBitvector { .. }
-        | Node::FieldBitvector { .. }
+        | Node::ByteBits { .. }
+        | Node::FieldBits { .. }
         | Node::Cut { .. }
         | Node::TupleSpace { .. }
         | Node::Counts { .. } => &[],
@@ -279,35 +279,31 @@ fn compare_simd<'a, W: KeyWords>(
 
 /// All rows are searched before the first policy is read.
 #[inline(never)]
-fn compare_bitvectors<'a, W: KeyWords>(
+fn compare_bitvectors<'a, W: Words>(
     bitvectors: &[Visit<'a, W>],
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
     for visits in bitvectors.chunks(LOOKUP_BATCH) {
         let mut found = [u32::MAX; LOOKUP_BATCH];
         for (visit, found) in visits.iter().zip(&mut found) {
-            if let (Node::ByteBitvector { bitvector, .. }, Some(key)) =
-                (visit.node, keys.get(visit.packet))
-            {
-                *found = bitvector.find_first_bit(key);
+            if let (Node::ByteBits { bits, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
+                *found = bits.find_first_bit(key);
             }
         }
         for (visit, found) in visits.iter().zip(&found) {
-            if let (Node::ByteBitvector { bitvector, .. }, Some(key)) =
-                (visit.node, keys.get(visit.packet))
-            {
-                bitvector.consider(*found, key, &mut bests[visit.packet % LOOKUP_BATCH]);
+            if let (Node::ByteBits { bits, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
+                bits.consider(*found, key, &mut bests[visit.packet % LOOKUP_BATCH]);
             }
         }
     }
 }
 
 #[cold]
-fn find_single<'a, W: KeyWords>(
+fn find_single<'a, W: Words>(
     visit: Visit<'a, W>,
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
     if let Some(key) = keys.get(visit.packet) {
         visit.node.find(key, &mut bests[visit.packet % LOOKUP_BATCH]);
@@ -315,25 +311,25 @@ fn find_single<'a, W: KeyWords>(
 }
 
 /// Kind of a node, given the packet's match so far.
-trait KindOf<W: KeyWords>: Fn(&Node<W>, &BestMatch<'_>) -> usize + Copy {}
+trait KindOf<W: Words>: Fn(&Node<W>, &Best<'_>) -> usize + Copy {}
 
-impl<W: KeyWords, F: Fn(&Node<W>, &BestMatch<'_>) -> usize + Copy> KindOf<W> for F {}
+impl<W: Words, F: Fn(&Node<W>, &Best<'_>) -> usize + Copy> KindOf<W> for F {}
 
 /// Kind of a node. Branch-free.
 #[inline]
-const fn kind<W: KeyWords>(node: &Node<W>) -> usize {
+const fn kind<W: Words>(node: &Node<W>) -> usize {
     match node {
         Node::Empty { .. } | Node::Counts { .. } => EMPTY,
         Node::Linear { .. } => LINEAR,
         Node::Compact { .. } => COMPACT,
         Node::Simd { .. } => SIMD,
-        Node::ByteBitvector { .. } => BITVECTOR,
-        Node::Cut { .. } | Node::FieldBitvector { .. } | Node::TupleSpace { .. } => CUT,
+        Node::ByteBits { .. } => BITVECTOR,
+        Node::Cut { .. } | Node::FieldBits { .. } | Node::TupleSpace { .. } => CUT,
     }
 }
 
 /// [`kind`], but empty if no policy of the node can precede the match.
 #[inline]
-fn kind_unless_beaten<W: KeyWords>(node: &Node<W>, best: &BestMatch<'_>) -> usize {
+fn kind_unless_beaten<W: Words>(node: &Node<W>, best: &Best<'_>) -> usize {
     select_unpredictable(best.precedes(node.best_rank()), EMPTY, kind(node))
 }

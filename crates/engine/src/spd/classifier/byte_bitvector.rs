@@ -17,14 +17,14 @@ use std::sync::Arc;
 use uxfrm_packet::{BitLine, ByteRows, UNUSED_BYTES};
 
 use super::LOOKUP_BATCH;
-use super::rule::{BestMatch, MatchRule, Rank, Rule, VerdictBits, fits_extra};
+use super::rule::{Best, MatchRule, Rank, Rule, VerdictBits, fits_extra};
 use super::simd_leaf::{self, RuleBlock, SimdLeaf};
-use super::ternary::{KeyWords, PacketKey};
+use super::ternary::{Key, Words};
 use crate::PolicyEntry;
 
 /// Policies in match order, by bits.
 #[derive(Clone, Debug)]
-pub(crate) struct ByteBitvector<W: KeyWords> {
+pub(crate) struct ByteBitvector<W: Words> {
     rows: ByteRows,
     /// Policy of each bit.
     policies: Arc<[RankedEntry]>,
@@ -53,7 +53,7 @@ const MAX_RECENT: usize = 32;
 const FEW_RECENT: usize = 8;
 
 /// Upper limit of bytes that have rows if rules match these bits: all bytes of the words touched.
-pub(crate) fn bytes<W: KeyWords>(asked: &W) -> usize {
+pub(crate) fn bytes<W: Words>(asked: &W) -> usize {
     let asked = asked.masked(&W::SIGNIFICANT);
     let bytes = |at: usize| if at == W::COUNT - 1 { 8 - UNUSED_BYTES } else { 8 };
     (0..W::COUNT).filter(|at| asked.word(*at) != 0).map(bytes).sum()
@@ -65,7 +65,7 @@ pub(crate) const fn width(policies: usize) -> usize {
     if words <= BLOCK { words.next_power_of_two() } else { words.next_multiple_of(2 * BLOCK) }
 }
 
-impl<W: KeyWords> ByteBitvector<W> {
+impl<W: Words> ByteBitvector<W> {
     /// Builds it of rules in match order.
     pub(crate) fn of(rules: &[Rule<W>]) -> Self {
         let width = width(rules.len());
@@ -89,17 +89,17 @@ impl<W: KeyWords> ByteBitvector<W> {
     }
 
     /// Offers the first match.
-    pub(crate) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+    pub(crate) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         self.consider(self.find_first_bit(key), key, best);
     }
 
     /// The first matching bit; beyond all if there is none.
-    pub(super) fn find_first_bit(&self, key: &PacketKey<W>) -> u32 {
+    pub(super) fn find_first_bit(&self, key: &Key<W>) -> u32 {
         self.rows.find_first(key, &self.live)
     }
 
     /// Offers the first match of each key. All rows are searched before the first policy is read.
-    pub(crate) fn find_each<'a>(&'a self, keys: &[PacketKey<W>], bests: &mut [BestMatch<'a>]) {
+    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
         let mut found = [0; LOOKUP_BATCH];
         for (keys, bests) in keys.chunks(LOOKUP_BATCH).zip(bests.chunks_mut(LOOKUP_BATCH)) {
             self.rows.find_first_batch(keys, &self.live, &mut found);
@@ -112,7 +112,7 @@ impl<W: KeyWords> ByteBitvector<W> {
     /// Offers the policy of a bit, or the next match if it fails on mark or interface. Branch-free
     /// over whether there is a match, which is unpredictable.
     #[inline(always)]
-    pub(super) fn consider<'a>(&'a self, found: u32, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+    pub(super) fn consider<'a>(&'a self, found: u32, key: &Key<W>, best: &mut Best<'a>) {
         let nothing_fits = found as usize >= self.policies.len();
         let at = select_unpredictable(nothing_fits, 0, found as usize);
         match self.policies.get(at) {
@@ -129,12 +129,7 @@ impl<W: KeyWords> ByteBitvector<W> {
 
     /// [`Self::consider`] if some policies have no bit, or mark and interface must be compared.
     #[inline(never)]
-    fn consider_closely<'a>(
-        &'a self,
-        mut found: u32,
-        key: &PacketKey<W>,
-        best: &mut BestMatch<'a>,
-    ) {
+    fn consider_closely<'a>(&'a self, mut found: u32, key: &Key<W>, best: &mut Best<'a>) {
         simd_leaf::find(&self.recent, key, best);
         while let Some(policy) = self.policies.get(found as usize) {
             if !policy.verdict_bits.has_extra() || fits_extra(&policy.entry, key) {

@@ -11,7 +11,7 @@ use foldhash::fast::RandomState;
 
 use super::linear_leaf;
 use super::rule::{MatchRule, Rank, Rule, VerdictBits, fits_extra};
-use super::ternary::{KeyWords, PacketKey, V4, V6, selector_bits};
+use super::ternary::{Key, V4, V6, Words, selector_bits};
 use crate::{Direction, PolicyEntry, Selector};
 
 /// Source or destination address.
@@ -50,9 +50,7 @@ pub(crate) struct CompactRule {
 }
 
 /// Operations on compact rules, for both families.
-pub(crate) trait CompactRules<W: KeyWords>:
-    MatchRule<W> + Clone + Debug + Send + Sync
-{
+pub(crate) trait CompactRules<W: Words>: MatchRule<W> + Clone + Debug + Send + Sync {
     /// Compacts rules; `None` if some have no template, or differ in more than the remote address.
     fn all(rules: &[Rule<W>]) -> Option<Arc<[Self]>>;
     /// The full rule, given the end of its remote address.
@@ -176,7 +174,7 @@ impl MatchRule<V6> for CompactRule {
     }
 
     #[inline]
-    fn fits_rest(&self, words: &V6, key: &PacketKey<V6>) -> bool {
+    fn fits_rest(&self, words: &V6, key: &Key<V6>) -> bool {
         let MaskTemplate { masks, local, upper } = &*self.mask_template;
         let value = [words[0], words[1], local[0], local[1], *upper];
         words.difference(&value, masks) == 0
@@ -226,7 +224,7 @@ impl MatchRule<V4> for Infallible {
         match *self {}
     }
 
-    fn fits_rest(&self, _: &V4, _: &PacketKey<V4>) -> bool {
+    fn fits_rest(&self, _: &V4, _: &Key<V4>) -> bool {
         match *self {}
     }
 

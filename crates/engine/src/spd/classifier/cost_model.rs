@@ -10,13 +10,13 @@ use arrayvec::ArrayVec;
 
 use super::batch::CUTS_PER_STAGE;
 use super::node::Node;
-use super::rule::{BestMatch, Rule};
-use super::ternary::{KeyWords, PacketKey, mix};
+use super::rule::{Best, Rule};
+use super::ternary::{Key, Words, mix};
 use super::tuple_space::{Bucket, SearchOrder, Tuple, TupleSpace};
 use super::window::Window;
 
 /// Simulated packets for some policies.
-pub(super) struct CostModel<W>(Vec<PacketKey<W>>);
+pub(super) struct CostModel<W>(Vec<Key<W>>);
 
 /// Upper limit of packets: trees that they cannot separate are equally good.
 const MODEL_PACKETS: usize = 512;
@@ -65,17 +65,17 @@ type RootCut<'a, W> = (Window, &'a [Node<W>]);
 const MAX_ROOT_CUTS: usize = 64;
 
 /// Simulation of one packet.
-struct Walk<'a, 'k, W: KeyWords> {
-    key: &'k PacketKey<W>,
+struct Walk<'a, 'k, W: Words> {
+    key: &'k Key<W>,
     /// The match at the start of the stage, which prunes.
-    before: BestMatch<'a>,
-    best: BestMatch<'a>,
+    before: Best<'a>,
+    best: Best<'a>,
     work: usize,
     /// Cache lines read in branches.
     lines: usize,
 }
 
-impl<W: KeyWords> CostModel<W> {
+impl<W: Words> CostModel<W> {
     /// Samples packets for some rules.
     pub(super) fn of(rules: &[Rule<W>]) -> Self {
         let mut seed = 0_u64;
@@ -115,13 +115,13 @@ impl<W: KeyWords> CostModel<W> {
     }
 
     /// The packets.
-    pub(super) fn keys(&self) -> &[PacketKey<W>] {
+    pub(super) fn keys(&self) -> &[Key<W>] {
         &self.0
     }
 }
 
 /// Estimated cost of one packet in a batch, without cache misses.
-pub(super) fn estimate_packet<W: KeyWords>(root: &Node<W>, key: &PacketKey<W>) -> usize {
+pub(super) fn estimate_packet<W: Words>(root: &Node<W>, key: &Key<W>) -> usize {
     let mut walk = Walk::of(key);
     if let Node::TupleSpace { space, .. } = root {
         walk.work += TUPLE * space.tuples().len();
@@ -134,7 +134,7 @@ pub(super) fn estimate_packet<W: KeyWords>(root: &Node<W>, key: &PacketKey<W>) -
 }
 
 /// Cuts that every packet passes, and what the last one leaves.
-fn root_cuts<W: KeyWords>(tree: &Node<W>) -> (ArrayVec<RootCut<'_, W>, MAX_ROOT_CUTS>, &Node<W>) {
+fn root_cuts<W: Words>(tree: &Node<W>) -> (ArrayVec<RootCut<'_, W>, MAX_ROOT_CUTS>, &Node<W>) {
     let mut root_cuts = ArrayVec::new();
     let mut last = tree;
     while let Node::Cut { window, nodes, .. } = last
@@ -147,17 +147,17 @@ fn root_cuts<W: KeyWords>(tree: &Node<W>) -> (ArrayVec<RootCut<'_, W>, MAX_ROOT_
 }
 
 /// A random packet that matches a rule.
-fn packet<W: KeyWords>(rule: &Rule<W>, next: &mut impl FnMut() -> u64) -> PacketKey<W> {
+fn packet<W: Words>(rule: &Rule<W>, next: &mut impl FnMut() -> u64) -> Key<W> {
     let words = W::each(|at| {
         let mask = rule.mask.word(at);
         (rule.value.word(at) & mask | next() & !mask) & W::SIGNIFICANT.word(at)
     });
-    PacketKey { words, extra: 0 }
+    Key { words, extra: 0 }
 }
 
-impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
-    const fn of(key: &'k PacketKey<W>) -> Self {
-        Self { key, before: BestMatch::NONE, best: BestMatch::NONE, work: 0, lines: 0 }
+impl<'a, 'k, W: Words> Walk<'a, 'k, W> {
+    const fn of(key: &'k Key<W>) -> Self {
+        Self { key, before: Best::NONE, best: Best::NONE, work: 0, lines: 0 }
     }
 
     /// Compares the end of the root cuts, then follows their branches.
@@ -181,13 +181,13 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
             | Node::Cut { .. }
             | Node::TupleSpace { .. } => 0,
             Node::Linear { .. } | Node::Compact { .. } | Node::Simd { .. } => LAST_LEAF,
-            Node::ByteBitvector { bitvector, .. } => {
-                let far = if bitvector.memory() > NEAR { FAR_LINE * bitvector.lines() } else { 0 };
-                LAST_BYTE_BITVECTOR + ROW * bitvector.bytes() + far
+            Node::ByteBits { bits, .. } => {
+                let far = if bits.memory() > NEAR { FAR_LINE * bits.lines() } else { 0 };
+                LAST_BYTE_BITVECTOR + ROW * bits.bytes() + far
             }
-            Node::FieldBitvector { bitvector, .. } => {
+            Node::FieldBits { bits, .. } => {
                 let family = usize::from(W::COUNT != 2);
-                LAST_FIELD_BITVECTOR[family] + FIELD_LINE[family] * bitvector.lines()
+                LAST_FIELD_BITVECTOR[family] + FIELD_LINE[family] * bits.lines()
             }
         };
         last.find(self.key, &mut self.best);
@@ -200,15 +200,15 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
                 self.work += TREE_BEHIND;
                 self.visit_branch(last);
             }
-            Node::ByteBitvector { bitvector, .. } => {
-                self.work += FAR_LINE_BEHIND * bitvector.lines();
+            Node::ByteBits { bits, .. } => {
+                self.work += FAR_LINE_BEHIND * bits.lines();
                 self.visit_last(last);
             }
             Node::Empty { .. }
             | Node::Linear { .. }
             | Node::Compact { .. }
             | Node::Simd { .. }
-            | Node::FieldBitvector { .. }
+            | Node::FieldBits { .. }
             | Node::TupleSpace { .. }
             | Node::Counts { .. } => self.visit_last(last),
         }
@@ -270,7 +270,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
         }
         let (work, lines) = match node {
             Node::Empty { .. }
-            | Node::FieldBitvector { .. }
+            | Node::FieldBits { .. }
             | Node::TupleSpace { .. }
             | Node::Counts { .. } => {
                 return;
@@ -278,7 +278,7 @@ impl<'a, 'k, W: KeyWords> Walk<'a, 'k, W> {
             Node::Linear { .. } => (LINEAR, W::COUNT),
             Node::Compact { rules, .. } => (LINEAR, size_of_val(&**rules).div_ceil(64)),
             Node::Simd { blocks, .. } => (SIMD, blocks.len() * (2 * W::COUNT + 1)),
-            Node::ByteBitvector { bitvector, .. } => (BITVECTOR, 2 * bitvector.bytes()),
+            Node::ByteBits { bits, .. } => (BITVECTOR, 2 * bits.bytes()),
             Node::Cut { window, rest, nodes, .. } => {
                 self.work += CUT;
                 self.lines += 1;

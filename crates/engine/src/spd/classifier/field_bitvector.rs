@@ -18,16 +18,16 @@ use std::sync::Arc;
 use uxfrm_packet::{BitLine, TernaryBlock};
 
 use super::LOOKUP_BATCH;
-use super::rule::{BestMatch, MatchRule, Rank, Rule, VerdictBits, fits_extra};
+use super::rule::{Best, MatchRule, Rank, Rule, VerdictBits, fits_extra};
 use super::simd_leaf::{self, RuleBlock, SimdLeaf};
-use super::ternary::{KeyWords, PacketKey, UNUSED_BITS};
+use super::ternary::{Key, UNUSED_BITS, Words};
 use crate::PolicyEntry;
 use intervals::key_fields;
 use rule_group::{RuleGroup, groups};
 
 /// Policies in match order, by bits.
 #[derive(Clone, Debug)]
-pub(crate) struct FieldBitvector<W: KeyWords> {
+pub(crate) struct FieldBitvector<W: Words> {
     rows: uxfrm_packet::FieldRows,
     /// Policies that share each bit.
     groups: Arc<[RuleGroup]>,
@@ -62,7 +62,7 @@ const FEW_RECENT: usize = MAX_RECENT * 3 / 4;
 /// Longer rows take too long to intersect.
 const MAX_BITS: usize = 2048;
 
-impl<W: KeyWords> FieldBitvector<W> {
+impl<W: Words> FieldBitvector<W> {
     /// Builds it of rules in match order; `None` if they are too many.
     pub(super) fn of(rules: &[&Rule<W>]) -> Option<Self> {
         let groups = groups(rules);
@@ -100,12 +100,12 @@ impl<W: KeyWords> FieldBitvector<W> {
     }
 
     /// Offers the first match.
-    pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+    pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         self.find_each(std::slice::from_ref(key), std::slice::from_mut(best));
     }
 
     /// Offers the first match of each key. All rows are searched before the first policy is read.
-    pub(super) fn find_each<'a>(&'a self, keys: &[PacketKey<W>], bests: &mut [BestMatch<'a>]) {
+    pub(super) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>]) {
         let mut found = [0; LOOKUP_BATCH];
         for (keys, bests) in keys.chunks(LOOKUP_BATCH).zip(bests.chunks_mut(LOOKUP_BATCH)) {
             W::find_first_batch(&self.rows, keys, &self.live, &mut found);
@@ -125,9 +125,9 @@ impl<W: KeyWords> FieldBitvector<W> {
     /// Offers the first matching policy of each key's bit.
     fn consider_each<'a>(
         &'a self,
-        keys: &[PacketKey<W>],
+        keys: &[Key<W>],
         found: &[u32; LOOKUP_BATCH],
-        bests: &mut [BestMatch<'a>],
+        bests: &mut [Best<'a>],
     ) {
         let mut fits = [0; LOOKUP_BATCH];
         let pairs = keys.iter().zip(found).map(|(key, bit)| (self.block(*bit), upper(key)));
@@ -149,13 +149,7 @@ impl<W: KeyWords> FieldBitvector<W> {
     /// Offers a policy of a bit, or that of the next bit if it fails on mark or interface.
     /// Branch-free over whether there is a match, which is unpredictable.
     #[inline]
-    fn consider<'a>(
-        &'a self,
-        mut bit: u32,
-        mut at: usize,
-        key: &PacketKey<W>,
-        best: &mut BestMatch<'a>,
-    ) {
+    fn consider<'a>(&'a self, mut bit: u32, mut at: usize, key: &Key<W>, best: &mut Best<'a>) {
         loop {
             let nothing_fits = bit as usize >= self.groups.len();
             let ranked_entry = self.policies.get(select_unpredictable(nothing_fits, 0, at));
@@ -174,7 +168,7 @@ impl<W: KeyWords> FieldBitvector<W> {
 
     /// The next matching bit, and the first match among its policies.
     #[cold]
-    fn next(&self, bit: u32, key: &PacketKey<W>) -> (u32, usize) {
+    fn next(&self, bit: u32, key: &Key<W>) -> (u32, usize) {
         let next = self.rows.find_first_from(key.words.all(), &self.live, bit as usize + 1);
         let Some(bit) = next else { return (u32::MAX, 0) };
         let mut fits = [0];
@@ -277,7 +271,7 @@ impl<W: KeyWords> FieldBitvector<W> {
 
 /// A packet's last word.
 #[inline]
-fn upper<W: KeyWords>(key: &PacketKey<W>) -> &[u64; 1] {
+fn upper<W: Words>(key: &Key<W>) -> &[u64; 1] {
     key.words.all().last_chunk().unwrap_or(&[0])
 }
 

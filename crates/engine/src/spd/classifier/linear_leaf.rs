@@ -1,16 +1,16 @@
 //! Linear comparison of up to eight policies in match order. The number of comparisons is fixed,
 //! repeating the last policy: that is cheaper than a branch.
 
-use super::rule::{BestMatch, MatchRule};
-use super::ternary::{KeyWords, PacketKey};
+use super::rule::{Best, MatchRule};
+use super::ternary::{Key, Words};
 
 /// Offers the first match of up to eight; `words` are in the policies' word order.
 #[inline(always)]
-pub(super) fn find<'a, W: KeyWords, R: MatchRule<W>>(
+pub(super) fn find<'a, W: Words, R: MatchRule<W>>(
     policies: &'a [R],
     words: &W,
-    key: &PacketKey<W>,
-    best: &mut BestMatch<'a>,
+    key: &Key<W>,
+    best: &mut Best<'a>,
 ) {
     let fits = match policies.len() {
         0..=2 => fitting::<W, R, 2>(policies, words),
@@ -23,11 +23,11 @@ pub(super) fn find<'a, W: KeyWords, R: MatchRule<W>>(
 /// Offers the first match of up to eight for each key; `key_words` gives a packet's words in the
 /// policies' order.
 #[inline]
-pub(super) fn find_each<'a, W: KeyWords, R: MatchRule<W>>(
+pub(super) fn find_each<'a, W: Words, R: MatchRule<W>>(
     policies: &'a [R],
-    key_words: impl Fn(&PacketKey<W>) -> W,
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>],
+    key_words: impl Fn(&Key<W>) -> W,
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>],
 ) {
     match policies.len() {
         0..=2 => find_each_up_to::<W, R, 2>(policies, key_words, keys, bests),
@@ -38,11 +38,11 @@ pub(super) fn find_each<'a, W: KeyWords, R: MatchRule<W>>(
 
 /// Compares all keys with up to `N` policies.
 #[inline(never)]
-fn find_each_up_to<'a, W: KeyWords, R: MatchRule<W>, const N: usize>(
+fn find_each_up_to<'a, W: Words, R: MatchRule<W>, const N: usize>(
     policies: &'a [R],
-    key_words: impl Fn(&PacketKey<W>) -> W,
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>],
+    key_words: impl Fn(&Key<W>) -> W,
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>],
 ) {
     for (best, key) in bests.iter_mut().zip(keys) {
         let words = key_words(key);
@@ -52,12 +52,12 @@ fn find_each_up_to<'a, W: KeyWords, R: MatchRule<W>, const N: usize>(
 
 /// Offers the first policy whose words match. Branch-free over whether there is any.
 #[inline]
-fn first_match<'a, W: KeyWords, R: MatchRule<W>>(
+fn first_match<'a, W: Words, R: MatchRule<W>>(
     policies: &'a [R],
     mut fits: u32,
     words: &W,
-    key: &PacketKey<W>,
-    best: &mut BestMatch<'a>,
+    key: &Key<W>,
+    best: &mut Best<'a>,
 ) {
     let Some(last) = policies.last() else { return };
     loop {
@@ -75,10 +75,7 @@ fn first_match<'a, W: KeyWords, R: MatchRule<W>>(
 
 /// Which of up to `N` policies match, as bits.
 #[inline]
-pub(super) fn fitting<W: KeyWords, R: MatchRule<W>, const N: usize>(
-    policies: &[R],
-    words: &W,
-) -> u32 {
+pub(super) fn fitting<W: Words, R: MatchRule<W>, const N: usize>(policies: &[R], words: &W) -> u32 {
     let Some((last, before)) = policies.split_last() else { return 0 };
     let fit = |at: usize| u32::from(before.get(at).unwrap_or(last).fits(words)) << at;
     (0..N).fold(0, |fits, at| fits | fit(at))

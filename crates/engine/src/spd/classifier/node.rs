@@ -16,9 +16,9 @@ use super::compact_rule::{AddressEnd, CompactRules};
 use super::field_bitvector::FieldBitvector;
 use super::plan::FEW;
 use super::replanning::{PlanScope, ReplanTiming};
-use super::rule::{BestMatch, MatchRule, Rank, Rule};
+use super::rule::{Best, MatchRule, Rank, Rule};
 use super::simd_leaf::{self, RuleBlock, SimdLeaf, count};
-use super::ternary::{KeyWords, PacketKey};
+use super::ternary::{Key, Words};
 use super::tuple_space::TupleSpace;
 use super::window::Window;
 use super::{LOOKUP_BATCH, batch, linear_leaf, root_cuts};
@@ -27,7 +27,7 @@ use crate::PolicyEntry;
 /// Some policies. `first` is at the same offset in all variants, so that it is read without a
 /// branch.
 #[derive(Clone, Debug)]
-pub(crate) enum Node<W: KeyWords> {
+pub(crate) enum Node<W: Words> {
     Empty {
         first: Rank,
     },
@@ -40,7 +40,7 @@ pub(crate) enum Node<W: KeyWords> {
     Compact {
         first: Rank,
         far: AddressEnd,
-        rules: Arc<[W::CompactRule]>,
+        rules: Arc<[W::Compact]>,
     },
     /// Compared eight at a time, in match order.
     Simd {
@@ -48,14 +48,14 @@ pub(crate) enum Node<W: KeyWords> {
         blocks: SimdLeaf<W>,
     },
     /// Compared by byte bit vectors.
-    ByteBitvector {
+    ByteBits {
         first: Rank,
-        bitvector: Arc<ByteBitvector<W>>,
+        bits: Arc<ByteBitvector<W>>,
     },
     /// Compared by field bit vectors.
-    FieldBitvector {
+    FieldBits {
         first: Rank,
-        bitvector: Arc<FieldBitvector<W>>,
+        bits: Arc<FieldBitvector<W>>,
     },
     /// Partitioned by a window: one node per value, then the rest (policies that do not match on
     /// all bits of the window; `rest` tells whether there are any), then the counts.
@@ -83,26 +83,26 @@ const ALONE: usize = 32;
 /// Larger sets are not replanned as a whole.
 const REPLANNED: usize = 4096;
 
-impl<W: KeyWords> Default for Node<W> {
+impl<W: Words> Default for Node<W> {
     fn default() -> Self {
         Self::EMPTY
     }
 }
 
-impl<W: KeyWords> Node<W> {
+impl<W: Words> Node<W> {
     const EMPTY: Self = Self::Empty { first: Rank::LAST };
 
     /// The first matching policy, if any.
     #[inline]
-    pub(crate) fn first(&self, key: &PacketKey<W>) -> BestMatch<'_> {
-        let mut best = BestMatch::NONE;
+    pub(crate) fn first(&self, key: &Key<W>) -> Best<'_> {
+        let mut best = Best::NONE;
         match self {
             Self::Linear { rules, .. } => linear_leaf::find(rules, &key.words, key, &mut best),
             Self::Empty { .. }
             | Self::Compact { .. }
             | Self::Simd { .. }
-            | Self::ByteBitvector { .. }
-            | Self::FieldBitvector { .. }
+            | Self::ByteBits { .. }
+            | Self::FieldBits { .. }
             | Self::Cut { .. }
             | Self::TupleSpace { .. }
             | Self::Counts { .. } => {
@@ -114,11 +114,7 @@ impl<W: KeyWords> Node<W> {
 
     /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
     #[inline]
-    pub(crate) fn find_each<'a>(
-        &'a self,
-        keys: &[PacketKey<W>],
-        bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
-    ) {
+    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>; LOOKUP_BATCH]) {
         match self {
             Self::Cut { nodes, .. } if cut_counts(nodes).0 > ALONE => {
                 batch::find_each(self, keys, bests)
@@ -130,13 +126,13 @@ impl<W: KeyWords> Node<W> {
             Self::Compact { far, rules, .. } => {
                 linear_leaf::find_each(
                     rules,
-                    |key| W::CompactRule::far_first(&key.words, *far),
+                    |key| W::Compact::far_first(&key.words, *far),
                     keys,
                     bests,
                 );
             }
-            Self::ByteBitvector { bitvector, .. } => bitvector.find_each(keys, bests),
-            Self::FieldBitvector { bitvector, .. } => bitvector.find_each(keys, bests),
+            Self::ByteBits { bits, .. } => bits.find_each(keys, bests),
+            Self::FieldBits { bits, .. } => bits.find_each(keys, bests),
             Self::Empty { .. } | Self::Simd { .. } | Self::Cut { .. } | Self::Counts { .. } => {
                 keys.iter().zip(bests).for_each(|(key, best)| self.find(key, best));
             }
@@ -150,7 +146,7 @@ impl<W: KeyWords> Node<W> {
             Self::Empty { .. }
             | Self::Counts { .. }
             | Self::Cut { .. }
-            | Self::FieldBitvector { .. }
+            | Self::FieldBits { .. }
             | Self::TupleSpace { .. } => {}
             Self::Linear { rules, .. } => {
                 let Some(last) = rules.last() else { return };
@@ -170,12 +166,12 @@ impl<W: KeyWords> Node<W> {
             Self::Simd { blocks, .. } => {
                 blocks.iter().take(2).for_each(uxfrm_packet::prefetch_whole);
             }
-            Self::ByteBitvector { bitvector, .. } => uxfrm_packet::prefetch(&**bitvector),
+            Self::ByteBits { bits, .. } => uxfrm_packet::prefetch(&**bits),
         }
     }
 
     /// Offers the first match of this node.
-    pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+    pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let mut node = self;
         loop {
             match node {
@@ -186,14 +182,14 @@ impl<W: KeyWords> Node<W> {
                 Self::Compact { far, rules, .. } => {
                     return linear_leaf::find(
                         rules,
-                        &W::CompactRule::far_first(&key.words, *far),
+                        &W::Compact::far_first(&key.words, *far),
                         key,
                         best,
                     );
                 }
                 Self::Simd { blocks, .. } => return simd_leaf::find(blocks, key, best),
-                Self::ByteBitvector { bitvector, .. } => return bitvector.find(key, best),
-                Self::FieldBitvector { bitvector, .. } => return bitvector.find(key, best),
+                Self::ByteBits { bits, .. } => return bits.find(key, best),
+                Self::FieldBits { bits, .. } => return bits.find(key, best),
                 Self::TupleSpace { space, .. } => return space.find(key, best),
                 Self::Cut { window, rest, nodes, .. } => {
                     if *rest
@@ -229,17 +225,15 @@ impl<W: KeyWords> Node<W> {
                 rules.insert(rules.partition_point(before), rule);
                 *self = Self::simd(&rules);
             }
-            Self::ByteBitvector { first, bitvector }
-                if bitvector.len() < timing.growth() * bitvector.planned =>
-            {
+            Self::ByteBits { first, bits } if bits.len() < timing.growth() * bits.planned => {
                 *first = rank.min(*first);
-                Arc::make_mut(bitvector).insert(rule);
+                Arc::make_mut(bits).insert(rule);
             }
-            Self::FieldBitvector { first, bitvector } if bitvector.has_room() => {
+            Self::FieldBits { first, bits } if bits.has_room() => {
                 *first = rank.min(*first);
-                Arc::make_mut(bitvector).insert(rule);
+                Arc::make_mut(bits).insert(rule);
             }
-            Self::FieldBitvector { .. } => {
+            Self::FieldBits { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::field_bitvector(rules.iter().collect())
@@ -257,7 +251,7 @@ impl<W: KeyWords> Node<W> {
                 *first = rank.min(*first);
                 Arc::make_mut(space).insert(rule, timing);
             }
-            Self::Simd { .. } | Self::ByteBitvector { .. } | Self::Cut { .. } => {
+            Self::Simd { .. } | Self::ByteBits { .. } | Self::Cut { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::of(rules);
@@ -272,19 +266,17 @@ impl<W: KeyWords> Node<W> {
             Self::Empty { .. } | Self::Counts { .. } => false,
             Self::Linear { rules, .. } => rules.len() > FEW,
             Self::Compact { .. } | Self::Simd { .. } => false,
-            Self::ByteBitvector { bitvector, .. } => {
-                bitvector.len() >= ReplanTiming::Now.growth() * bitvector.planned
-            }
+            Self::ByteBits { bits, .. } => bits.len() >= ReplanTiming::Now.growth() * bits.planned,
             Self::Cut { nodes, .. } => needs_replan(nodes, ReplanTiming::Now),
-            Self::FieldBitvector { .. } | Self::TupleSpace { .. } => false,
+            Self::FieldBits { .. } | Self::TupleSpace { .. } => false,
         };
         if is_outgrown {
             *self = Self::of(self.rules());
             return;
         }
         match self {
-            Self::ByteBitvector { bitvector, .. } => Arc::make_mut(bitvector).prepare(),
-            Self::FieldBitvector { bitvector, .. } if !bitvector.is_ready() => {
+            Self::ByteBits { bits, .. } => Arc::make_mut(bits).prepare(),
+            Self::FieldBits { bits, .. } if !bits.is_ready() => {
                 let rules = self.rules();
                 *self = Self::field_bitvector(rules.iter().collect())
                     .unwrap_or_else(|| Self::of(rules));
@@ -298,7 +290,7 @@ impl<W: KeyWords> Node<W> {
             | Self::Linear { .. }
             | Self::Compact { .. }
             | Self::Simd { .. }
-            | Self::FieldBitvector { .. }
+            | Self::FieldBits { .. }
             | Self::Counts { .. } => {}
         }
     }
@@ -339,21 +331,21 @@ impl<W: KeyWords> Node<W> {
                 *self = Self::of(rules);
                 return;
             }
-            Self::ByteBitvector { first, bitvector } => {
-                let bitvector = Arc::make_mut(bitvector);
-                bitvector.remove(rule);
+            Self::ByteBits { first, bits } => {
+                let bits = Arc::make_mut(bits);
+                bits.remove(rule);
                 if *first == rule.rank() {
-                    *first = bitvector.first();
+                    *first = bits.first();
                 }
-                (bitvector.len(), bitvector.planned)
+                (bits.len(), bits.planned)
             }
-            Self::FieldBitvector { first, bitvector } => {
-                let bitvector = Arc::make_mut(bitvector);
-                bitvector.remove(rule);
+            Self::FieldBits { first, bits } => {
+                let bits = Arc::make_mut(bits);
+                bits.remove(rule);
                 if *first == rule.rank() {
-                    *first = bitvector.first();
+                    *first = bits.first();
                 }
-                (bitvector.len(), bitvector.planned)
+                (bits.len(), bits.planned)
             }
             Self::Cut { first, window, rest, nodes } => {
                 let nodes = make_mut(nodes);
@@ -421,8 +413,8 @@ impl<W: KeyWords> Node<W> {
             | Self::Linear { first, .. }
             | Self::Compact { first, .. }
             | Self::Simd { first, .. }
-            | Self::ByteBitvector { first, .. }
-            | Self::FieldBitvector { first, .. }
+            | Self::ByteBits { first, .. }
+            | Self::FieldBits { first, .. }
             | Self::TupleSpace { first, .. }
             | Self::Cut { first, .. } => *first,
         }
@@ -437,8 +429,8 @@ impl<W: KeyWords> Node<W> {
             Self::Compact { rules, .. } => Some(rules.len()),
             Self::Simd { blocks, .. } if blocks.len() == 1 => Some(count::<W>(blocks)),
             Self::Simd { .. }
-            | Self::ByteBitvector { .. }
-            | Self::FieldBitvector { .. }
+            | Self::ByteBits { .. }
+            | Self::FieldBits { .. }
             | Self::Cut { .. }
             | Self::TupleSpace { .. }
             | Self::Counts { .. } => None,
@@ -448,9 +440,7 @@ impl<W: KeyWords> Node<W> {
     /// Whether look-ups follow more than one path or compare all policies at once.
     pub(super) const fn is_wide(&self) -> bool {
         match self {
-            Self::ByteBitvector { .. } | Self::FieldBitvector { .. } | Self::TupleSpace { .. } => {
-                true
-            }
+            Self::ByteBits { .. } | Self::FieldBits { .. } | Self::TupleSpace { .. } => true,
             Self::Cut { rest, .. } => *rest,
             Self::Empty { .. }
             | Self::Linear { .. }
@@ -466,8 +456,8 @@ impl<W: KeyWords> Node<W> {
             Self::Linear { rules, .. } => rules.len(),
             Self::Compact { rules, .. } => rules.len(),
             Self::Simd { blocks, .. } => count::<W>(blocks),
-            Self::ByteBitvector { bitvector, .. } => bitvector.len(),
-            Self::FieldBitvector { bitvector, .. } => bitvector.len(),
+            Self::ByteBits { bits, .. } => bits.len(),
+            Self::FieldBits { bits, .. } => bits.len(),
             Self::Cut { nodes, .. } => cut_counts(nodes).0,
             Self::TupleSpace { space, .. } => space.len(),
         }
@@ -480,8 +470,8 @@ impl<W: KeyWords> Node<W> {
             Self::Linear { rules, .. } => rules.iter().for_each(|rule| visit(&rule.entry)),
             Self::Compact { rules, .. } => rules.iter().for_each(|rule| visit(rule.entry())),
             Self::Simd { blocks, .. } => simd_leaf::each::<W>(blocks, visit),
-            Self::ByteBitvector { bitvector, .. } => bitvector.each(visit),
-            Self::FieldBitvector { bitvector, .. } => bitvector.each(visit),
+            Self::ByteBits { bits, .. } => bits.each(visit),
+            Self::FieldBits { bits, .. } => bits.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
             Self::TupleSpace { space, .. } => space.each(visit),
         }
@@ -496,8 +486,8 @@ impl<W: KeyWords> Node<W> {
             Self::Linear { rules, .. } => EACH + size_of_val(&**rules),
             Self::Compact { rules, .. } => EACH + size_of_val(&**rules),
             Self::Simd { blocks, .. } => EACH + size_of_val(&**blocks),
-            Self::ByteBitvector { bitvector, .. } => EACH + bitvector.memory(),
-            Self::FieldBitvector { bitvector, .. } => EACH + bitvector.memory(),
+            Self::ByteBits { bits, .. } => EACH + bits.memory(),
+            Self::FieldBits { bits, .. } => EACH + bits.memory(),
             Self::Cut { nodes, .. } => {
                 EACH + size_of_val(&**nodes) + nodes.iter().map(Self::memory).sum::<usize>()
             }
@@ -512,8 +502,8 @@ impl<W: KeyWords> Node<W> {
             | Self::Linear { .. }
             | Self::Compact { .. }
             | Self::Simd { .. }
-            | Self::ByteBitvector { .. }
-            | Self::FieldBitvector { .. }
+            | Self::ByteBits { .. }
+            | Self::FieldBits { .. }
             | Self::Counts { .. } => 0,
             Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
             Self::TupleSpace { space, .. } => space.depth(),
@@ -527,8 +517,8 @@ impl<W: KeyWords> Node<W> {
             Self::Linear { rules, .. } => Arc::strong_count(rules),
             Self::Compact { rules, .. } => Arc::strong_count(rules),
             Self::Simd { blocks, .. } => Arc::strong_count(blocks),
-            Self::ByteBitvector { bitvector, .. } => Arc::strong_count(bitvector),
-            Self::FieldBitvector { bitvector, .. } => Arc::strong_count(bitvector),
+            Self::ByteBits { bits, .. } => Arc::strong_count(bits),
+            Self::FieldBits { bits, .. } => Arc::strong_count(bits),
             Self::Cut { nodes, .. } => Arc::strong_count(nodes),
             Self::TupleSpace { space, .. } => Arc::strong_count(space),
         }
@@ -548,12 +538,8 @@ impl<W: KeyWords> Node<W> {
                 rules.extend(compact.iter().map(|rule| rule.expand(*far)));
             }
             Self::Simd { blocks, .. } => rules.extend(blocks.iter().flat_map(W::RuleBlock8::rules)),
-            Self::ByteBitvector { bitvector, .. } => {
-                bitvector.each(&mut |entry| rules.push(Rule::of(entry)))
-            }
-            Self::FieldBitvector { bitvector, .. } => {
-                bitvector.each(&mut |entry| rules.push(Rule::of(entry)))
-            }
+            Self::ByteBits { bits, .. } => bits.each(&mut |entry| rules.push(Rule::of(entry))),
+            Self::FieldBits { bits, .. } => bits.each(&mut |entry| rules.push(Rule::of(entry))),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
             Self::TupleSpace { space, .. } => space.each(&mut |entry| rules.push(Rule::of(entry))),
         }
@@ -561,7 +547,7 @@ impl<W: KeyWords> Node<W> {
 }
 
 /// Child of a cut for a policy, and whether it is the rest.
-fn place<W: KeyWords>(window: Window, rule: &Rule<W>) -> (usize, bool) {
+fn place<W: Words>(window: Window, rule: &Rule<W>) -> (usize, bool) {
     match window.value_of_rule(&rule.value, &rule.mask) {
         Some(part) => (part, false),
         None => (window.fanout(), true),
@@ -569,18 +555,18 @@ fn place<W: KeyWords>(window: Window, rule: &Rule<W>) -> (usize, bool) {
 }
 
 /// Rank of the first of rules in match order.
-fn first_of<W: KeyWords>(rules: &[Rule<W>]) -> Rank {
+fn first_of<W: Words>(rules: &[Rule<W>]) -> Rank {
     rules.first().map_or(Rank::LAST, Rule::rank)
 }
 
 /// Rank of the first policy of a cut.
-fn first_in<W: KeyWords>(nodes: &[Node<W>]) -> Rank {
+fn first_in<W: Words>(nodes: &[Node<W>]) -> Rank {
     nodes.iter().map(Node::best_rank).min().unwrap_or(Rank::LAST)
 }
 
 /// Mutable children of a cut, copied first if a snapshot shares them. A copy increments scattered
 /// reference counts; reading them all first overlaps the cache misses.
-fn make_mut<W: KeyWords>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
+fn make_mut<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
     if Arc::strong_count(nodes) > 1 {
         std::hint::black_box(nodes.iter().map(Node::strong_count).sum::<usize>());
     }
@@ -588,13 +574,13 @@ fn make_mut<W: KeyWords>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
 }
 
 /// Policies of a cut, now and when it was planned. Holds no policy.
-fn cut_counts<W: KeyWords>(nodes: &[Node<W>]) -> (usize, usize) {
+fn cut_counts<W: Words>(nodes: &[Node<W>]) -> (usize, usize) {
     let [.., Node::Counts { len, planned, .. }] = nodes else { return (0, 0) };
     (*len, *planned)
 }
 
 /// Updates the number of policies of a cut.
-fn update_counts<W: KeyWords>(
+fn update_counts<W: Words>(
     nodes: &mut [Node<W>],
     count: impl Fn(usize) -> usize,
 ) -> (usize, usize) {
@@ -605,7 +591,7 @@ fn update_counts<W: KeyWords>(
 }
 
 /// Whether a cut has outgrown its plan.
-fn needs_replan<W: KeyWords>(nodes: &[Node<W>], timing: ReplanTiming) -> bool {
+fn needs_replan<W: Words>(nodes: &[Node<W>], timing: ReplanTiming) -> bool {
     let (len, planned) = cut_counts(nodes);
     len >= timing.growth() * planned && len <= REPLANNED
 }

@@ -6,7 +6,7 @@
 use super::byte_bitvector;
 use super::rule::Rule;
 use super::simd_leaf::MAX_RULES;
-use super::ternary::KeyWords;
+use super::ternary::Words;
 use super::window::Window;
 
 /// How a set is searched.
@@ -43,7 +43,7 @@ const HOP: usize = 10;
 const WAY: usize = 20;
 
 /// The best plan for some rules.
-pub(crate) fn plan<W: KeyWords>(rules: &[&Rule<W>]) -> Plan {
+pub(crate) fn plan<W: Words>(rules: &[&Rule<W>]) -> Plan {
     if rules.len() <= FEW {
         return Plan::Linear;
     }
@@ -60,14 +60,14 @@ pub(crate) fn plan<W: KeyWords>(rules: &[&Rule<W>]) -> Plan {
 }
 
 /// Possible cuts, cheapest first.
-pub(crate) fn cuts<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<Window> {
+pub(crate) fn cuts<W: Words>(rules: &[&Rule<W>]) -> Vec<Window> {
     let mut cuts = each_cut(rules);
     cuts.sort_by_key(|(cost, _)| *cost);
     cuts.into_iter().map(|(_, window)| window).collect()
 }
 
 /// Possible cuts with their estimated costs.
-fn each_cut<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
+fn each_cut<W: Words>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
     let sample: Vec<&Rule<W>> =
         rules.iter().copied().step_by(rules.len().div_ceil(SAMPLE)).collect();
     let mut counts = [0; MOST_PARTS];
@@ -76,12 +76,12 @@ fn each_cut<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
 }
 
 /// Up to this many are compared eight at a time.
-const fn max_simd_rules<W: KeyWords>() -> usize {
+const fn max_simd_rules<W: Words>() -> usize {
     if W::COUNT == 2 { MAX_RULES } else { MAX_RULES * 5 / 8 }
 }
 
 /// Cost without a cut; `mask_union` is what the rules match.
-fn flat<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
+fn flat<W: Words>(policies: usize, mask_union: &W) -> usize {
     if policies <= FEW {
         return 25 + 2 * policies.next_multiple_of(2);
     }
@@ -93,7 +93,7 @@ fn flat<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
 }
 
 /// Estimated cost of a set not yet planned. IPv6 costs more: its nodes take more cache lines.
-fn unknown<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
+fn unknown<W: Words>(policies: usize, mask_union: &W) -> usize {
     let (least, doubled) = if W::COUNT == 2 { (45, 12) } else { (60, 10) };
     match policies {
         0 => 4,
@@ -106,7 +106,7 @@ fn unknown<W: KeyWords>(policies: usize, mask_union: &W) -> usize {
 }
 
 /// Estimated cost of a cut; `None` if it separates nothing. `counts` is scratch space.
-fn cut_cost<W: KeyWords>(
+fn cut_cost<W: Words>(
     sample: &[&Rule<W>],
     policies: usize,
     window: Window,
@@ -142,7 +142,7 @@ fn cut_cost<W: KeyWords>(
 }
 
 /// Candidate windows: in each field at the highest separating bits, below them, and at the lowest.
-fn windows<W: KeyWords>(sample: &[&Rule<W>]) -> Vec<Window> {
+fn windows<W: Words>(sample: &[&Rule<W>]) -> Vec<Window> {
     let mut windows = Vec::with_capacity(48);
     for (word, low, len) in fields::<W>() {
         let of = |words: &W| words.word(word.into()) >> low & (u64::MAX >> (64 - len));
@@ -174,7 +174,7 @@ fn windows<W: KeyWords>(sample: &[&Rule<W>]) -> Vec<Window> {
 }
 
 /// Fields: word, lowest bit, length.
-fn fields<W: KeyWords>() -> impl Iterator<Item = (u8, u8, u8)> {
+fn fields<W: Words>() -> impl Iterator<Item = (u8, u8, u8)> {
     let last = u8::try_from(W::COUNT - 1).unwrap_or(0);
     let addresses: &[(u8, u8, u8)] = match W::ADDRESS_BITS {
         32 => &[(0, 32, 32), (0, 0, 32)],

@@ -11,7 +11,7 @@ use super::field_bitvector;
 use super::node::Node;
 use super::plan::cuts;
 use super::rule::Rule;
-use super::ternary::KeyWords;
+use super::ternary::Words;
 use super::tuple_space::choice;
 
 /// Larger trees take too long to build: some tens of milliseconds.
@@ -24,7 +24,7 @@ const MARGIN: usize = 4;
 const CHEAP: usize = 650;
 
 /// The best root for all rules: a tree, a field bit vector or a tuple space.
-pub(super) fn best_root<W: KeyWords>(rules: Vec<Rule<W>>) -> Node<W> {
+pub(super) fn best_root<W: Words>(rules: Vec<Rule<W>>) -> Node<W> {
     let model = CostModel::of(&rules);
     let tree = best_tree(rules, &model);
     if let Some(bitvector) = field_bitvector::choice::best_bitvector(&tree, &model) {
@@ -35,7 +35,7 @@ pub(super) fn best_root<W: KeyWords>(rules: Vec<Rule<W>>) -> Node<W> {
 }
 
 /// The best tree of cuts.
-fn best_tree<W: KeyWords>(rules: Vec<Rule<W>>, model: &CostModel<W>) -> Node<W> {
+fn best_tree<W: Words>(rules: Vec<Rule<W>>, model: &CostModel<W>) -> Node<W> {
     if rules.len() > MOST {
         return Node::of(rules);
     }
@@ -45,7 +45,7 @@ fn best_tree<W: KeyWords>(rules: Vec<Rule<W>>, model: &CostModel<W>) -> Node<W> 
 }
 
 /// A root cut, or a better one for the same rules; `estimate` gives the cost of the whole tree.
-fn improve_cut<W: KeyWords>(node: Node<W>, estimate: &dyn Fn(&Node<W>) -> usize) -> Node<W> {
+fn improve_cut<W: Words>(node: Node<W>, estimate: &dyn Fn(&Node<W>) -> usize) -> Node<W> {
     let rules = node.rules();
     let enough = estimate(&node) * (100 - MARGIN) / 100;
     let rules: Vec<_> = rules.iter().collect();
@@ -59,15 +59,15 @@ fn improve_cut<W: KeyWords>(node: Node<W>, estimate: &dyn Fn(&Node<W>) -> usize)
 }
 
 /// The rest of a cut, if any.
-fn rest<W: KeyWords>(node: &Node<W>) -> Option<&Node<W>> {
+fn rest<W: Words>(node: &Node<W>) -> Option<&Node<W>> {
     match node {
         Node::Cut { rest: true, nodes, .. } => nodes.iter().nth_back(1),
         Node::Empty { .. }
         | Node::Linear { .. }
         | Node::Compact { .. }
         | Node::Simd { .. }
-        | Node::ByteBitvector { .. }
-        | Node::FieldBitvector { .. }
+        | Node::ByteBits { .. }
+        | Node::FieldBits { .. }
         | Node::TupleSpace { .. }
         | Node::Cut { .. }
         | Node::Counts { .. } => None,
@@ -75,7 +75,7 @@ fn rest<W: KeyWords>(node: &Node<W>) -> Option<&Node<W>> {
 }
 
 /// A cut with another rest.
-fn with_rest<W: KeyWords>(mut cut: Node<W>, other: Node<W>) -> Node<W> {
+fn with_rest<W: Words>(mut cut: Node<W>, other: Node<W>) -> Node<W> {
     if let Node::Cut { nodes, .. } = &mut cut
         && let [.., rest, _] = Arc::make_mut(nodes)
     {

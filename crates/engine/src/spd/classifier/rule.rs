@@ -4,7 +4,7 @@ use std::hint::select_unpredictable;
 use std::sync::Arc;
 
 use super::linear_leaf;
-use super::ternary::{KeyWords, PacketKey, Ternary};
+use super::ternary::{Key, Ternary, Words};
 use crate::{AnswerId, PolicyEntry};
 
 /// A policy with its selector, so that the policy itself is read only if it matches.
@@ -18,13 +18,13 @@ pub(crate) struct Rule<W> {
 }
 
 /// A rule of a linear leaf.
-pub(crate) trait MatchRule<W: KeyWords> {
+pub(crate) trait MatchRule<W: Words> {
     /// Its rank.
     fn rank(&self) -> Rank;
     /// Whether a packet's words match the rule's own words.
     fn fits(&self, words: &W) -> bool;
     /// Whether a packet that matches so far matches all of the rule.
-    fn fits_rest(&self, words: &W, key: &PacketKey<W>) -> bool;
+    fn fits_rest(&self, words: &W, key: &Key<W>) -> bool;
     /// Which of five to eight rules match by their own words, as bits.
     fn fitting_up_to_eight(policies: &[Self], words: &W) -> u32
     where
@@ -47,7 +47,7 @@ pub(crate) struct VerdictBits(u32);
 
 /// The best match so far.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BestMatch<'a> {
+pub(crate) struct Best<'a> {
     rank: Rank,
     verdict_bits: VerdictBits,
     entry: Option<&'a Arc<PolicyEntry>>,
@@ -89,7 +89,7 @@ impl Rank {
     }
 }
 
-impl<W: KeyWords> Rule<W> {
+impl<W: Words> Rule<W> {
     pub(crate) fn of(entry: &Arc<PolicyEntry>) -> Self {
         let Ternary { value, mask } = Ternary::<W>::of(entry);
         let extra = if mask.extra == 0 { 0 } else { EXTRA_BIT };
@@ -111,7 +111,7 @@ impl<W: KeyWords> Rule<W> {
     }
 }
 
-impl<W: KeyWords> MatchRule<W> for Rule<W> {
+impl<W: Words> MatchRule<W> for Rule<W> {
     #[inline]
     fn rank(&self) -> Rank {
         Rank::from_value_word(self.value.word(W::COUNT - 1))
@@ -123,7 +123,7 @@ impl<W: KeyWords> MatchRule<W> for Rule<W> {
     }
 
     #[inline]
-    fn fits_rest(&self, _: &W, key: &PacketKey<W>) -> bool {
+    fn fits_rest(&self, _: &W, key: &Key<W>) -> bool {
         !self.verdict_bits().has_extra() || fits_extra(&self.entry, key)
     }
 
@@ -163,12 +163,12 @@ impl VerdictBits {
 
 /// Whether a packet has the mark and interface that a policy demands.
 #[inline(never)]
-pub(crate) fn fits_extra<W: KeyWords>(entry: &PolicyEntry, key: &PacketKey<W>) -> bool {
+pub(crate) fn fits_extra<W: Words>(entry: &PolicyEntry, key: &Key<W>) -> bool {
     let Ternary { value, mask } = Ternary::<W>::of(entry);
     (key.extra ^ value.extra) & mask.extra == 0
 }
 
-impl<'a> BestMatch<'a> {
+impl<'a> Best<'a> {
     /// No match yet.
     pub(crate) const NONE: Self =
         Self { rank: Rank::LAST, verdict_bits: VerdictBits::NONE, entry: None };

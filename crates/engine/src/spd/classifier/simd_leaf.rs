@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use uxfrm_packet::SimdTernary8;
 
-use super::rule::{BestMatch, Rank, Rule, VerdictBits, fits_extra};
-use super::ternary::{KeyWords, PacketKey, UNUSED_BITS};
+use super::rule::{Best, Rank, Rule, VerdictBits, fits_extra};
+use super::ternary::{Key, UNUSED_BITS, Words};
 use crate::PolicyEntry;
 
 /// Policies in match order; unused lanes are at the end.
-pub(crate) type SimdLeaf<W> = Arc<[<W as KeyWords>::RuleBlock8]>;
+pub(crate) type SimdLeaf<W> = Arc<[<W as Words>::RuleBlock8]>;
 
 /// Up to eight policies of `N` words.
 #[derive(Clone, Debug)]
@@ -40,17 +40,17 @@ pub(crate) trait RuleBlock<W>: Clone + std::fmt::Debug + Send + Sync {
 pub(crate) const MAX_RULES: usize = 64;
 
 /// Builds a leaf of at most [`MAX_RULES`] rules in match order.
-pub(crate) fn build<W: KeyWords>(rules: &[Rule<W>]) -> SimdLeaf<W> {
+pub(crate) fn build<W: Words>(rules: &[Rule<W>]) -> SimdLeaf<W> {
     rules.chunks(8).map(W::RuleBlock8::of).collect()
 }
 
 /// Number of rules.
-pub(crate) fn count<W: KeyWords>(leaf: &[W::RuleBlock8]) -> usize {
+pub(crate) fn count<W: Words>(leaf: &[W::RuleBlock8]) -> usize {
     leaf.iter().map(|block8| (0..8).filter(|lane| block8.policy(*lane).is_some()).count()).sum()
 }
 
 /// Visits all policies in order.
-pub(crate) fn each<'a, W: KeyWords>(
+pub(crate) fn each<'a, W: Words>(
     leaf: &'a [W::RuleBlock8],
     visit: &mut impl FnMut(&'a Arc<PolicyEntry>),
 ) {
@@ -62,21 +62,17 @@ pub(crate) fn each<'a, W: KeyWords>(
 
 /// Offers the first match.
 #[inline(always)]
-pub(crate) fn find<'a, W: KeyWords>(
-    leaf: &'a [W::RuleBlock8],
-    key: &PacketKey<W>,
-    best: &mut BestMatch<'a>,
-) {
+pub(crate) fn find<'a, W: Words>(leaf: &'a [W::RuleBlock8], key: &Key<W>, best: &mut Best<'a>) {
     consider(leaf, W::RuleBlock8::fitting(leaf, &key.words), key, best);
 }
 
 /// Offers the first match among `fits` (bits). Branch-free over whether there is any.
 #[inline(always)]
-pub(crate) fn consider<'a, W: KeyWords>(
+pub(crate) fn consider<'a, W: Words>(
     leaf: &'a [W::RuleBlock8],
     mut fits: u64,
-    key: &PacketKey<W>,
-    best: &mut BestMatch<'a>,
+    key: &Key<W>,
+    best: &mut Best<'a>,
 ) {
     loop {
         let at = if fits == 0 { 0 } else { fits.trailing_zeros() as usize };
@@ -98,7 +94,7 @@ impl<const N: usize> AsRef<SimdTernary8<N>> for RuleBlock8<N> {
 
 impl<const N: usize> RuleBlock<[u64; N]> for RuleBlock8<N>
 where
-    [u64; N]: KeyWords,
+    [u64; N]: Words,
 {
     fn of(rules: &[Rule<[u64; N]>]) -> Self {
         let rule = |lane: usize| rules.get(lane);

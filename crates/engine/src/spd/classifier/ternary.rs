@@ -14,13 +14,13 @@ use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
 /// Words of a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one holds source
 /// port, destination port, protocol, and 24 bits that are 0 in packets.
-pub(crate) trait KeyWords:
+pub(crate) trait Words:
     Copy + Ord + std::hash::Hash + std::fmt::Debug + IntoBytes + Immutable + Send + Sync + 'static
 {
     /// Eight selectors, for SIMD comparison.
     type RuleBlock8: RuleBlock<Self>;
     /// Compact form of a rule.
-    type CompactRule: CompactRules<Self>;
+    type Compact: CompactRules<Self>;
     /// Words of many packets, transposed.
     type WordColumns: AsRef<[[u64; LOOKUP_BATCH]]> + Default;
     /// Number of words.
@@ -34,22 +34,22 @@ pub(crate) trait KeyWords:
 
     /// Assembles words.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
-    /// Destination and source, as [`KeyWords::new`] takes them.
+    /// Destination and source, as [`Words::new`] takes them.
     fn ends(&self) -> [[u64; 2]; 2];
     /// Transposes the words of at most [`LOOKUP_BATCH`] packets.
-    fn columns(packets: &[PacketKey<Self>], columns: &mut Self::WordColumns);
+    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns);
     /// Which selectors of each block match; see [`uxfrm_packet::match_blocks`].
     fn match_blocks<'a>(pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>, fits: &mut [u8]);
     /// See [`FieldRows::find_first_batch`].
     fn find_first_batch(
         rows: &FieldRows,
-        keys: &[PacketKey<Self>],
+        keys: &[Key<Self>],
         candidates: &[BitLine],
         found: &mut [u32],
     );
     /// Builds words one by one.
     fn each(word: impl FnMut(usize) -> u64) -> Self;
-    /// One word; `at` is below [`KeyWords::COUNT`].
+    /// One word; `at` is below [`Words::COUNT`].
     fn word(&self, at: usize) -> u64;
     /// All words.
     fn all(&self) -> &[u64];
@@ -73,7 +73,7 @@ pub(crate) type V6 = [u64; 5];
 
 /// Words of a packet, of selector values or of selector masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PacketKey<W> {
+pub(crate) struct Key<W> {
     pub(crate) words: W,
     /// Mark and interface.
     pub(crate) extra: u64,
@@ -82,25 +82,25 @@ pub(crate) struct PacketKey<W> {
 /// A selector with its mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ternary<W> {
-    pub(crate) value: PacketKey<W>,
-    pub(crate) mask: PacketKey<W>,
+    pub(crate) value: Key<W>,
+    pub(crate) mask: Key<W>,
 }
 
-impl<W: KeyWords> AsRef<[u64]> for PacketKey<W> {
+impl<W: Words> AsRef<[u64]> for Key<W> {
     #[inline]
     fn as_ref(&self) -> &[u64] {
         self.words.all()
     }
 }
 
-impl<const N: usize> AsRef<[u64; N]> for PacketKey<[u64; N]> {
+impl<const N: usize> AsRef<[u64; N]> for Key<[u64; N]> {
     #[inline]
     fn as_ref(&self) -> &[u64; N] {
         &self.words
     }
 }
 
-impl<W: KeyWords> PacketKey<W> {
+impl<W: Words> Key<W> {
     #[inline]
     fn of(destination: [u64; 2], source: [u64; 2], flow: &FlowKey) -> Self {
         let upper = upper([flow.source_port, flow.destination_port], flow.protocol);
@@ -108,34 +108,34 @@ impl<W: KeyWords> PacketKey<W> {
     }
 }
 
-impl PacketKey<V4> {
+impl Key<V4> {
     #[inline]
     pub(crate) fn v4(destination: Ipv4Addr, source: Ipv4Addr, flow: &FlowKey) -> Self {
         Self::of(v4_bits(destination), v4_bits(source), flow)
     }
 }
 
-impl PacketKey<V6> {
+impl Key<V6> {
     #[inline]
     pub(crate) fn v6(destination: Ipv6Addr, source: Ipv6Addr, flow: &FlowKey) -> Self {
         Self::of(v6_bits(destination), v6_bits(source), flow)
     }
 }
 
-impl<W: KeyWords> Ternary<W> {
+impl<W: Words> Ternary<W> {
     /// What a policy matches, without direction, family and interface id.
     pub(crate) fn of(policy: &PolicyEntry) -> Self {
         let selector = policy.selector();
         let (value, words) = selector_bits::<W>(&selector);
         let ifindex = if selector.ifindex == 0 { 0 } else { u32::MAX };
-        let mask = PacketKey { words, extra: extra(policy.mark().mask, ifindex) };
+        let mask = Key { words, extra: extra(policy.mark().mask, ifindex) };
         let extra = extra(policy.mark().value, selector.ifindex);
-        Self { value: PacketKey { words: value, extra }, mask }
+        Self { value: Key { words: value, extra }, mask }
     }
 }
 
 /// Value and mask of a selector.
-pub(crate) fn selector_bits<W: KeyWords>(selector: &Selector) -> (W, W) {
+pub(crate) fn selector_bits<W: Words>(selector: &Selector) -> (W, W) {
     let high = |prefix: Prefix| {
         let len = u32::from(prefix.prefix_len());
         halves(u128::MAX.checked_shl(128 - len).unwrap_or(0))
@@ -149,10 +149,10 @@ pub(crate) fn selector_bits<W: KeyWords>(selector: &Selector) -> (W, W) {
     (value.masked(&mask), mask)
 }
 
-impl KeyWords for V4 {
+impl Words for V4 {
     type RuleBlock8 = RuleBlock8<2>;
     type WordColumns = [[u64; LOOKUP_BATCH]; 2];
-    type CompactRule = Infallible;
+    type Compact = Infallible;
     const COUNT: usize = 2;
     const ADDRESS_BITS: u8 = 32;
     const SIGNIFICANT: Self = [u64::MAX, !UNUSED_BITS];
@@ -178,7 +178,7 @@ impl KeyWords for V4 {
     #[inline]
     fn find_first_batch(
         rows: &FieldRows,
-        keys: &[PacketKey<Self>],
+        keys: &[Key<Self>],
         candidates: &[BitLine],
         found: &mut [u32],
     ) {
@@ -186,7 +186,7 @@ impl KeyWords for V4 {
     }
 
     #[inline]
-    fn columns(packets: &[PacketKey<Self>], columns: &mut Self::WordColumns) {
+    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
         fill(packets, columns);
     }
 
@@ -225,10 +225,10 @@ impl KeyWords for V4 {
     }
 }
 
-impl KeyWords for V6 {
+impl Words for V6 {
     type RuleBlock8 = RuleBlock8<5>;
     type WordColumns = [[u64; LOOKUP_BATCH]; 5];
-    type CompactRule = CompactRule;
+    type Compact = CompactRule;
     const COUNT: usize = 5;
     const ADDRESS_BITS: u8 = 128;
     const SIGNIFICANT: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !UNUSED_BITS];
@@ -254,7 +254,7 @@ impl KeyWords for V6 {
     #[inline]
     fn find_first_batch(
         rows: &FieldRows,
-        keys: &[PacketKey<Self>],
+        keys: &[Key<Self>],
         candidates: &[BitLine],
         found: &mut [u32],
     ) {
@@ -262,7 +262,7 @@ impl KeyWords for V6 {
     }
 
     #[inline]
-    fn columns(packets: &[PacketKey<Self>], columns: &mut Self::WordColumns) {
+    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
         fill(packets, columns);
     }
 
@@ -305,7 +305,7 @@ impl KeyWords for V6 {
 
 /// Not inlined: otherwise the words of all packets compete for registers.
 #[inline(never)]
-fn fill<const N: usize>(packets: &[PacketKey<[u64; N]>], columns: &mut [[u64; LOOKUP_BATCH]; N]) {
+fn fill<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; LOOKUP_BATCH]; N]) {
     for (at, packet) in packets.iter().enumerate() {
         for (ranked_entry, word) in columns.iter_mut().zip(packet.words) {
             ranked_entry[at % LOOKUP_BATCH] = word;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use super::node::Node;
 use super::replanning::ReplanTiming;
-use super::rule::{BestMatch, MatchRule, Rank, Rule};
-use super::ternary::{KeyWords, PacketKey};
+use super::rule::{Best, MatchRule, Rank, Rule};
+use super::ternary::{Key, Words};
 use crate::PolicyEntry;
 pub(super) use bucket::Bucket;
 use mask_selection::{SelectedMask, TupleCosts, select_masks};
@@ -29,7 +29,7 @@ pub(super) use tuple::Tuple;
 
 /// Policies by tuple.
 #[derive(Clone, Debug)]
-pub(crate) struct TupleSpace<W: KeyWords> {
+pub(crate) struct TupleSpace<W: Words> {
     rank16: Rank16,
     search_order: SearchOrder,
     tuples: Vec<Tuple<W>>,
@@ -48,7 +48,7 @@ pub(super) enum SearchOrder {
     ResidueFirst,
 }
 
-impl<W: KeyWords> TupleSpace<W> {
+impl<W: Words> TupleSpace<W> {
     /// Builds it of rules in any order, with a tuple for each mask.
     pub(super) fn of(masks: &[W], rules: Vec<&Rule<W>>) -> Self {
         let len = rules.len();
@@ -101,7 +101,7 @@ impl<W: KeyWords> TupleSpace<W> {
     }
 
     /// Offers the first match.
-    pub(super) fn find<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+    pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         if self.search_order == SearchOrder::ResidueFirst {
             self.find_in_residue(key, best);
         }
@@ -118,7 +118,7 @@ impl<W: KeyWords> TupleSpace<W> {
     }
 
     /// Searches the residue.
-    fn find_in_residue<'a>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+    fn find_in_residue<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         if !best.precedes(self.residue.best_rank()) {
             self.residue.find(key, best);
         }

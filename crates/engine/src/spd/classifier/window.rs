@@ -1,6 +1,6 @@
 //! Adjacent bits of a packet, by which policies are partitioned.
 
-use super::ternary::KeyWords;
+use super::ternary::Words;
 
 /// Up to nine bits of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl Window {
     /// The window's value in a packet.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "nine bits are used")]
-    pub(crate) fn value_in<W: KeyWords>(self, words: &W) -> usize {
+    pub(crate) fn value_in<W: Words>(self, words: &W) -> usize {
         let mask = self.fanout() - 1;
         (words.word((self.layout >> 4).into()) >> self.shift) as usize & mask
     }
@@ -28,7 +28,7 @@ impl Window {
     /// The window's value in all packets that match a selector; `None` if the mask does not cover
     /// the window.
     #[inline]
-    pub(crate) fn value_of_rule<W: KeyWords>(self, value: &W, mask: &W) -> Option<usize> {
+    pub(crate) fn value_of_rule<W: Words>(self, value: &W, mask: &W) -> Option<usize> {
         (self.value_in(mask) == self.fanout() - 1).then(|| self.value_in(value))
     }
 

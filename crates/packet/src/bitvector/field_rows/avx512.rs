@@ -13,7 +13,7 @@ use super::{BLOCK, FieldRows, KEYS, MAX_KEY_FIELDS, RowNumbers};
 use crate::bitvector::{BitLine, first_bit};
 
 /// Keys processed side by side, so that shared loads are done once.
-const KEYS_AT_ONCE: usize = 2;
+const UNROLL: usize = 2;
 /// Bits of a block.
 const BITS: usize = BLOCK * BitLine::BITS;
 
@@ -31,14 +31,14 @@ pub(super) fn has_avx512() -> bool {
 impl FieldRows {
     /// # Safety
     ///
-    /// The CPU has what [`has_avx512`] checks, `candidates` has a row, and `N` is at least
-    /// `min_key_words`; there are at most [`KEYS`] keys, and no fewer `found`.
+    /// The CPU has what [`has_avx512`] checks, `live` has a row, and `N` is at least
+    /// `min_words`; there are at most [`KEYS`] keys, and no fewer `found`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[expect(unsafe_code, reason = "what was checked once is not checked with each packet")]
-    pub(super) unsafe fn find_chunk_avx512<const N: usize, K: AsRef<[u64; N]>>(
+    pub(super) unsafe fn chunk_avx512<const N: usize, K: AsRef<[u64; N]>>(
         &self,
         keys: &[K],
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
         let mut numbers: RowNumbers = [[0; KEYS]; MAX_KEY_FIELDS];
@@ -58,17 +58,17 @@ impl FieldRows {
         // SAFETY: as this function's caller says; rows have a block of so many lines.
         unsafe {
             match self.width {
-                1 => self.batch_lines::<1>(&numbers, count, candidates, found),
-                2 => self.batch_lines::<2>(&numbers, count, candidates, found),
-                3 => self.batch_lines::<3>(&numbers, count, candidates, found),
-                _ => self.batch_lines::<BLOCK>(&numbers, count, candidates, found),
+                1 => self.batch_lines::<1>(&numbers, count, live, found),
+                2 => self.batch_lines::<2>(&numbers, count, live, found),
+                3 => self.batch_lines::<3>(&numbers, count, live, found),
+                _ => self.batch_lines::<BLOCK>(&numbers, count, live, found),
             }
         }
     }
 
     /// # Safety
     ///
-    /// As of [`FieldRows::find_chunk_avx512`]; rows have `LINES` lines, or a multiple of them if
+    /// As of [`FieldRows::chunk_avx512`]; rows have `LINES` lines, or a multiple of them if
     /// `LINES` is [`BLOCK`].
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
     #[inline(never)]
@@ -77,13 +77,12 @@ impl FieldRows {
         &self,
         numbers: &RowNumbers,
         count: usize,
-        candidates: &[BitLine],
+        live: &[BitLine],
         found: &mut [u32],
     ) {
-        for first in (0..count.next_multiple_of(KEYS_AT_ONCE)).step_by(KEYS_AT_ONCE) {
-            // SAFETY: as this function's caller says; `KEYS` is a multiple of `KEYS_AT_ONCE`.
-            let bits =
-                unsafe { self.and_lines::<LINES, KEYS_AT_ONCE>(numbers, first, candidates, 0) };
+        for first in (0..count.next_multiple_of(UNROLL)).step_by(UNROLL) {
+            // SAFETY: as this function's caller says; `KEYS` is a multiple of `UNROLL`.
+            let bits = unsafe { self.and_lines::<LINES, UNROLL>(numbers, first, live, 0) };
             for (found, bit) in found[..count].iter_mut().skip(first).zip(bits) {
                 *found = bit;
             }
@@ -94,7 +93,7 @@ impl FieldRows {
                     break;
                 }
                 // SAFETY: as this function's caller says, and rows have this block.
-                let [bit] = unsafe { self.and_lines::<LINES, 1>(numbers, key, candidates, block) };
+                let [bit] = unsafe { self.and_lines::<LINES, 1>(numbers, key, live, block) };
                 *found = first + bit;
             }
         }
@@ -113,15 +112,15 @@ impl FieldRows {
         &self,
         numbers: &RowNumbers,
         key: usize,
-        candidates: &[BitLine],
+        live: &[BitLine],
         block: usize,
     ) -> [u32; KEYS] {
-        // SAFETY: rows have this block, and `candidates` has a row.
+        // SAFETY: rows have this block, and `live` has a row.
         let load = |line: *const BitLine| unsafe {
             std::array::from_fn::<_, LINES, _>(|at| _mm512_loadu_si512(line.add(at).cast()))
         };
         let first = self.lines.as_ptr().wrapping_add(block * self.count * LINES);
-        let mut all = [load(candidates.as_ptr().wrapping_add(block * LINES)); KEYS];
+        let mut all = [load(live.as_ptr().wrapping_add(block * LINES)); KEYS];
         for numbers in &numbers[..self.fields.len()] {
             for (all, row) in all.iter_mut().zip(&numbers[key..key + KEYS]) {
                 let row = load(first.wrapping_add(usize::from(*row) * LINES));

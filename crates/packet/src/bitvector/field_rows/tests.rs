@@ -112,30 +112,30 @@ fn rows_agree_with_bit_scan() {
         let fields: Vec<_> = places.map(|place| field(place, words, most, &mut next)).into();
         let grid = FieldRows::of(words, &fields).unwrap();
         assert_eq!((grid.rows_read(), grid.width() >= words.div_ceil(8)), (4, true));
-        let mut candidates = vec![BitLine::default(); grid.width()];
-        candidates.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() & next());
+        let mut live = vec![BitLine::default(); grid.width()];
+        live.iter_mut().flat_map(|line| &mut line.0).for_each(|word| *word = next() & next());
         // Sometimes there is nothing in the first words, or in the first block.
         let none = usize::try_from(next() % 3).unwrap() * words / 2;
-        candidates.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
+        live.iter_mut().flat_map(|line| &mut line.0).take(none).for_each(|word| *word = 0);
         let few = |next: &mut dyn FnMut() -> u64| {
             [next() % 9, u64::MAX, next(), 0][usize::try_from(next() % 4).unwrap()]
         };
         let key = |next: &mut dyn FnMut() -> u64| Words([0; 3].map(|_| few(next)));
         let keys: Vec<_> = (0..next() % 70).map(|_| key(&mut next)).collect();
         let mut found = vec![7; keys.len()];
-        grid.find_first_batch(&keys, &candidates, &mut found);
+        grid.find_first_batch(&keys, &live, &mut found);
         for (Words(key), found) in keys.iter().zip(found) {
             let rows: Vec<_> = fields.iter().map(|field| row(field, words, key)).collect();
             let is_set = |bit: &usize| {
-                let candidates = candidates[bit / 512].0[bit / 64 % 8];
-                rows.iter().fold(candidates, |all, row| all & row[bit / 64]) >> (bit % 64) & 1 != 0
+                let live = live[bit / 512].0[bit / 64 % 8];
+                rows.iter().fold(live, |all, row| all & row[bit / 64]) >> (bit % 64) & 1 != 0
             };
             let first = |from: usize| {
                 (from..words * 64).find(is_set).map(|bit| u32::try_from(bit).unwrap())
             };
             assert_eq!(Some(found).filter(|bit| (*bit as usize) < words * 64), first(0));
             let from = usize::try_from(next()).unwrap() % (words * 64 + 9);
-            assert_eq!(grid.find_first_from(key, &candidates, from), first(from));
+            assert_eq!(grid.find_first_from(key, &live, from), first(from));
         }
     }
 }
@@ -148,12 +148,12 @@ fn field_rows_short_keys_are_not_read_beyond() {
     let places = [FieldLocation::Bits { word: 0, shift: 0, bits: 16 }, FieldLocation::Words(1)];
     let fields: Vec<_> = places.map(|place| field(place, 9, 200, &mut next)).into();
     let grid = FieldRows::of(9, &fields).unwrap();
-    let candidates = vec![BitLine([u64::MAX; 8]); grid.width()];
+    let live = vec![BitLine([u64::MAX; 8]); grid.width()];
     for _ in 0..50 {
         let (mut short, mut long) = ([0], [0]);
         let key = next();
-        grid.find_first_batch(&[Words([key, 7])], &candidates, &mut short);
-        grid.find_first_batch(&[Words([key, 7, 0])], &candidates, &mut long);
+        grid.find_first_batch(&[Words([key, 7])], &live, &mut short);
+        grid.find_first_batch(&[Words([key, 7, 0])], &live, &mut long);
         assert_eq!(short, long);
     }
 }

@@ -8,8 +8,8 @@ use uxfrm_packet::{PrefilterProbe, ProbeTargets};
 use super::{BatchWalk, CUT, EMPTY, MAX_VISITS, Visit, kind, kind_unless_beaten};
 use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::classifier::node::Node;
-use crate::spd::classifier::rule::BestMatch;
-use crate::spd::classifier::ternary::{KeyWords, PacketKey};
+use crate::spd::classifier::rule::Best;
+use crate::spd::classifier::ternary::{Key, Words};
 use crate::spd::classifier::tuple_space::{Bucket, SearchOrder, TupleSpace};
 
 /// Packets and the buckets that they visit.
@@ -18,10 +18,10 @@ type Buckets<'a, W> = ArrayVec<(usize, &'a Bucket<W>), MAX_VISITS>;
 /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys. Not inlined, as it takes
 /// pages of stack.
 #[inline(never)]
-pub(in crate::spd::classifier) fn find_each_tuples<'a, W: KeyWords>(
+pub(in crate::spd::classifier) fn find_each_tuples<'a, W: Words>(
     space: &'a TupleSpace<W>,
-    keys: &[PacketKey<W>],
-    bests: &mut [BestMatch<'a>; LOOKUP_BATCH],
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
     let mut batch = BatchWalk::of(keys, bests);
     if space.search_order() == SearchOrder::ResidueFirst {
@@ -41,7 +41,7 @@ pub(in crate::spd::classifier) fn find_each_tuples<'a, W: KeyWords>(
     batch.visit_buckets(space, &probe, &targets);
 }
 
-impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
+impl<'a, W: Words> BatchWalk<'a, '_, W> {
     /// Highest 16-bit rank that can still be better, for each packet.
     fn rank_limits(&self, space: &TupleSpace<W>) -> [u32; LOOKUP_BATCH] {
         std::array::from_fn(|at| space.rank16(self.bests[at].rank()))
@@ -63,7 +63,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
         let packets = &packets[..count];
         let keys: ArrayVec<_, LOOKUP_BATCH> =
             packets.iter().map(|packet| self.keys[*packet]).collect();
-        let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
+        let mut bests = [Best::NONE; LOOKUP_BATCH];
         packets.iter().zip(&mut bests).for_each(|(packet, best)| *best = self.bests[*packet]);
         BatchWalk::of(&keys, &mut bests).end(last);
         packets.iter().zip(&bests).for_each(|(packet, best)| self.bests[*packet] = *best);
@@ -129,7 +129,7 @@ impl<'a, W: KeyWords> BatchWalk<'a, '_, W> {
     #[inline(never)]
     fn compare_leaves(&mut self, buckets: &[(usize, &'a Bucket<W>)], numbers: &[u8]) {
         let Self { keys, bests, .. } = self;
-        let none = PacketKey { words: W::ZERO, extra: 0 };
+        let none = Key { words: W::ZERO, extra: 0 };
         let key = |packet: usize| keys.get(packet).unwrap_or(&none);
         let some = numbers.iter().filter_map(|number| buckets.get(usize::from(*number)));
         let pairs =

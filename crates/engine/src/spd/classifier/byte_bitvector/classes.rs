@@ -4,18 +4,18 @@
 use uxfrm_packet::ByteField;
 
 use crate::spd::classifier::rule::Rule;
-use crate::spd::classifier::ternary::KeyWords;
+use crate::spd::classifier::ternary::Words;
 
 /// Number of values of a byte.
 const VALUES: usize = 256;
 
 /// The bytes that rules match, with rows of `width` words.
-pub(crate) fn fields<W: KeyWords>(rules: &[Rule<W>], width: usize) -> Vec<ByteField> {
+pub(crate) fn fields<W: Words>(rules: &[Rule<W>], width: usize) -> Vec<ByteField> {
     (0..W::COUNT * 8).filter_map(|place| field(rules, width, place)).collect()
 }
 
 /// `None` if no rule matches the byte.
-fn field<W: KeyWords>(rules: &[Rule<W>], width: usize, place: usize) -> Option<ByteField> {
+fn field<W: Words>(rules: &[Rule<W>], width: usize, place: usize) -> Option<ByteField> {
     let mut asked: Vec<ByteCondition> =
         (0..).zip(rules).map(|(at, rule)| ByteCondition::of(rule, place, at)).collect();
     asked.sort_unstable();
@@ -48,7 +48,7 @@ struct ByteCondition {
 
 impl ByteCondition {
     /// Bits unused in packets match all.
-    fn of<W: KeyWords>(rule: &Rule<W>, place: usize, at: usize) -> Self {
+    fn of<W: Words>(rule: &Rule<W>, place: usize, at: usize) -> Self {
         let byte = |words: &W| {
             let word = words.masked(&W::SIGNIFICANT).word(place / 8);
             word.to_le_bytes()[place % 8]

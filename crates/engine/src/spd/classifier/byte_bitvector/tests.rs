@@ -79,7 +79,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Rules of as many different policies.
-pub(in crate::spd::classifier) fn rules<W: KeyWords>(policies: Vec<Policy>) -> Vec<Rule<W>> {
+pub(in crate::spd::classifier) fn rules<W: Words>(policies: Vec<Policy>) -> Vec<Rule<W>> {
     let mut database = Database::new(Backend::Portable, 1);
     let entries = database.apply(Moment(0), |change| {
         let add = |policy| change.add_policy(policy).ok();
@@ -89,30 +89,21 @@ pub(in crate::spd::classifier) fn rules<W: KeyWords>(policies: Vec<Policy>) -> V
 }
 
 /// That each key is answered as by a look at every rule, alone and with others.
-fn assert_answers<W: KeyWords>(
-    bitvector: &ByteBitvector<W>,
-    rules: &[Rule<W>],
-    keys: &[PacketKey<W>],
-) {
+fn assert_answers<W: Words>(bitvector: &ByteBitvector<W>, rules: &[Rule<W>], keys: &[Key<W>]) {
     assert_eq!(bitvector.len(), rules.len());
-    let mut bests = vec![BestMatch::NONE; keys.len()];
+    let mut bests = vec![Best::NONE; keys.len()];
     bitvector.find_each(keys, &mut bests);
     for (key, best) in keys.iter().zip(bests) {
         let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
         let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
-        let mut alone = BestMatch::NONE;
+        let mut alone = Best::NONE;
         bitvector.find(key, &mut alone);
         assert_eq!(best.entry().map(|entry| entry.place()), first);
         assert_eq!(alone.entry().map(|entry| entry.place()), first);
     }
 }
 
-fn check<W: KeyWords>(
-    policies: Vec<Policy>,
-    first: usize,
-    targets: &[Step],
-    keys: &[PacketKey<W>],
-) {
+fn check<W: Words>(policies: Vec<Policy>, first: usize, targets: &[Step], keys: &[Key<W>]) {
     let mut waiting = rules::<W>(policies);
     let mut rules: Vec<_> = waiting.drain(..first.min(waiting.len())).collect();
     rules.sort_by_key(|rule| rule.entry.place());
@@ -159,8 +150,8 @@ proptest! {
         targets in prop::collection::vec(step(), 0..30),
         flows in prop::collection::vec(flows(Family::V4), 1..70),
     ) {
-        let keys: Vec<PacketKey<V4>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
-            (std::net::IpAddr::V4(to), std::net::IpAddr::V4(from)) => Some(PacketKey::v4(to, from, flow)),
+        let keys: Vec<Key<V4>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
+            (std::net::IpAddr::V4(to), std::net::IpAddr::V4(from)) => Some(Key::v4(to, from, flow)),
             _ => None,
         }).collect();
         check(policies, first, &targets, &keys);
@@ -173,8 +164,8 @@ proptest! {
         targets in prop::collection::vec(step(), 0..30),
         flows in prop::collection::vec(flows(Family::V6), 1..70),
     ) {
-        let keys: Vec<PacketKey<V6>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
-            (std::net::IpAddr::V6(to), std::net::IpAddr::V6(from)) => Some(PacketKey::v6(to, from, flow)),
+        let keys: Vec<Key<V6>> = flows.iter().filter_map(|flow| match (flow.destination, flow.source) {
+            (std::net::IpAddr::V6(to), std::net::IpAddr::V6(from)) => Some(Key::v6(to, from, flow)),
             _ => None,
         }).collect();
         check(policies, first, &targets, &keys);
@@ -223,11 +214,7 @@ fn byte_bitvector_many_removals_rebuild_rows() {
         bitvector.remove(rule);
         assert!(bitvector.policies.len() <= 2 * bitvector.len() + MAX_RECENT);
     }
-    assert_answers(
-        &bitvector,
-        &rules[450..],
-        &[PacketKey { words: [0; 5], extra: 0 }, key_of(460)],
-    );
+    assert_answers(&bitvector, &rules[450..], &[Key { words: [0; 5], extra: 0 }, key_of(460)]);
 }
 
 fn v6(policy: Policy) -> Policy {
@@ -235,6 +222,6 @@ fn v6(policy: Policy) -> Policy {
     Policy { selector: Selector { source_port, ..Selector::any(Family::V6) }, ..policy }
 }
 
-fn key_of(port: u16) -> PacketKey<V6> {
-    PacketKey { words: [0, 0, 0, 0, u64::from(port) << 48], extra: 0 }
+fn key_of(port: u16) -> Key<V6> {
+    Key { words: [0, 0, 0, 0, u64::from(port) << 48], extra: 0 }
 }

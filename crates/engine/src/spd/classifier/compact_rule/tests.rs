@@ -6,7 +6,7 @@ use super::*;
 use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::classifier::byte_bitvector::tests::rules;
 use crate::spd::classifier::node::{Node, tests as nodes};
-use crate::spd::classifier::rule::BestMatch;
+use crate::spd::classifier::rule::Best;
 use crate::spd::table::tests::policy;
 use crate::{FlowKey, Mark, Policy, PortMask, Prefix};
 
@@ -50,7 +50,7 @@ fn sites(direction: Direction) -> impl Strategy<Value = Policy> {
     )
 }
 
-fn packet(source: IpAddr, destination: IpAddr, protocol: u8, mark: u32) -> PacketKey<V6> {
+fn packet(source: IpAddr, destination: IpAddr, protocol: u8, mark: u32) -> Key<V6> {
     let (source_port, destination_port, if_id, ifindex) = (1, 2, 0, 0);
     let flow = FlowKey {
         source,
@@ -63,13 +63,13 @@ fn packet(source: IpAddr, destination: IpAddr, protocol: u8, mark: u32) -> Packe
         ifindex,
     };
     match (destination, source) {
-        (IpAddr::V6(destination), IpAddr::V6(source)) => PacketKey::v6(destination, source, &flow),
+        (IpAddr::V6(destination), IpAddr::V6(source)) => Key::v6(destination, source, &flow),
         _ => unreachable!("both are of IPv6"),
     }
 }
 
 prop_compose! {
-    fn key()(ends in [(0_u8..3, 0_u8..8), (0_u8..3, 0_u8..8)], protocol in prop::sample::select(vec![6, 17]), mark in 0_u32..4) -> PacketKey<V6> {
+    fn key()(ends in [(0_u8..3, 0_u8..8), (0_u8..3, 0_u8..8)], protocol in prop::sample::select(vec![6, 17]), mark in 0_u32..4) -> Key<V6> {
         let [source, destination] = ends.map(|(net, host)| address(net, host));
         packet(source, destination, protocol, mark)
     }
@@ -171,7 +171,7 @@ fn compact_leaf_batch_finds_each_policy() {
         let keys: Vec<_> = (0..65).map(packet).collect();
         let node = Node::of(rules.clone());
         for (round, keys) in keys.chunks(LOOKUP_BATCH).enumerate() {
-            let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
+            let mut bests = [Best::NONE; LOOKUP_BATCH];
             node.find_each(keys, &mut bests);
             for (at, best) in bests.iter().enumerate().take(keys.len()) {
                 let own = rules.get(round * LOOKUP_BATCH + at).map(|rule| Arc::as_ptr(&rule.entry));

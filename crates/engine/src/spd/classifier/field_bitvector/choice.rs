@@ -2,7 +2,7 @@
 
 use crate::spd::classifier::cost_model::CostModel;
 use crate::spd::classifier::node::Node;
-use crate::spd::classifier::ternary::KeyWords;
+use crate::spd::classifier::ternary::Words;
 
 /// With fewer policies a tree or byte bit vector is as fast and smaller. For IPv6 a tree reads
 /// more.
@@ -10,7 +10,7 @@ const LEAST_V4: usize = 512;
 const LEAST_V6: usize = 64;
 
 /// A field bit vector of a tree's policies, if it is better than the tree.
-pub(in crate::spd::classifier) fn best_bitvector<W: KeyWords>(
+pub(in crate::spd::classifier) fn best_bitvector<W: Words>(
     tree: &Node<W>,
     model: &CostModel<W>,
 ) -> Option<Node<W>> {
@@ -25,14 +25,14 @@ pub(in crate::spd::classifier) fn best_bitvector<W: KeyWords>(
 }
 
 /// Whether the cost estimate holds: for IPv6 it was measured with AVX-512 only.
-fn fits_estimate<W: KeyWords>(node: &Node<W>) -> bool {
+fn fits_estimate<W: Words>(node: &Node<W>) -> bool {
     match node {
-        Node::FieldBitvector { bitvector, .. } => W::COUNT == 2 || bitvector.is_fast(),
+        Node::FieldBits { bits, .. } => W::COUNT == 2 || bits.is_fast(),
         Node::Empty { .. }
         | Node::Linear { .. }
         | Node::Compact { .. }
         | Node::Simd { .. }
-        | Node::ByteBitvector { .. }
+        | Node::ByteBits { .. }
         | Node::Cut { .. }
         | Node::TupleSpace { .. }
         | Node::Counts { .. } => false,

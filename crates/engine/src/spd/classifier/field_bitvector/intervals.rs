@@ -5,7 +5,7 @@ use uxfrm_packet::{FieldLocation, KeyField};
 
 use super::rule_group::RuleGroup;
 use crate::spd::classifier::rule::Rule;
-use crate::spd::classifier::ternary::KeyWords;
+use crate::spd::classifier::ternary::Words;
 
 /// A field of a selector.
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ struct Interval {
 
 /// The fields of some rules, with rows of `words` words, and whether no mask has gaps. Bits behind
 /// a gap are ignored here.
-pub(super) fn key_fields<W: KeyWords>(
+pub(super) fn key_fields<W: Words>(
     rules: &[&Rule<W>],
     groups: &[RuleGroup],
     words: usize,
@@ -44,7 +44,7 @@ pub(super) fn key_fields<W: KeyWords>(
 }
 
 /// Addresses, ports and protocol.
-fn fields<W: KeyWords>() -> [FieldSpec; 5] {
+fn fields<W: Words>() -> [FieldSpec; 5] {
     let last = W::COUNT - 1;
     let field =
         |word, shift, bits| FieldSpec { place: FieldLocation::Bits { word, shift, bits }, bits };
@@ -58,7 +58,7 @@ fn fields<W: KeyWords>() -> [FieldSpec; 5] {
 
 impl FieldSpec {
     /// The field's value.
-    fn of<W: KeyWords>(self, words: &W) -> u128 {
+    fn of<W: Words>(self, words: &W) -> u128 {
         match self.place {
             FieldLocation::Bits { word, shift, .. } => {
                 u128::from(words.word(word) >> shift) & self.highest()
@@ -74,13 +74,13 @@ impl FieldSpec {
     }
 
     /// Whether a mask is a prefix mask.
-    fn is_whole<W: KeyWords>(self, mask: &W) -> bool {
+    fn is_whole<W: Words>(self, mask: &W) -> bool {
         let mask = self.of(mask) << (128 - self.bits);
         mask.leading_ones() == mask.count_ones()
     }
 
     /// The interval that a selector matches, by the leading ones of its mask.
-    fn interval<W: KeyWords>(self, value: &W, mask: &W, group: usize) -> Interval {
+    fn interval<W: Words>(self, value: &W, mask: &W, group: usize) -> Interval {
         let asked = (self.of(mask) << (128 - self.bits)).leading_ones().min(self.bits);
         let open = self.highest().checked_shr(asked).unwrap_or(0);
         let first = self.of(value) & !open;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use uxfrm_packet::BLOCK_LANES;
 
 use crate::spd::classifier::rule::{MatchRule, Rule};
-use crate::spd::classifier::ternary::{KeyWords, UNUSED_BITS};
+use crate::spd::classifier::ternary::{UNUSED_BITS, Words};
 
 /// A run of policies.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ pub(super) struct RuleGroup {
 const _: () = assert!(BLOCK_LANES <= u8::BITS as usize, "who is live fits");
 
 /// Groups of rules in match order; bits are shared only where that shortens rows.
-pub(super) fn groups<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
+pub(super) fn groups<W: Words>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
     let shared = shared(rules);
     let lines = |bits: usize| bits.div_ceil(LINE);
     if lines(shared.len()) < lines(rules.len()) {
@@ -30,7 +30,7 @@ pub(super) fn groups<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
     (0..rules.len()).map(|first| RuleGroup::of(first, 1)).collect()
 }
 
-fn shared<W: KeyWords>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
+fn shared<W: Words>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
     let mut groups = Vec::new();
     let mut rest = rules;
     while let [first, others @ ..] = rest {
@@ -52,7 +52,7 @@ const SOURCE: u64 = 0xffff << 48;
 const DESTINATION: u64 = 0xffff << 32;
 
 /// Whether two rules differ in one port only.
-fn differ_in<W: KeyWords>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
+fn differ_in<W: Words>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
     let more = rule.verdict_bits().has_extra() || other.verdict_bits().has_extra();
     let same = |one: &W, other: &W| {
         let differing = (0..W::COUNT).map(|at| one.word(at) ^ other.word(at));
@@ -104,12 +104,12 @@ impl RuleGroup {
     }
 
     /// Its policies.
-    pub(super) fn rules_of<'a, W: KeyWords>(self, rules: &'a [&'a Rule<W>]) -> &'a [&'a Rule<W>] {
+    pub(super) fn rules_of<'a, W: Words>(self, rules: &'a [&'a Rule<W>]) -> &'a [&'a Rule<W>] {
         &rules[self.entry(0)..self.entry(self.lanes())]
     }
 
     /// Its last words: values, then masks.
-    pub(super) fn uppers<W: KeyWords>(self, rules: &[&Rule<W>]) -> impl Iterator<Item = u64> {
+    pub(super) fn uppers<W: Words>(self, rules: &[&Rule<W>]) -> impl Iterator<Item = u64> {
         let rules = self.rules_of(rules);
         let all = |of: fn(&Rule<W>) -> W| rules.iter().map(move |rule| of(rule).word(W::COUNT - 1));
         all(|rule| rule.value).chain(all(|rule| rule.mask)).collect::<Vec<_>>().into_iter()

@@ -47,15 +47,15 @@ proptest! {
 }
 
 /// A grid of the first ones, to which the others come.
-fn check<W: KeyWords>(
+fn check<W: Words>(
     mut rules: Vec<Rule<W>>,
     later: usize,
     gone: &[prop::sample::Index],
-    keys: &[PacketKey<W>],
+    keys: &[Key<W>],
 ) {
     let coming = rules.split_off(rules.len() - later.min(rules.len() / 2));
     let node = Node::field_bitvector(rules.iter().collect()).unwrap();
-    assert!(matches!(node, Node::FieldBitvector { .. }));
+    assert!(matches!(node, Node::FieldBits { .. }));
     check_from(node, rules, coming, gone, keys);
 }
 
@@ -73,7 +73,7 @@ fn range_of(at: u32, range: &(Policy, u16, bool)) -> Vec<Policy> {
     (0..*count).map(port).collect()
 }
 
-fn bitvector<W: KeyWords>(rules: &[Rule<W>]) -> FieldBitvector<W> {
+fn bitvector<W: Words>(rules: &[Rule<W>]) -> FieldBitvector<W> {
     let mut rules: Vec<_> = rules.iter().collect();
     rules.sort_by_key(|rule| rule.entry.place());
     FieldBitvector::of(&rules).unwrap()
@@ -103,7 +103,7 @@ fn field_bitvector_full_recent_leaf_replans() {
     let more = rules.split_off(200);
     let mut node = Node::field_bitvector(rules.iter().collect()).unwrap();
     let apart = |node: &Node<V4>| {
-        let Node::FieldBitvector { bitvector, .. } = node else { panic!("no bitvector") };
+        let Node::FieldBits { bits: bitvector, .. } = node else { panic!("no bitvector") };
         simd_leaf::count::<V4>(&bitvector.recent)
     };
     for (count, rule) in more.into_iter().enumerate() {
@@ -143,7 +143,6 @@ fn nested(at: u16) -> Policy {
 fn field_bitvector_is_chosen_for_nested_ipv6_networks() {
     let of = |count: u16| rules::<V6>((0..count).map(nested).collect());
     let is_fast = bitvector(&of(64)).is_fast();
-    let is_grid =
-        |count: u16| matches!(root_cuts::best_root(of(count)), Node::FieldBitvector { .. });
+    let is_grid = |count: u16| matches!(root_cuts::best_root(of(count)), Node::FieldBits { .. });
     assert_eq!([63, 1500].map(is_grid), [false, is_fast]);
 }

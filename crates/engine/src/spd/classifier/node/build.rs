@@ -9,11 +9,11 @@ use crate::spd::classifier::field_bitvector::FieldBitvector;
 use crate::spd::classifier::plan::{LEAST, Plan, plan};
 use crate::spd::classifier::rule::{MatchRule, Rank, Rule};
 use crate::spd::classifier::simd_leaf::build;
-use crate::spd::classifier::ternary::KeyWords;
+use crate::spd::classifier::ternary::Words;
 use crate::spd::classifier::tuple_space::TupleSpace;
 use crate::spd::classifier::window::Window;
 
-impl<W: KeyWords> Node<W> {
+impl<W: Words> Node<W> {
     /// The best node for rules in any order.
     pub(in crate::spd::classifier) fn of(rules: Vec<Rule<W>>) -> Self {
         Self::planned(rules.iter().collect())
@@ -35,8 +35,8 @@ impl<W: KeyWords> Node<W> {
             Plan::Linear => Self::linear(rules),
             Plan::Simd => Self::compact(&rules).unwrap_or_else(|| Self::simd(&rules)),
             Plan::Bitvector | Plan::Cut(_) => {
-                let bitvector = Arc::new(ByteBitvector::of(&rules));
-                Self::ByteBitvector { first: first_of(&rules), bitvector }
+                let bits = Arc::new(ByteBitvector::of(&rules));
+                Self::ByteBits { first: first_of(&rules), bits }
             }
         }
     }
@@ -49,7 +49,7 @@ impl<W: KeyWords> Node<W> {
 
     /// A compact leaf of rules in match order, if they are few and share a template.
     pub(super) fn compact(rules: &[Rule<W>]) -> Option<Self> {
-        let compact = (rules.len() <= LEAST).then(|| W::CompactRule::all(rules))??;
+        let compact = (rules.len() <= LEAST).then(|| W::Compact::all(rules))??;
         Some(Self::Compact {
             first: first_of(rules),
             far: AddressEnd::far(&rules[0]),
@@ -66,7 +66,7 @@ impl<W: KeyWords> Node<W> {
     pub(in crate::spd::classifier) fn field_bitvector(mut rules: Vec<&Rule<W>>) -> Option<Self> {
         rules.sort_by_key(|rule| rule.entry.place());
         let first = rules.first().map_or(Rank::LAST, |rule| rule.rank());
-        Some(Self::FieldBitvector { first, bitvector: Arc::new(FieldBitvector::of(&rules)?) })
+        Some(Self::FieldBits { first, bits: Arc::new(FieldBitvector::of(&rules)?) })
     }
 
     /// A tuple space of all policies.

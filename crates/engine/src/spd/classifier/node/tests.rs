@@ -11,7 +11,7 @@ use crate::spd::table::tests::policy;
 use crate::{Direction, Family, FlowKey, Prefix};
 
 /// That every node knows the rank of its first policy, and says so to who asks for it.
-fn assert_ranks<W: KeyWords>(node: &Node<W>) {
+fn assert_ranks<W: Words>(node: &Node<W>) {
     let first = node.rules().iter().map(Rule::rank).min();
     let first = first.unwrap_or(Rank::LAST);
     if let Node::TupleSpace { .. } = node {
@@ -25,9 +25,9 @@ fn assert_ranks<W: KeyWords>(node: &Node<W>) {
 }
 
 /// That each key is answered as by a look at every rule, alone and with others.
-fn assert_answers<W: KeyWords>(node: &Node<W>, rules: &[Rule<W>], keys: &[PacketKey<W>]) {
+fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) {
     let together = keys.chunks(LOOKUP_BATCH).flat_map(|keys| {
-        let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
+        let mut bests = [Best::NONE; LOOKUP_BATCH];
         node.find_each(keys, &mut bests);
         bests.into_iter().take(keys.len())
     });
@@ -40,11 +40,11 @@ fn assert_answers<W: KeyWords>(node: &Node<W>, rules: &[Rule<W>], keys: &[Packet
 }
 
 /// A set that comes at once, then some more one by one, then goes; another copy follows.
-pub(in crate::spd::classifier) fn check<W: KeyWords>(
+pub(in crate::spd::classifier) fn check<W: Words>(
     mut coming: Vec<Rule<W>>,
     first: usize,
     gone: &[prop::sample::Index],
-    keys: &[PacketKey<W>],
+    keys: &[Key<W>],
 ) {
     let rules: Vec<_> = coming.drain(..first.min(coming.len())).collect();
     let mut node = Node::default();
@@ -53,12 +53,12 @@ pub(in crate::spd::classifier) fn check<W: KeyWords>(
 }
 
 /// The same of a node that has some rules.
-pub(in crate::spd::classifier) fn check_from<W: KeyWords>(
+pub(in crate::spd::classifier) fn check_from<W: Words>(
     mut node: Node<W>,
     mut rules: Vec<Rule<W>>,
     coming: Vec<Rule<W>>,
     gone: &[prop::sample::Index],
-    keys: &[PacketKey<W>],
+    keys: &[Key<W>],
 ) {
     let mut follower = node.clone();
     assert_ranks(&node);
@@ -87,20 +87,16 @@ pub(in crate::spd::classifier) fn check_from<W: KeyWords>(
     assert_answers(&follower, &rules, keys);
 }
 
-pub(in crate::spd::classifier) fn v4(flow: &FlowKey) -> Option<PacketKey<V4>> {
+pub(in crate::spd::classifier) fn v4(flow: &FlowKey) -> Option<Key<V4>> {
     match (flow.destination, flow.source) {
-        (IpAddr::V4(destination), IpAddr::V4(source)) => {
-            Some(PacketKey::v4(destination, source, flow))
-        }
+        (IpAddr::V4(destination), IpAddr::V4(source)) => Some(Key::v4(destination, source, flow)),
         _ => None,
     }
 }
 
-pub(in crate::spd::classifier) fn v6(flow: &FlowKey) -> Option<PacketKey<V6>> {
+pub(in crate::spd::classifier) fn v6(flow: &FlowKey) -> Option<Key<V6>> {
     match (flow.destination, flow.source) {
-        (IpAddr::V6(destination), IpAddr::V6(source)) => {
-            Some(PacketKey::v6(destination, source, flow))
-        }
+        (IpAddr::V6(destination), IpAddr::V6(source)) => Some(Key::v6(destination, source, flow)),
         _ => None,
     }
 }
@@ -167,7 +163,7 @@ fn batch_lookup_follows_many_root_cuts() {
         assert_ranks(&node);
         let key = |at: u32| {
             let any = [u64::from(at % 9) << 32, u64::from(at / 9) << 24];
-            PacketKey { words: any, extra: 0 }
+            Key { words: any, extra: 0 }
         };
         assert_answers(&node, &rules, &Vec::from_iter((0..64).map(key)));
     }
@@ -195,7 +191,7 @@ fn batch_lookup_visits_all_bitvectors() {
     let bitvector = |mut rules: Vec<Rule<V4>>| {
         rules.sort_by_key(|rule| rule.entry.place());
         let first = rules.iter().map(Rule::rank).min().unwrap();
-        Node::ByteBitvector { first, bitvector: Arc::new(ByteBitvector::of(&rules)) }
+        Node::ByteBits { first, bits: Arc::new(ByteBitvector::of(&rules)) }
     };
     let policy = |at: u32| {
         let mut policy = policy(Direction::Out, at * 7 % 101);
@@ -217,6 +213,6 @@ fn batch_lookup_visits_all_bitvectors() {
         .cloned()
         .partition(|rule| rule.entry.selector().destination.prefix_len() == 32);
     let node = cut(cut(Node::EMPTY, 1, pairs), 0, hosts);
-    let keys = (0..128).map(|host| PacketKey { words: [host << 32, 0], extra: 0 });
+    let keys = (0..128).map(|host| Key { words: [host << 32, 0], extra: 0 });
     assert_answers(&node, &rules, &Vec::from_iter(keys));
 }

@@ -8,20 +8,20 @@ use super::ternary_leaf::TernaryLeaf;
 use crate::PolicyEntry;
 use crate::spd::classifier::node::Node;
 use crate::spd::classifier::replanning::ReplanTiming;
-use crate::spd::classifier::rule::{BestMatch, Rank, Rule};
-use crate::spd::classifier::ternary::{KeyWords, PacketKey};
+use crate::spd::classifier::rule::{Best, Rank, Rule};
+use crate::spd::classifier::ternary::{Key, Words};
 
 /// Some policies. Not an enum, to avoid an unpredictable branch: one of the two parts is empty.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-pub(in crate::spd::classifier) struct Bucket<W: KeyWords> {
+pub(in crate::spd::classifier) struct Bucket<W: Words> {
     /// All policies, if few.
     leaf: TernaryLeaf,
     /// All policies, if many.
     tree: Node<W>,
 }
 
-impl<W: KeyWords> Bucket<W> {
+impl<W: Words> Bucket<W> {
     /// Builds it of rules in any order.
     pub(super) fn of(mut rules: Vec<&Rule<W>>) -> Self {
         rules.sort_by_key(|rule| rule.entry.place());
@@ -50,11 +50,7 @@ impl<W: KeyWords> Bucket<W> {
     }
 
     /// Offers the first match.
-    pub(in crate::spd::classifier) fn find<'a>(
-        &'a self,
-        key: &PacketKey<W>,
-        best: &mut BestMatch<'a>,
-    ) {
+    pub(in crate::spd::classifier) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         self.leaf.find(key, best);
         self.tree.find(key, best);
     }

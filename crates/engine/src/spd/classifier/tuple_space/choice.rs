@@ -4,7 +4,7 @@ use super::{SearchOrder, SelectedMask, TupleCosts, TupleSpace, select_masks};
 use crate::spd::classifier::cost_model::CostModel;
 use crate::spd::classifier::node::Node;
 use crate::spd::classifier::rule::Rule;
-use crate::spd::classifier::ternary::KeyWords;
+use crate::spd::classifier::ternary::Words;
 
 /// With fewer policies a tree is faster, and soon replanned when it grows. With more, planning
 /// takes too long and buckets become large, which hurts the worst case.
@@ -28,7 +28,7 @@ const WEIGHT_V4: usize = 76;
 const WEIGHT_V6: usize = 100;
 
 /// The best tuple space for a tree's policies, if it is better than the tree.
-pub(in crate::spd::classifier) fn best_tuple_space<W: KeyWords>(
+pub(in crate::spd::classifier) fn best_tuple_space<W: Words>(
     tree: &Node<W>,
     model: &CostModel<W>,
 ) -> Option<Node<W>> {
@@ -53,7 +53,7 @@ pub(in crate::spd::classifier) fn best_tuple_space<W: KeyWords>(
 }
 
 /// Tuple spaces with the masks selected under some costs.
-fn candidates<W: KeyWords>(
+fn candidates<W: Words>(
     rules: &[&Rule<W>],
     model: &CostModel<W>,
     costs: TupleCosts,

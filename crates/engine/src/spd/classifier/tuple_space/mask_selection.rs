@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 
 use super::prefix_lengths::{FIELDS, PrefixLengths};
 use crate::spd::classifier::rule::{MatchRule, Rank, Rule};
-use crate::spd::classifier::ternary::{KeyWords, PacketKey};
+use crate::spd::classifier::ternary::{Key, Words};
 
 /// Assumed costs, in tenths of a cycle. Higher costs of large buckets yield finer tuples, and more
 /// of them.
@@ -37,7 +37,7 @@ const LENGTHS: usize = 2048;
 const MIN_SHARE: usize = 12;
 
 /// A sample of the remaining rules, one in `step`.
-struct Remaining<'a, 'k, W: KeyWords> {
+struct Remaining<'a, 'k, W: Words> {
     rules: Vec<&'a Rule<W>>,
     step: usize,
     /// Packets, with the rank of the policy that each finds.
@@ -45,14 +45,14 @@ struct Remaining<'a, 'k, W: KeyWords> {
 }
 
 /// Selects masks for rules matched by these packets.
-pub(in crate::spd::classifier) fn select_masks<W: KeyWords>(
+pub(in crate::spd::classifier) fn select_masks<W: Words>(
     rules: &[&Rule<W>],
-    keys: &[PacketKey<W>],
+    keys: &[Key<W>],
     costs: TupleCosts,
 ) -> Vec<SelectedMask<W>> {
     let step = rules.len().div_ceil(SAMPLE).max(1);
     let rules: Vec<&Rule<W>> = rules.iter().copied().step_by(step).collect();
-    let first = |key: &PacketKey<W>| {
+    let first = |key: &Key<W>| {
         let fits = rules.iter().filter(|rule| rule.fits(&key.words));
         fits.map(|rule| rule.rank()).min().unwrap_or(Rank::LAST)
     };
@@ -67,7 +67,7 @@ pub(in crate::spd::classifier) fn select_masks<W: KeyWords>(
     selected
 }
 
-impl<W: KeyWords> Remaining<'_, '_, W> {
+impl<W: Words> Remaining<'_, '_, W> {
     /// The mask with the least cost per policy taken.
     fn best_mask(&self, costs: TupleCosts) -> Option<W> {
         let mut kinds = HashMap::<W, usize, RandomState>::default();

@@ -1,6 +1,6 @@
 //! Masks given by the prefix length of each field.
 
-use crate::spd::classifier::ternary::{KeyWords, upper};
+use crate::spd::classifier::ternary::{Words, upper};
 
 /// Prefix length of each field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(super) const FIELDS: usize = 5;
 
 impl PrefixLengths {
     /// Leading ones of each field of a mask.
-    pub(super) fn of<W: KeyWords>(mask: &W) -> Self {
+    pub(super) fn of<W: Words>(mask: &W) -> Self {
         let [destination, source] = mask.ends();
         let address = |[high, low]: [u64; 2]| match high.leading_ones() {
             64 => 64 + low.leading_ones(),
@@ -29,7 +29,7 @@ impl PrefixLengths {
     }
 
     /// The mask with these lengths.
-    pub(super) fn mask<W: KeyWords>(self) -> W {
+    pub(super) fn mask<W: Words>(self) -> W {
         let Self([destination, source, source_port, destination_port, protocol]) = self;
         let ones = |len: u32| u64::MAX.checked_shl(64 - len.min(64)).unwrap_or(0);
         let address = |len: u32| [ones(len), ones(len.saturating_sub(64))];

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use uxfrm_packet::{BLOCK_LANES, TernaryBlock};
 
 use crate::PolicyEntry;
-use crate::spd::classifier::rule::{BestMatch, Rank, Rule, VerdictBits, fits_extra};
-use crate::spd::classifier::ternary::{KeyWords, PacketKey};
+use crate::spd::classifier::rule::{Best, Rank, Rule, VerdictBits, fits_extra};
+use crate::spd::classifier::ternary::{Key, Words};
 
 /// Up to [`BLOCK_LANES`] policies.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ const LINES: usize = 5;
 
 impl TernaryLeaf {
     /// Builds it of rules in match order; `None` if they are too many.
-    pub(super) fn of<W: KeyWords>(rules: &[&Rule<W>]) -> Option<Self> {
+    pub(super) fn of<W: Words>(rules: &[&Rule<W>]) -> Option<Self> {
         if rules.len() > BLOCK_LANES {
             return None;
         }
@@ -39,7 +39,7 @@ impl TernaryLeaf {
     }
 
     /// Offers the first match.
-    pub(super) fn find<'a, W: KeyWords>(&'a self, key: &PacketKey<W>, best: &mut BestMatch<'a>) {
+    pub(super) fn find<'a, W: Words>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let mut fits = [0];
         W::match_blocks([(self.block(), &key.words)].into_iter(), &mut fits);
         self.consider(fits[0], key, best);
@@ -59,11 +59,11 @@ impl TernaryLeaf {
 
     /// Offers the first match among `fits` (bits). Branch-free over whether there is any.
     #[inline]
-    pub(in crate::spd::classifier) fn consider<'a, W: KeyWords>(
+    pub(in crate::spd::classifier) fn consider<'a, W: Words>(
         &'a self,
         mut fits: u8,
-        key: &PacketKey<W>,
-        best: &mut BestMatch<'a>,
+        key: &Key<W>,
+        best: &mut Best<'a>,
     ) {
         let lanes = self.entries.len();
         loop {

@@ -10,7 +10,7 @@ use crate::spd::classifier::node::tests::{check_from, v4, v6};
 use crate::spd::classifier::root_cuts::tests::firewall;
 use crate::spd::classifier::rule::fits_extra;
 
-fn node<W: KeyWords>(masks: &[W], rules: &[Rule<W>], search_order: SearchOrder) -> Node<W> {
+fn node<W: Words>(masks: &[W], rules: &[Rule<W>], search_order: SearchOrder) -> Node<W> {
     Node::tuple_space(TupleSpace::of(masks, rules.iter().collect()).with_search_order(search_order))
 }
 
@@ -79,8 +79,8 @@ fn tuple_space_of_selected_masks_agrees_with_scan() {
     let mut shown = 0;
     space.each(&mut |_| shown += 1);
     assert_eq!(shown, rules.len());
-    let place = |best: BestMatch<'_>| best.entry().map(|entry| entry.place());
-    let first = |key: &PacketKey<_>| {
+    let place = |best: Best<'_>| best.entry().map(|entry| entry.place());
+    let first = |key: &Key<_>| {
         let fits = |rule: &&Rule<_>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
         rules.iter().filter(fits).map(|rule| rule.entry.place()).min()
     };
@@ -88,7 +88,7 @@ fn tuple_space_of_selected_masks_agrees_with_scan() {
     for search_order in [SearchOrder::ResidueFirst, SearchOrder::TuplesFirst] {
         let space = space.clone().with_search_order(search_order);
         let alone = model.keys().iter().map(|key| {
-            let mut best = BestMatch::NONE;
+            let mut best = Best::NONE;
             space.find(key, &mut best);
             place(best)
         });
@@ -96,10 +96,10 @@ fn tuple_space_of_selected_masks_agrees_with_scan() {
         let node = Node::tuple_space(space.clone());
         let mut are_picked = false;
         for (keys, firsts) in model.keys().chunks(LOOKUP_BATCH).zip(firsts.chunks(LOOKUP_BATCH)) {
-            let mut bests = [BestMatch::NONE; LOOKUP_BATCH];
+            let mut bests = [Best::NONE; LOOKUP_BATCH];
             node.find_each(keys, &mut bests);
             assert!(bests.iter().map(|best| place(*best)).zip(firsts).all(|(a, b)| a == *b));
-            let passes = |best: &&BestMatch<'_>| best.precedes(space.residue().best_rank());
+            let passes = |best: &&Best<'_>| best.precedes(space.residue().best_rank());
             are_picked |= (1..keys.len()).contains(&bests.iter().filter(passes).count());
         }
         assert!(are_picked, "some packets need not look behind the tuples, and others must");

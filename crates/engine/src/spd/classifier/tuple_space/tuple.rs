@@ -8,11 +8,11 @@ use super::bucket::Bucket;
 use super::rank16::Rank16;
 use crate::spd::classifier::replanning::ReplanTiming;
 use crate::spd::classifier::rule::{MatchRule, Rule};
-use crate::spd::classifier::ternary::KeyWords;
+use crate::spd::classifier::ternary::Words;
 
 /// A hash table of policies.
 #[derive(Clone, Debug)]
-pub(in crate::spd::classifier) struct Tuple<W: KeyWords> {
+pub(in crate::spd::classifier) struct Tuple<W: Words> {
     mask: W,
     prefilter: PrefilterTable,
     /// In chunks, so that a change copies little.
@@ -35,7 +35,7 @@ const MAX_RESCAN: usize = 64;
 /// Prefilter slots per value: with fewer, collisions are frequent.
 const SLOTS_PER_VALUE: usize = 4;
 
-impl<W: KeyWords> Tuple<W> {
+impl<W: Words> Tuple<W> {
     /// Builds it of rules that it accepts.
     pub(super) fn of(mask: W, rank16: Rank16, rules: Vec<&Rule<W>>) -> Self {
         let mut different: Vec<_> = rules.iter().map(|rule| rule.value.masked(&mask)).collect();
