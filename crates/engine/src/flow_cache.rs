@@ -1,17 +1,21 @@
-//! A worker's memory of what was found out about which flow: the policies that decide over it, and the bundle by which it leaves.
+//! A worker's flow cache: the verdict of the policies on each flow, and the bundle by which it
+//! leaves.
 //!
-//! The key is everything that a look-up reads: direction, family, addresses, ports or what stands in their place, protocol, mark,
-//! interface, interface id; and, for a check of what came in, the SPI it came by. "No policy" is an answer like any other. Policies
-//! and states have generations of their own: when policies change, answers become stale of flows between addresses that the change may concern, and are
-//! looked up again as these come; when states change, the answers stay and only bundles are asked for again. Larval states make no bundle, so none is known here.
-//! Of flows that came in it is known by which state they may pass, in the bundle's place.
+//! The key holds all that a look-up reads: direction, family, addresses, ports or what stands for
+//! them, protocol, mark, interface, interface id; and, for inbound checks, the SPI of the SA. "No
+//! policy" is cached like any other verdict. Policies and SAs have separate generations. A policy
+//! change makes verdicts stale for flows that it can affect, and these are looked up again when
+//! packets come; an SA change keeps verdicts and invalidates bundles only. Larval SAs make no
+//! bundle, so none is cached. For inbound flows the entry holds the SA by which they may pass, in
+//! place of the bundle.
 //!
-//! It must never lose: a flow is let in with its second packet; where flows push each other out the cache takes more room; and when too few packets
-//! find their flows it steps aside, and looks out for flows that come again. One worker's own: no lock, no allocation once it is warm.
+//! The cache must never make look-ups slower: a flow is admitted with its second packet, the table
+//! grows when flows evict each other, and with too few hits it is bypassed while sampling watches
+//! for flows that recur. Each worker has its own: no lock, and no allocation once warm.
 
 pub(crate) mod admission;
 pub(crate) mod counters;
-mod family;
+mod family_cache;
 mod key;
 mod probe;
 mod sub_main_pairs;
@@ -21,14 +25,14 @@ mod verdicts;
 
 use std::sync::Arc;
 
-use family::Side;
-use key::{Contexts, Keys};
+use family_cache::FamilyCache;
+use key::{ContextNumbers, KeyBuilder};
 use table::{Epochs, Value};
 use uxfrm_packet::Version;
 use validity::Concerned;
-use verdicts::{Answers, is_sub};
+use verdicts::{VerdictTable, is_sub};
 
-use crate::spd::classifier::{Best, TOGETHER};
+use crate::spd::classifier::{Best, LOOKUP_BATCH};
 use crate::{AnswerId, Direction, FlowKey, Moment, PolicyEntry, PolicyKind, Sa, Spd, Spi};
 
 pub use counters::published::CacheCounts;
@@ -37,28 +41,29 @@ pub(crate) use probe::Trail;
 /// When a flow cache is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheMode {
-    /// Wherever a hit is no slower than finding the policy: with any number of flows beside thousands of policies, with tens of thousands beside
-    /// fewer, with few flows beside one. Not while half of the packets do not find their flows, or as many of them as a search makes up for.
+    /// Wherever a hit is no slower than a look-up: any number of flows with thousands of policies,
+    /// tens of thousands with fewer, few flows with a single policy. Bypassed while half of the
+    /// packets miss, or as many as make up for the saved look-ups.
     On,
     /// Never.
     Off,
-    /// While enough packets find their flows for it to pay: the fewer policies there are, the more.
+    /// While enough packets hit for it to pay: the fewer policies, the more hits are needed.
     #[default]
     Auto,
 }
 
-/// How the cache of one family is set up.
+/// Settings of the cache of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSettings {
     /// When it is used.
     pub mode: CacheMode,
-    /// Flows that there is room for at the most, rounded down to whole sets of sixteen; 34 bytes each for IPv4, 66 for IPv6, taken as they come, beside
-    /// what the policies take that they meet.
-    /// Twice as many as flows are expected lose hardly any to others of the same set.
+    /// Upper limit of flows, rounded down to sets of sixteen; 34 bytes each for IPv4, 66 for IPv6,
+    /// allocated as flows come, besides the memory for matched policies. With twice the expected
+    /// flows hardly any evict each other.
     pub flows: usize,
 }
 
-/// How the caches of one direction are set up.
+/// Settings of the caches of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheFamilies {
     /// IPv4.
@@ -67,64 +72,66 @@ pub struct CacheFamilies {
     pub v6: CacheSettings,
 }
 
-/// How a worker's caches are set up.
+/// Settings of a worker's caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caches {
-    /// For what leaves.
+    /// Outbound.
     pub outbound: CacheFamilies,
-    /// For what came in, policies `in` and `fwd`.
+    /// Inbound: policies `in` and `fwd`.
     pub inbound: CacheFamilies,
 }
 
-/// What a cache did. Neighbours of one flow are asked for together, and count as one packet. `lookups == hits + misses + stale + bypassed`.
+/// Statistics of a cache. A run of packets of one flow counts as one packet. `lookups == hits +
+/// misses + stale + bypassed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Flows in it now.
+    /// Flows cached now.
     pub entries: u64,
-    /// Flows that it has room for now.
+    /// Flows that fit now.
     pub room: u64,
-    /// Bytes of that room and of all else that it keeps. What both families share is told with the one that is asked more.
+    /// Bytes allocated. Memory shared by both families is counted with the busier one.
     pub bytes: u64,
-    /// Packets that found their answer.
+    /// Packets whose verdict was cached.
     pub hits: u64,
-    /// Packets whose flow was not in it.
+    /// Packets whose flow was not cached.
     pub misses: u64,
-    /// Packets whose flow had an answer of other policies, which their change may have made another.
+    /// Packets whose cached verdict a policy change may have made wrong.
     pub stale: u64,
-    /// Flows that had to go for others.
+    /// Flows evicted for others.
     pub evicted: u64,
-    /// Packets that it was not asked for, because it stood aside.
+    /// Packets looked up without the cache while it was bypassed.
     pub bypassed: u64,
 }
 
-/// What is known of one packet's flow.
+/// Cached verdict of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) answer: AnswerId,
     bundle: u32,
 }
 
-/// A state's [turn](crate::Sa::turn) as an entry holds it. Those of states put in late do not fit, and are [`Turn::UNKNOWN`].
+/// An SA's [insertion number](crate::Sa::turn) as an entry holds it. Numbers that do not fit are
+/// [`Turn::UNKNOWN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn(u32);
 
-/// What was found out by flow, for one worker and direction.
+/// The flow cache of one worker and direction.
 #[derive(Debug)]
 pub struct PolicyCache {
-    v4: Side<2, 4>,
-    v6: Side<5, 8>,
-    answers: Answers,
-    contexts: Contexts,
-    /// The policies' generation.
+    v4: FamilyCache<2, 4>,
+    v6: FamilyCache<5, 8>,
+    verdicts: VerdictTable,
+    contexts: ContextNumbers,
+    /// Generation of the policies.
     generation: Option<u64>,
     concerned: Concerned,
-    /// What stands for the generations of policies and of bundles in entries.
+    /// Epochs that stand for the generations of policies and bundles in entries.
     now: Epochs,
 }
 
-/// What all flows of one look-up share.
+/// Context that all flows of a look-up share.
 #[derive(Clone, Copy, Debug)]
-struct Question<'a> {
+pub(crate) struct LookupContext<'a> {
     spd: &'a Spd,
     direction: Direction,
     now: Epochs,
@@ -138,9 +145,9 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
-    /// Bytes of each flow's room, at the most: of IPv4, of IPv6.
+    /// Upper limit of bytes per flow: IPv4, IPv6.
     pub const BYTES: [usize; 2] = [34, 66];
-    /// Flows that every cache has room for, however few are asked for.
+    /// Smallest cache.
     pub const LEAST: usize = table::WAYS;
 }
 
@@ -157,7 +164,7 @@ impl From<CacheSettings> for Caches {
 }
 
 impl CacheStats {
-    /// The sum of two caches'.
+    /// Sum of two caches.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -172,20 +179,20 @@ impl CacheStats {
         }
     }
 
-    /// Packets that asked.
+    /// Number of look-ups.
     const fn lookups(&self) -> u64 {
         self.hits + self.misses + self.stale + self.bypassed
     }
 }
 
 impl Known {
-    /// The bundle by which the flow leaves, if it was found out under these states.
+    /// The bundle by which the flow leaves, if valid under the current SAs.
     #[inline]
     pub(crate) fn bundle(self) -> Option<u32> {
         (self.bundle != table::NO_BUNDLE).then_some(self.bundle)
     }
 
-    /// Whether packets of the flow that came by the state of this turn alone may pass, as was found out under these states.
+    /// Whether packets of the flow that came by this SA alone may pass, under the current SAs.
     #[inline]
     pub(crate) fn passes_by(self, turn: Turn) -> bool {
         self.bundle == turn.0 && turn != Turn::UNKNOWN
@@ -201,7 +208,7 @@ impl Turn {
         fits.map_or(Self::UNKNOWN, Self)
     }
 
-    /// A place among `slots`, a power of two.
+    /// Hash slot among `slots`, a power of two.
     #[inline]
     pub(crate) const fn slot(self, slots: usize) -> usize {
         self.0 as usize & (slots - 1)
@@ -209,27 +216,27 @@ impl Turn {
 }
 
 impl PolicyCache {
-    /// An empty cache. The seed makes collisions unforeseeable: a different one in every worker.
+    /// An empty cache. The seed makes collisions unpredictable: each worker has its own.
     #[must_use]
     pub fn new(settings: impl Into<CacheFamilies>, seed: u64) -> Self {
         let CacheFamilies { v4, v6 } = settings.into();
         Self {
-            v4: Side::new(v4, seed),
-            v6: Side::new(v6, seed),
-            answers: Answers::default(),
-            contexts: Contexts::default(),
+            v4: FamilyCache::new(v4, seed),
+            v6: FamilyCache::new(v6, seed),
+            verdicts: VerdictTable::default(),
+            contexts: ContextNumbers::default(),
             generation: None,
             concerned: Concerned::default(),
             now: Epochs { policies: 1, states: 1 },
         }
     }
 
-    /// To be called before a batch: makes answers stale that may be others than before, when policies have changed.
-    /// Takes more room when too many flows push each other out.
+    /// To be called before a batch: invalidates verdicts after policy changes, and grows the table
+    /// if flows evicted each other.
     #[inline]
     pub fn begin(&mut self, spd: &Spd) {
-        self.v4.make_room();
-        self.v6.make_room();
+        self.v4.grow_if_wanted();
+        self.v6.grow_if_wanted();
         if self.generation != Some(spd.generation()) {
             self.begin_anew(spd);
         }
@@ -238,24 +245,24 @@ impl PolicyCache {
     #[inline(never)]
     fn begin_anew(&mut self, spd: &Spd) {
         let before = self.generation.replace(spd.generation());
-        self.answers.begin_anew();
-        if self.answers.shed(spd.len()) {
+        self.verdicts.invalidate();
+        if self.verdicts.drop_surplus_pairs(spd.len()) {
             self.forget();
         }
         self.now.policies = self.next(self.now.policies);
-        if self.v4.may_know() || self.v6.may_know() {
+        if self.v4.is_enabled() || self.v6.is_enabled() {
             let concerns = before.and_then(|before| spd.concerned_since(before));
             self.concerned.note(concerns, self.now.policies);
         }
     }
 
-    /// Has all bundles asked for again.
+    /// Invalidates all bundles.
     pub(crate) fn forget_bundles(&mut self) {
         self.now.states = self.next(self.now.states);
     }
 
-    /// The policies that decide over a flow: what [`Spd::lookup`] says, and the main policy behind a sub one. `spi` is that of the state that a
-    /// packet came by, 0 without one.
+    /// The verdict on a flow: that of [`Spd::lookup`], and of the main policy behind a sub one.
+    /// `spi` is that of the SA by which a packet came, 0 without one.
     #[inline]
     pub fn lookup(
         &mut self,
@@ -267,7 +274,7 @@ impl PolicyCache {
         self.know(spd, direction, flow, spi).answer
     }
 
-    /// As [`PolicyCache::lookup`], with the bundle that is known.
+    /// [`PolicyCache::lookup`] with the cached bundle.
     #[inline]
     pub(crate) fn know(
         &mut self,
@@ -279,22 +286,22 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let question = Question { spd, direction, now: self.now, concerned: &self.concerned };
+        let lookup = LookupContext { spd, direction, now: self.now, concerned: &self.concerned };
         let context = self.contexts.number(flow);
         let known = if is_v4(flow) {
             let key = key::v4(flow, direction, context, spi);
-            self.v4.ask_alone(&question, flow, key, &mut self.answers)
+            self.v4.lookup_one(&lookup, flow, key, &mut self.verdicts)
         } else {
             let key = key::v6(flow, direction, context, spi);
-            self.v6.ask_alone(&question, flow, key, &mut self.answers)
+            self.v6.lookup_one(&lookup, flow, key, &mut self.verdicts)
         };
-        if !self.answers.are_near() {
-            self.answers.prefetch(known.answer);
+        if !self.verdicts.fit_near_cache() {
+            self.verdicts.prefetch(known.answer);
         }
         known
     }
 
-    /// As [`PolicyCache::lookup`] of each flow, into `found`.
+    /// [`PolicyCache::lookup`] of each flow, into `found`.
     pub fn lookup_each(
         &mut self,
         spd: &Spd,
@@ -303,7 +310,7 @@ impl PolicyCache {
         spi: Spi,
         found: &mut Vec<AnswerId>,
     ) {
-        self.know_some(
+        self.lookup_groups(
             spd,
             direction,
             flows,
@@ -312,7 +319,8 @@ impl PolicyCache {
         );
     }
 
-    /// As [`PolicyCache::lookup`] of each flow, each with the SPI in its place (0 where `spis` has none), with the bundles that are known.
+    /// [`PolicyCache::lookup`] of each flow with its SPI (0 where `spis` has none), with the cached
+    /// bundles.
     pub(crate) fn know_each(
         &mut self,
         spd: &Spd,
@@ -323,35 +331,35 @@ impl PolicyCache {
     ) {
         let spi = |at: usize| spis.get(at).copied().unwrap_or(Spi(0));
         let before = found.len();
-        self.know_some(spd, direction, flows, spi, |known| found.extend_from_slice(known));
-        if !self.answers.are_near() {
-            found[before..].iter().for_each(|known| self.answers.prefetch(known.answer));
+        self.lookup_groups(spd, direction, flows, spi, |known| found.extend_from_slice(known));
+        if !self.verdicts.fit_near_cache() {
+            found[before..].iter().for_each(|known| self.verdicts.prefetch(known.answer));
         }
     }
 
-    /// Asks for what [`PolicyCache::count_first`] writes, where that is far away.
+    /// Prefetches what [`PolicyCache::count_first`] writes, unless it is cached anyway.
     #[inline]
     pub(crate) fn fetch(&self, answer: AnswerId) {
-        if !self.answers.are_near() {
-            self.answers.prefetch(answer);
+        if !self.verdicts.fit_near_cache() {
+            self.verdicts.prefetch(answer);
         }
     }
 
-    /// Counts a flow of which somebody else remembered what is known.
+    /// Counts a hit on a verdict that the caller had remembered.
     #[inline]
     pub(crate) fn know_again(&mut self, version: Version) {
         match version {
-            Version::V4 => self.v4.know_again(),
-            Version::V6 => self.v6.know_again(),
+            Version::V4 => self.v4.count_revalidated(),
+            Version::V6 => self.v6.count_revalidated(),
         }
     }
 
-    /// Notes by which bundle a flow leaves under an answer.
+    /// Stores the bundle of a flow.
     pub(crate) fn teach(&mut self, flow: &FlowKey, answer: AnswerId, bundle: u32) {
         self.note(Direction::Out, flow, Spi(0), Value { answer: answer.0, bundle });
     }
 
-    /// Notes that packets of a flow may pass under an answer if they came by this state alone.
+    /// Stores the SA by which packets of a flow may pass.
     pub(crate) fn teach_passing(
         &mut self,
         direction: Direction,
@@ -366,61 +374,63 @@ impl PolicyCache {
     fn note(&mut self, direction: Direction, flow: &FlowKey, spi: Spi, value: Value) {
         let context = self.contexts.number(flow);
         if is_v4(flow) {
-            self.v4.teach(key::v4(flow, direction, context, spi), value, self.now);
+            self.v4.set_bundle(key::v4(flow, direction, context, spi), value, self.now);
         } else {
-            self.v6.teach(key::v6(flow, direction, context, spi), value, self.now);
+            self.v6.set_bundle(key::v6(flow, direction, context, spi), value, self.now);
         }
     }
 
-    /// The policies of an answer: the first, and the main one behind a sub policy. None means the direction's default.
+    /// The policies of a verdict: the first, and the main one behind a sub policy. None means the
+    /// direction's default.
     #[must_use]
     #[inline]
     pub fn answer(&self, id: AnswerId) -> &[Arc<PolicyEntry>] {
-        self.answers.policies(id)
+        self.verdicts.policies(id)
     }
 
-    /// Notes packets for the policies of an answer, up to the first that blocks.
+    /// Counts packets for the policies of a verdict, up to the first that blocks.
     #[inline]
     pub(crate) fn count(&mut self, id: AnswerId, packets: u32, bytes: u64) {
-        self.answers.count(id, packets, bytes);
+        self.verdicts.count(id, packets, bytes);
     }
 
-    /// As [`PolicyCache::count`], for the first policy only.
+    /// [`PolicyCache::count`] for the first policy only.
     #[inline]
     pub(crate) fn count_first(&mut self, id: AnswerId, packets: u32, bytes: u64) {
-        self.answers.count_first(id, packets, bytes);
+        self.verdicts.count_first(id, packets, bytes);
     }
 
-    /// To be called after a batch: charges policies with what was noted, few packets of one of them a little later.
+    /// To be called after a batch: flushes policy counters, small ones a little later.
     #[inline]
     pub(crate) fn settle(&mut self, now: Moment) {
-        self.answers.settle(now);
+        self.verdicts.flush_due(now);
     }
 
-    /// To be called about once a second, between batches: lets go of policies that are gone, some of them each time.
+    /// To be called about once a second, between batches: drops references to removed policies,
+    /// some each time.
     pub fn let_go(&mut self, spd: &Spd) {
         self.begin(spd);
-        self.answers.let_go(self.now.policies);
+        self.verdicts.release_stale(self.now.policies);
     }
 
-    /// Charges policies with what was noted.
+    /// Flushes policy counters.
     pub(crate) fn charge(&mut self) {
-        self.answers.charge();
+        self.verdicts.flush();
     }
 
-    /// Whether anything is noted.
+    /// Whether counters are pending.
     pub(crate) const fn owes(&self) -> bool {
-        self.answers.owe()
+        self.verdicts.has_pending()
     }
 
-    /// What it did so far, both families together.
+    /// Statistics of both families together.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let [v4, v6] = self.stats_by_family();
         v4.plus(v6)
     }
 
-    /// What it did so far: for IPv4, for IPv6.
+    /// Statistics of IPv4 and IPv6.
     #[must_use]
     pub fn stats_by_family(&self) -> [CacheStats; 2] {
         let mut families = [self.v4.stats(), self.v6.stats()];
@@ -429,7 +439,7 @@ impl PolicyCache {
         families
     }
 
-    /// Bytes that it has taken.
+    /// Bytes allocated.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.v4.memory() + self.v6.memory() + self.memory_shared()
@@ -437,12 +447,12 @@ impl PolicyCache {
 
     /// Bytes that serve both families.
     fn memory_shared(&self) -> usize {
-        self.answers.memory() + self.contexts.memory() + self.concerned.memory()
+        self.verdicts.memory() + self.contexts.memory() + self.concerned.memory()
     }
 
-    /// What is known of each flow, some at a time.
+    /// Cached verdicts of flows, some at a time.
     #[inline]
-    fn know_some(
+    fn lookup_groups(
         &mut self,
         spd: &Spd,
         direction: Direction,
@@ -453,8 +463,8 @@ impl PolicyCache {
         if self.contexts.are_full() {
             self.forget();
         }
-        let question = Question { spd, direction, now: self.now, concerned: &self.concerned };
-        let (answers, contexts) = (&mut self.answers, &mut self.contexts);
+        let lookup = LookupContext { spd, direction, now: self.now, concerned: &self.concerned };
+        let (verdicts, contexts) = (&mut self.verdicts, &mut self.contexts);
         let mut rest = flows;
         while let Some(first) = rest.first() {
             let v4 = is_v4(first);
@@ -462,16 +472,16 @@ impl PolicyCache {
             let before = flows.len() - rest.len();
             let these;
             (these, rest) = rest.split_at(alike);
-            let keys = Keys { direction, contexts: &mut *contexts, before, spi: &spi };
+            let keys = KeyBuilder { direction, contexts: &mut *contexts, before, spi: &spi };
             if v4 {
-                self.v4.ask(&question, these, keys, answers, &mut found);
+                self.v4.lookup_batch(&lookup, these, keys, verdicts, &mut found);
             } else {
-                self.v6.ask(&question, these, keys, answers, &mut found);
+                self.v6.lookup_batch(&lookup, these, keys, verdicts, &mut found);
             }
         }
     }
 
-    /// After 65,535 changes the numbers begin again; entries from back then must not seem fresh.
+    /// Epochs wrap after 65,535 changes; older entries must not seem fresh.
     fn next(&mut self, epoch: u16) -> u16 {
         match epoch.checked_add(1) {
             Some(next) => next,
@@ -494,7 +504,7 @@ impl Known {
     /// No policy.
     const NOTHING: Self = Self::only(AnswerId::NONE);
 
-    /// The policies, but not the bundle.
+    /// A verdict without bundle.
     pub(crate) const fn only(answer: AnswerId) -> Self {
         Self { answer, bundle: table::NO_BUNDLE }
     }
@@ -505,39 +515,49 @@ fn is_v4(flow: &FlowKey) -> bool {
     flow.destination.is_ipv4()
 }
 
-impl Question<'_> {
-    /// Asks the policies themselves, about [`TOGETHER`] flows at the most.
+impl LookupContext<'_> {
+    /// Looks up at most [`LOOKUP_BATCH`] flows in the SPD.
     #[inline]
-    fn look_up(&self, answers: &mut Answers, flows: &[FlowKey], found: &mut [AnswerId; TOGETHER]) {
-        let mut bests = [Best::NONE; TOGETHER];
+    fn query_policies(
+        &self,
+        verdicts: &mut VerdictTable,
+        flows: &[FlowKey],
+        found: &mut [AnswerId; LOOKUP_BATCH],
+    ) {
+        let mut bests = [Best::NONE; LOOKUP_BATCH];
         self.spd.find_each(self.direction, flows, &mut bests);
-        let bests = &bests[..flows.len().min(TOGETHER)];
+        let bests = &bests[..flows.len().min(LOOKUP_BATCH)];
         if self.spd.has_subs(self.direction) {
             for ((flow, best), found) in flows.iter().zip(bests).zip(found) {
-                let both = |entry| self.both(answers, flow, entry);
+                let both = |entry| self.sub_and_main(verdicts, flow, entry);
                 *found = best.entry().map_or(AnswerId::NONE, both);
             }
         } else {
             let mut strangers = false;
             for (best, found) in bests.iter().zip(found) {
                 *found = best.answer();
-                strangers |= *found != AnswerId::NONE && !answers.has_met(*found);
+                strangers |= *found != AnswerId::NONE && !verdicts.is_known(*found);
             }
             if strangers {
                 let met = bests.iter().filter_map(|best| Some((best.answer(), best.entry()?)));
-                answers.meet_each(&met.collect());
+                verdicts.record_matches(&met.collect());
             }
         }
     }
 
-    /// The answer of a policy and, if it is a sub one, of the main one behind it.
-    fn both(&self, answers: &mut Answers, flow: &FlowKey, entry: &Arc<PolicyEntry>) -> AnswerId {
+    /// Verdict of a policy and, if it is a sub policy, of the main one behind it.
+    fn sub_and_main(
+        &self,
+        verdicts: &mut VerdictTable,
+        flow: &FlowKey,
+        entry: &Arc<PolicyEntry>,
+    ) -> AnswerId {
         if !is_sub(entry) {
-            return answers.meet(entry.answer(), entry);
+            return verdicts.record_match(entry.answer(), entry);
         }
         match self.spd.lookup_kind(PolicyKind::Main, self.direction, flow) {
-            None => answers.meet(entry.answer(), entry),
-            Some(behind) => answers.pair(entry, behind),
+            None => verdicts.record_match(entry.answer(), entry),
+            Some(behind) => verdicts.pair(entry, behind),
         }
     }
 }

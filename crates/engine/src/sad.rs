@@ -1,4 +1,5 @@
-//! The security association database as workers see it: immutable, found by SPI on the way in and by template on the way out.
+//! The security association database (SAD) as workers see it: immutable, with look-up by SPI
+//! inbound and by template outbound.
 
 mod bucket;
 pub(crate) mod change_log;
@@ -18,27 +19,27 @@ use crate::{
     Cpu, DeviceId, Direction, DropReason, Family, FlowKey, Handle, IfId, Mode, Reqid, Sa, SaId,
     SaProtocol, Spi,
 };
-use hash::Seed;
-use index::{Index, Key, TOGETHER};
+use hash::HashSeed;
+use index::{Index, IndexKey, LOOKUP_BATCH};
 
-/// All states of one generation. Cloning shares all that does not change afterwards.
+/// All SAs of one generation. Clones share all that does not change afterwards.
 #[derive(Clone, Debug, Default)]
 pub struct Sad {
     by_id: Index<SaId>,
-    /// Those with `wildrecv`.
-    wild: Index<AnyDestination>,
-    /// Those without.
-    outbound: Index<Peer>,
-    /// Those on devices.
-    attached: Index<Seat>,
+    /// SAs with `wildrecv`.
+    wild: Index<WildcardKey>,
+    /// SAs without.
+    outbound: Index<OutboundKey>,
+    /// SAs offloaded to devices.
+    attached: Index<DeviceKey>,
     wild_len: usize,
     len: usize,
     turns: u64,
 }
 
-/// What must be a template's own in a state that serves it; a source may be wildcards on either side.
+/// Fields in which an SA must equal the template; the source may be a wildcard on either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Peer {
+struct OutboundKey {
     destination: Address,
     reqid: Reqid,
     if_id: IfId,
@@ -46,46 +47,47 @@ struct Peer {
     protocol: SaProtocol,
 }
 
-/// What names a state with `wildrecv`.
+/// Identity of an SA with `wildrecv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct AnyDestination {
+struct WildcardKey {
     spi: Spi,
     family: Family,
     protocol: SaProtocol,
 }
 
-/// A device, and what it calls a state.
+/// A device and its handle of an SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seat(Option<(DeviceId, Handle)>);
+struct DeviceKey(Option<(DeviceId, Handle)>);
 
-/// What an outbound packet wants of a state: a template with its addresses worked out, and the packet's flow.
+/// What an outbound packet demands of an SA: a template with resolved addresses, and the packet's
+/// flow.
 #[derive(Clone, Copy, Debug)]
 pub struct OutboundQuery<'a> {
-    /// Source of the outer header; unspecified when nobody knows it yet: fits any.
+    /// Source of the outer header; unspecified (not known yet) matches any.
     pub source: IpAddr,
     /// Destination of the outer header.
     pub destination: IpAddr,
     /// The template's protocol.
     pub protocol: SaProtocol,
-    /// The template's SPI; 0 fits any.
+    /// The template's SPI; 0 matches any.
     pub spi: Spi,
     /// The template's mode.
     pub mode: Mode,
-    /// The template's reqid; must be the state's own, also 0.
+    /// The template's reqid; must equal the SA's, even if 0.
     pub reqid: Reqid,
     /// The policy's XFRM interface id.
     pub if_id: IfId,
     /// The policy's mark; the packet's does not count (`xfrm_state_find`).
     pub mark: u32,
-    /// Who sends: states of another processor do not serve it.
+    /// The sending CPU: SAs of another one do not match.
     pub cpu: Cpu,
-    /// The packet.
+    /// The packet's flow.
     pub flow: &'a FlowKey,
 }
 
 impl Sad {
-    /// The state of an inbound packet. Among those whose mark fits, the youngest (`__xfrm_state_lookup`); a state with `wildrecv`
-    /// when none has the destination. In constant time.
+    /// The SA of an inbound packet: among those whose mark matches the youngest
+    /// (`__xfrm_state_lookup`); one with `wildrecv` if none has the destination. In constant time.
     #[must_use]
     #[inline]
     pub fn inbound(
@@ -99,17 +101,18 @@ impl Sad {
         self.find(id, mark).or_else(|| self.wild(id, mark))
     }
 
-    /// As [`Sad::inbound`], for ids and marks of many packets, which wait for memory together: `found` is told of each, in turn.
+    /// [`Sad::inbound`] for many packets, with overlapping cache misses; `found` is called for
+    /// each, in order.
     #[inline]
     pub fn inbound_each<'a>(
         &'a self,
         wanted: &[(SaId, u32)],
         mut found: impl FnMut(Option<&'a Arc<Sa>>),
     ) {
-        for wanted in wanted.chunks(TOGETHER) {
-            let trails = self.by_id.trails(wanted.iter().map(|(id, _)| *id));
-            for ((id, mark), trail) in wanted.iter().zip(trails) {
-                let own = trail.youngest(id, |sa| sa.config().mark.fits(*mark));
+        for wanted in wanted.chunks(LOOKUP_BATCH) {
+            let probes = self.by_id.probes(wanted.iter().map(|(id, _)| *id));
+            for ((id, mark), probe) in wanted.iter().zip(probes) {
+                let own = probe.youngest(id, |sa| sa.config().mark.fits(*mark));
                 found(own.or_else(|| self.wild(*id, *mark)));
             }
         }
@@ -120,26 +123,28 @@ impl Sad {
         if self.wild_len == 0 {
             return None;
         }
-        let any = AnyDestination { spi, family: Family::of(destination), protocol };
+        let any = WildcardKey { spi, family: Family::of(destination), protocol };
         self.wild.youngest(&any, |sa| sa.config().mark.fits(mark))
     }
 
-    /// Whether there are so many that finding one means waiting for memory: then [`Sad::inbound_each`] and [`Sad::fetch_outbound`] pay.
+    /// Whether there are so many SAs that look-ups miss the CPU cache: then [`Sad::inbound_each`]
+    /// and [`Sad::fetch_outbound`] pay.
     #[must_use]
     #[inline]
     pub const fn is_far(&self) -> bool {
-        self.len > NEAR
+        self.len > CACHED_SAS
     }
 
-    /// Brings the states for these packets into the processor's cache, together: for a batch that is about to ask [`Sad::outbound`] for each.
+    /// Prefetches the SAs for a batch that will call [`Sad::outbound`] for each packet.
     #[inline]
     pub fn fetch_outbound<'a>(&self, queries: impl Iterator<Item = OutboundQuery<'a>>) {
-        self.outbound.fetch(queries.map(|query| query.peer()));
+        self.outbound.fetch(queries.map(|query| query.outbound_key()));
     }
 
-    /// The state for an outbound packet, as `net/xfrm/xfrm_state.c: xfrm_state_find` and `xfrm_state_look_at` choose: one with
-    /// the source before one with a wildcard source, one that is not dying before one that is, then the youngest. So a rekey that adds before it
-    /// deletes never leaves a packet without a state.
+    /// The SA for an outbound packet, chosen as in `net/xfrm/xfrm_state.c: xfrm_state_find` and
+    /// `xfrm_state_look_at`: one with the source before one with a wildcard source, a valid one
+    /// before a dying one, then the youngest. So a rekey that adds before it deletes never leaves a
+    /// packet without SA.
     ///
     /// # Errors
     /// [`DropReason::OutNoState`]; [`DropReason::OutStateDirection`] when the choice has `dir in`.
@@ -147,8 +152,8 @@ impl Sad {
         self.outbound_on(None, query)
     }
 
-    /// As [`Sad::outbound`], for a policy that a device has: only states of kind *packet* that the same device has. Without a device only those
-    /// that are none's.
+    /// [`Sad::outbound`] for a policy that a device has: only SAs of kind *packet* on the same
+    /// device. Without a device only SAs on none.
     ///
     /// # Errors
     /// As [`Sad::outbound`].
@@ -157,28 +162,29 @@ impl Sad {
         device: Option<DeviceId>,
         query: &OutboundQuery<'_>,
     ) -> Result<&Arc<Sa>, DropReason> {
-        self.outbound_where(query, |sa| sa.packet_device() == device)
+        self.find_outbound(query, |sa| sa.packet_device() == device)
     }
 
-    /// Whether packets between the same addresses may want different states here: some are for certain protocols, ports or interfaces only.
+    /// Whether flows between the same addresses may use different SAs, as some have selectors with
+    /// protocol, ports or interface.
     pub(crate) fn tells_flows_apart(&self, query: &OutboundQuery<'_>) -> bool {
-        self.outbound.fold(&query.peer(), false, |any, sa| {
+        self.outbound.fold(&query.outbound_key(), false, |any, sa| {
             any || sa.config().selector.as_ref().is_some_and(|one| !one.is_of_addresses())
         })
     }
 
-    /// Whether there is a state for a packet but for the device that has it, or has it not.
+    /// Whether an SA matches apart from the device that it is on.
     #[must_use]
     pub fn is_elsewhere(&self, query: &OutboundQuery<'_>) -> bool {
-        self.outbound_where(query, |_| true).is_ok()
+        self.find_outbound(query, |_| true).is_ok()
     }
 
-    fn outbound_where(
+    fn find_outbound(
         &self,
         query: &OutboundQuery<'_>,
         is_there: impl Fn(&Sa) -> bool,
     ) -> Result<&Arc<Sa>, DropReason> {
-        let best = self.outbound.fold(&query.peer(), None, |best: Option<&Arc<Sa>>, sa| {
+        let best = self.outbound.fold(&query.outbound_key(), None, |best: Option<&Arc<Sa>>, sa| {
             let is_better = || best.is_none_or(|best| query.prefers(sa, best));
             if is_there(sa) && query.fits(sa) && is_better() { Some(sa) } else { best }
         });
@@ -189,25 +195,25 @@ impl Sad {
         Ok(sa)
     }
 
-    /// The state that a device calls so.
+    /// The SA with a device's handle.
     #[must_use]
     #[inline]
     pub fn attached(&self, device: DeviceId, handle: Handle) -> Option<&Arc<Sa>> {
-        self.attached.youngest(&Seat(Some((device, handle))), |_| true)
+        self.attached.youngest(&DeviceKey(Some((device, handle))), |_| true)
     }
 
-    /// All states that devices have, in no order.
+    /// All SAs on devices, in no order.
     pub fn all_attached(&self) -> impl Iterator<Item = &Arc<Sa>> {
         self.attached.states()
     }
 
-    /// The state that an id and a mark find (`XFRM_MSG_GETSA`).
+    /// The SA with an id and a mark (`XFRM_MSG_GETSA`).
     #[must_use]
     pub fn find(&self, id: SaId, mark: u32) -> Option<&Arc<Sa>> {
         self.by_id.youngest(&id, |sa| sa.config().mark.fits(mark))
     }
 
-    /// All states with an id; they differ in their marks. Youngest first.
+    /// All SAs with an id, which differ in their marks. Youngest first.
     pub fn with_id(&self, id: SaId) -> impl Iterator<Item = &Arc<Sa>> {
         let mut all = self.by_id.fold(&id, Vec::new(), |mut all, sa| {
             all.push(sa);
@@ -217,42 +223,42 @@ impl Sad {
         all.into_iter()
     }
 
-    /// How many there are.
+    /// Number of SAs.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no SAs.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// All states, in no order. Nothing is collected first: the first costs as little as the next.
+    /// All SAs in no order, without collecting them first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Sa>> {
         self.by_id.states()
     }
 }
 
 impl Sad {
-    /// Puts a state before all others that look-ups cannot tell from it.
+    /// Inserts an SA before all others that look-ups cannot distinguish from it.
     pub(crate) fn insert(&mut self, sa: &Arc<Sa>) {
         self.turns += 1;
         sa.set_turn(self.turns);
         self.by_id.insert(sa);
-        self.insert_by_use(sa);
+        self.insert_by_role(sa);
         if sa.attachment().is_some() {
             self.attached.insert(sa);
         }
         self.len += 1;
     }
 
-    /// Takes a state out, whichever generation of it is in: that is the answer. One that is not in is no error.
+    /// Removes an SA in whatever generation, and returns that. A missing one is no error.
     pub(crate) fn remove(&mut self, sa: &Arc<Sa>) -> Option<Arc<Sa>> {
         let held = self.generation(sa).cloned()?;
         self.by_id.remove(&held);
-        self.remove_by_use(&held);
+        self.remove_by_role(&held);
         if held.attachment().is_some() {
             self.attached.remove(&held);
         }
@@ -260,12 +266,12 @@ impl Sad {
         Some(held)
     }
 
-    /// Whether this very generation of a state is in.
+    /// Whether this very generation of an SA is present.
     pub(crate) fn holds(&self, sa: &Arc<Sa>) -> bool {
         self.generation(sa).is_some_and(|held| Arc::ptr_eq(held, sa))
     }
 
-    /// Puts `new` in the place of an older generation of itself, with the same id; the one that was in.
+    /// Replaces an older generation of an SA, with the same id; returns the one that was present.
     pub(crate) fn replace(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) -> Option<Arc<Sa>> {
         let held = self.generation(old).cloned()?;
         new.set_turn(held.turn());
@@ -273,19 +279,20 @@ impl Sad {
         if new.attachment().is_some() {
             self.attached.replace(new);
         }
-        if is_wild(&held) == is_wild(new) && Peer::of(&held) == Peer::of(new) {
+        if is_wild(&held) == is_wild(new) && OutboundKey::of(&held) == OutboundKey::of(new) {
             match is_wild(new) {
                 true => self.wild.replace(new),
                 false => self.outbound.replace(new),
             }
         } else {
-            self.remove_by_use(&held);
-            self.insert_by_use(new);
+            self.remove_by_role(&held);
+            self.insert_by_role(new);
         }
         Some(held)
     }
 
-    /// Becomes what `newer` is, of which it was a copy before these states came, went or changed; shares with it only what is new.
+    /// Brings this older copy of `newer` up to it, given the SAs that changed; shares with it only
+    /// what is new.
     pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
         for sa in changed {
             self.by_id.follow(&newer.by_id, sa);
@@ -301,7 +308,7 @@ impl Sad {
         (self.wild_len, self.len, self.turns) = (wild_len, len, turns);
     }
 
-    /// The generation of a state that is in.
+    /// The present generation of an SA.
     fn generation(&self, sa: &Sa) -> Option<&Arc<Sa>> {
         self.by_id.fold(
             &sa.id(),
@@ -312,7 +319,7 @@ impl Sad {
         )
     }
 
-    fn insert_by_use(&mut self, sa: &Arc<Sa>) {
+    fn insert_by_role(&mut self, sa: &Arc<Sa>) {
         if is_wild(sa) {
             self.wild.insert(sa);
             self.wild_len += 1;
@@ -321,7 +328,7 @@ impl Sad {
         }
     }
 
-    fn remove_by_use(&mut self, sa: &Arc<Sa>) {
+    fn remove_by_role(&mut self, sa: &Arc<Sa>) {
         if is_wild(sa) {
             self.wild.remove(sa);
             self.wild_len -= 1;
@@ -331,14 +338,14 @@ impl Sad {
     }
 }
 
-/// So many states are in the processor's own caches, more or less (`uxfrm bench states`).
-const NEAR: usize = 4096;
+/// Number of SAs that roughly fit the CPU caches (`uxfrm bench states`).
+const CACHED_SAS: usize = 4096;
 
 fn is_wild(sa: &Sa) -> bool {
     sa.config().flags.contains(SaFlags::WILDRECV)
 }
 
-impl Key for SaId {
+impl IndexKey for SaId {
     #[inline]
     fn of(sa: &Sa) -> Self {
         sa.id()
@@ -350,8 +357,8 @@ impl Key for SaId {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
-        seed.spread_address(self.destination.into(), self.spi.0, self.protocol as u64)
+    fn hash(&self, seed: HashSeed) -> u64 {
+        seed.hash_address(self.destination.into(), self.spi.0, self.protocol as u64)
     }
 
     #[inline]
@@ -360,7 +367,7 @@ impl Key for SaId {
     }
 }
 
-impl Key for Peer {
+impl IndexKey for OutboundKey {
     #[inline]
     fn of(sa: &Sa) -> Self {
         let SaId { destination, protocol, .. } = sa.id();
@@ -379,10 +386,10 @@ impl Key for Peer {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
+    fn hash(&self, seed: HashSeed) -> u64 {
         let kind = (self.mode as u64) << 8 | self.protocol as u64;
         let more = u64::from(self.if_id.0) << 32 | kind;
-        seed.spread_address(self.destination, self.reqid.0, more)
+        seed.hash_address(self.destination, self.reqid.0, more)
     }
 
     #[inline]
@@ -391,7 +398,7 @@ impl Key for Peer {
     }
 }
 
-impl Key for Seat {
+impl IndexKey for DeviceKey {
     #[inline]
     fn of(sa: &Sa) -> Self {
         Self(sa.attachment().map(|place| (place.device, place.handle)))
@@ -403,10 +410,10 @@ impl Key for Seat {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
+    fn hash(&self, seed: HashSeed) -> u64 {
         let word =
             |(device, handle): (DeviceId, Handle)| u64::from(device.0) << 32 | u64::from(handle.0);
-        seed.spread(self.0.map_or(0, word), 0)
+        seed.hash_words(self.0.map_or(0, word), 0)
     }
 
     #[inline]
@@ -415,7 +422,7 @@ impl Key for Seat {
     }
 }
 
-impl Key for AnyDestination {
+impl IndexKey for WildcardKey {
     #[inline]
     fn of(sa: &Sa) -> Self {
         let SaId { destination, spi, protocol } = sa.id();
@@ -428,9 +435,9 @@ impl Key for AnyDestination {
     }
 
     #[inline]
-    fn hash(&self, seed: Seed) -> u64 {
+    fn hash(&self, seed: HashSeed) -> u64 {
         let kind = (self.family as u64) << 8 | self.protocol as u64;
-        seed.spread(self.spi.0.into(), kind)
+        seed.hash_words(self.spi.0.into(), kind)
     }
 
     #[inline]
@@ -441,12 +448,12 @@ impl Key for AnyDestination {
 
 impl OutboundQuery<'_> {
     #[inline]
-    fn peer(&self) -> Peer {
+    fn outbound_key(&self) -> OutboundKey {
         let Self { destination, protocol, mode, reqid, if_id, .. } = *self;
-        Peer { destination: destination.into(), reqid, if_id, mode, protocol }
+        OutboundKey { destination: destination.into(), reqid, if_id, mode, protocol }
     }
 
-    /// Whether a state serves it that has what its [`Peer`] says.
+    /// Whether an SA that equals its [`OutboundKey`] matches.
     #[inline]
     fn fits(&self, sa: &Sa) -> bool {
         let (config, source) = (sa.config(), sa.source());
@@ -458,7 +465,7 @@ impl OutboundQuery<'_> {
             && config.selector.as_ref().is_none_or(|selector| selector.matches(self.flow))
     }
 
-    /// Of two that fit: the one whose source is no wildcard, then the one for this processor, then one that is not dying, then the younger, then the one put in later.
+    /// Order of two matches: with a source, for this CPU, not dying, younger, inserted later.
     #[inline(never)]
     fn prefers(&self, one: &Sa, other: &Sa) -> bool {
         let rank = |sa: &Sa| {

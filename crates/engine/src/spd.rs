@@ -1,7 +1,8 @@
-//! The security policy database: policies, and how the one that decides is found.
+//! The security policy database (SPD): policies, and the look-up of the one that decides.
 //!
-//! What a policy takes of the process's memory where there are a million of them in the shape of tunnels (column `memory_per_policy` of
-//! `uxfrm bench lookup --only changes=0/s,policies=1000000`; `bytes_per_policy` is the classifier's part):
+//! Memory per policy with a million policies in the shape of tunnels (column `memory_per_policy` of
+//! `uxfrm bench lookup --only changes=0/s,policies=1000000`; `bytes_per_policy` is the classifier's
+//! part):
 //!
 //! | | IPv4 | IPv6 |
 //! | --- | ---: | ---: |
@@ -9,7 +10,7 @@
 //! | each a tunnel from the gateway to a peer of its own | 198 | 180 |
 //! | each a tunnel to a peer whose address is like no other | 198 | 229 |
 //!
-//! Those of IPv4 are
+//! The bytes of an IPv4 policy:
 //!
 //! | bytes | what |
 //! | ---: | --- |
@@ -20,12 +21,16 @@
 //! | 5 | its slot among those that came, for dumps |
 //! | 4 | its slot by index |
 //!
-//! and what the allocator cannot use. Of IPv6 the `classifier` takes 54: 40 for a rule, which has no more to itself than the other side's address; what it
-//! asks besides is its shape, kept once for all that have the same (`classifier/lean`). A rule that shares no shape takes 88, as all do of sets of a few
-//! thousand. What is a policy's own stands in its entry: lengths of prefixes, protocol, ports, addresses, a tunnel's ends and request id, of which
-//! 23 bytes have room there and more is a block of its own (`own`, `form`). Addresses of IPv6 take as many bytes as they differ from zeros, or a tunnel's ends
-//! from the traffic's (`words`): a peer with nothing alike takes such a block, of 48 bytes. All else is kept once for all policies that say the
-//! same (`terms`): of IPv6 this side's addresses, too, and templates, where many policies have them. The first packet adds nothing.
+//! and what the allocator cannot use. For IPv6 the `classifier` takes 54: 40 for a rule, which
+//! holds only the remote address; the rest of what it matches is in a mask template shared by many
+//! rules (`classifier/compact_rule`). A rule without a template takes 88, as all do in sets of a
+//! few thousand. A policy's own fields are in its entry: prefix lengths, protocol, ports,
+//! addresses, tunnel addresses and request id; 23 bytes fit inline, more take a separate block
+//! (`compact/inline`, `compact/layout`). IPv6 addresses are stored as the bytes that differ from
+//! zero, or for tunnel addresses from the traffic's (`compact/address_codec`): a peer with an
+//! unrelated address takes a block of 48 bytes. All else is shared between policies
+//! (`compact/shared`), including local IPv6 addresses and templates that many policies use. The
+//! first packet adds nothing.
 mod change_log;
 pub(crate) mod compact;
 pub mod entry;

@@ -351,7 +351,8 @@ fn marks_choose_states_and_are_laid_over_what_leaves() {
         packet.mark = mark;
         packet
     };
-    // The policy's mark chooses, not the packet's, as in Linux: one for all marks finds no state for some.
+    // The policy's mark chooses, not the packet's, as in Linux: one for all marks finds no state
+    // for some.
     assert!(pair.left.outbound(vec![marked(0), marked(5)]).0.is_empty());
     assert_eq!(pair.left.drops(DropReason::OutNoState), 2);
     let mut of_mark = wrapping.policy(Direction::Out, Way::Right);
@@ -439,7 +440,8 @@ fn a_main_policy_that_blocks_does_so_behind_a_sub_policy_too() {
     }
 }
 
-/// A state that an update has given another interface id is no more what the policies of the former ask for.
+/// A state that an update has given another interface id is no more what the policies of the former
+/// ask for.
 #[test]
 fn packets_pass_only_while_their_state_has_the_interface_id_of_their_policy() {
     let wrapping = Wrapping::tunnel4();
@@ -469,8 +471,8 @@ fn packets_pass_only_while_their_state_has_the_interface_id_of_their_policy() {
     assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 1)]);
 }
 
-/// One with the SPI of another, for another address of the gateway, is not what the policy asks for, even right behind packets of the same flow that
-/// came by that other.
+/// One with the SPI of another, for another address of the gateway, is not what the policy asks
+/// for, even right behind packets of the same flow that came by that other.
 #[test]
 fn states_of_one_spi_do_not_vouch_for_each_other() {
     let wrapping = Wrapping::tunnel4();
@@ -509,7 +511,8 @@ fn a_tunnels_state_takes_nothing_that_was_sealed_in_transport_mode() {
     assert_eq!(fate(right, wire), Err(DropReason::InModeMismatch));
 }
 
-/// An error from a router behind the left gateway, about a datagram that came from behind the right one.
+/// An error from a router behind the left gateway, about a datagram that came from behind the right
+/// one.
 fn router_error(about: &PacketBuf) -> PacketBuf {
     let mut message = vec![3, 1, 0, 0, 0, 0, 0, 0];
     message.extend(&about.bytes()[..28]);
@@ -547,7 +550,8 @@ fn errors_pass_where_flags_say_that_they_may() {
     assert_eq!(fate(gateway(true, true), error(&elsewhere)), Err(DropReason::InSelectorMismatch));
 }
 
-/// The same for errors about what the host itself sent: of Linux's flags only the state's counts there (`net/ipv4/icmp.c: icmp_rcv`).
+/// The same for errors about what the host itself sent: of Linux's flags only the state's counts
+/// there (`net/ipv4/icmp.c: icmp_rcv`).
 #[test]
 fn errors_for_the_host_pass_where_the_state_says_that_they_may() {
     let wrapping = Wrapping::tunnel4();
@@ -588,7 +592,8 @@ fn errors_for_the_host_pass_where_the_state_says_that_they_may() {
     assert_eq!(fate(gateway(true, Action::Block), error(there)), Err(DropReason::InNoPolicy));
 }
 
-/// What has passed for the sake of one flow says nothing of another error, which differs in nothing but the flow that it is about.
+/// What has passed for the sake of one flow says nothing of another error, which differs in nothing
+/// but the flow that it is about.
 #[test]
 fn errors_that_pass_do_not_let_others_pass() {
     let wrapping = Wrapping::tunnel4();
@@ -607,7 +612,8 @@ fn errors_that_pass_do_not_let_others_pass() {
     assert_eq!(pair.right.reasons(), [(DropReason::InSelectorMismatch, 4)]);
 }
 
-/// Packets that no policy is for do not vouch for an error that has one by the flow that it is about.
+/// Packets that no policy is for do not vouch for an error that has one by the flow that it is
+/// about.
 #[test]
 fn an_error_is_judged_by_its_policy_behind_packets_that_have_none() {
     let wrapping = Wrapping::transport4();

@@ -48,12 +48,13 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`Rows::first_of_each`] and
-//! [`Grid::first_of_each`], and of [`fitting`], and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`ByteRows::find_first_batch`] and
+//! [`FieldRows::find_first_batch`], and of [`match_lanes`], and to prefetch.
 
 #![deny(unsafe_code)]
 
 pub mod answer;
+mod bitvector;
 pub mod checksum;
 pub mod coalesce;
 pub mod congestion;
@@ -67,40 +68,43 @@ pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+mod prefilter_table;
 pub mod protocol;
 pub mod routing;
 pub mod segment;
+mod simd_ternary;
 pub mod tcp;
+mod ternary_block;
 pub mod udp;
 
 mod batch;
 mod buf;
 mod flow_words;
-mod intersect;
-mod lanes;
 mod outline;
 mod pool;
 mod prefetch;
-mod slots;
 #[cfg(test)]
 mod specimen;
-mod strip;
 
 pub use batch::{BATCH, Batch};
+pub use bitvector::{
+    BitLine, ByteField, ByteRows, FieldLocation, FieldRows, KeyField, MAX_KEY_FIELDS, UNUSED_BYTES,
+};
 pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, UdpPath};
 pub use coalesce::{Coalescer, Notes};
 pub use error::ParseError;
 pub use flow::FlowPorts;
 pub use flow_words::FlowWords;
-pub use intersect::{AXES, Axis, Field, Grid, Line, NOTHING, Place, Rows};
 pub use ip::{Fragment, IpPacket, Version};
-pub use lanes::{Lanes, fitting, fitting_each};
 pub use outline::{Extent, Outline};
 pub use pool::{Pool, PoolStats, SizeClass};
 pub use prefetch::{
     prefetch, prefetch_far, prefetch_far_first, prefetch_far_whole, prefetch_first, prefetch_whole,
 };
+pub use prefilter_table::{
+    MAX_TABLES, NO_RANK, PROBE_KEYS, PrefilterProbe, PrefilterTable, ProbeTargets,
+};
 pub use protocol::Protocol;
 pub use segment::SegmentPlan;
-pub use slots::{KEYS, NO_LEVEL, Slots, Steps, TABLES, Told};
-pub use strip::{Block, LANES, fit_each};
+pub use simd_ternary::{SimdTernary8, match_lanes, match_lanes_batch};
+pub use ternary_block::{BLOCK_LANES, TernaryBlock, match_blocks};

@@ -1,4 +1,4 @@
-//! Whether a flow cache pays for its room, and whether it is used.
+//! Admission control: whether a flow cache pays, and how large it should be.
 
 pub(crate) mod hit_rate;
 pub(crate) mod lookup_cost;

@@ -1,4 +1,4 @@
-//! Counters of policies that cached flows meet.
+//! Policy counters of a worker, and the published cache statistics.
 
 pub(crate) mod policy;
 pub(crate) mod published;

@@ -1,4 +1,4 @@
-//! Everything of a packet that decides, in as few words as a flow cache needs: two for IPv4, five for IPv6.
+//! Keys of the flow cache: all that decides over a packet, in two words for IPv4 and five for IPv6.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,90 +9,92 @@ use crate::{Direction, FlowKey, Spi};
 
 /// Addresses, then ports, protocol, direction and context in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key<const N: usize> {
+pub(crate) struct CacheKey<const N: usize> {
     pub(crate) words: [u64; N],
-    /// Of the state that a packet came by; 0 without one.
+    /// SPI of the SA by which a packet came; 0 without one.
     pub(crate) spi: u32,
 }
 
 /// IPv4: one word of addresses.
-pub(crate) type V4 = Key<2>;
+pub(crate) type V4 = CacheKey<2>;
 /// IPv6: four.
-pub(crate) type V6 = Key<5>;
+pub(crate) type V6 = CacheKey<5>;
 
-/// Marks and interfaces of packets under short numbers: most packets have none, and the others few different ones.
+/// Numbers for combinations of mark and interfaces: most packets have none, and the others few
+/// different ones.
 #[derive(Debug, Default)]
-pub(crate) struct Contexts {
+pub(crate) struct ContextNumbers {
     numbers: HashMap<Context, u32, foldhash::fast::RandomState>,
     last: (Context, u32),
 }
 
-/// Makes the keys of flows that are asked for together; each is of the packet that is so many behind the first.
+/// Builds the keys of a batch of flows.
 #[derive(Debug)]
-pub(crate) struct Keys<'a, S> {
+pub(crate) struct KeyBuilder<'a, S> {
     pub(crate) direction: Direction,
-    pub(crate) contexts: &'a mut Contexts,
-    /// How many of all were asked for before.
+    pub(crate) contexts: &'a mut ContextNumbers,
+    /// Number of flows before this batch.
     pub(crate) before: usize,
-    /// The SPI in a packet's place among all.
+    /// SPI by packet index.
     pub(crate) spi: &'a S,
 }
 
-/// The keys of one family. Always inlined: a call for each packet costs a fifth of a hit.
-pub(crate) trait KeysOf<const N: usize> {
-    /// Of the packet that is `at` behind the first.
-    fn key(&mut self, at: usize, flow: &FlowKey) -> Key<N>;
+/// Builds keys of one family. Always inlined: a call per packet costs a fifth of a hit.
+pub(crate) trait BuildKeys<const N: usize> {
+    /// Key of packet `at` of the batch.
+    fn key(&mut self, at: usize, flow: &FlowKey) -> CacheKey<N>;
 }
 
 /// Mark, interface id, interface.
 type Context = [u32; 3];
 
-/// So many are told apart; far fewer than there are numbers, which have 22 bits.
-const MOST: usize = 1 << 16;
+/// Upper limit of contexts; their numbers have 22 bits.
+const MAX_CONTEXTS: usize = 1 << 16;
 
-impl<const N: usize> Key<N> {
-    /// Of all packets between two families, for which there is no policy; no other packet's, as no context has all bits.
-    const ODD: Self = Self { words: [u64::MAX; N], spi: 0 };
+impl<const N: usize> CacheKey<N> {
+    /// Key of all packets between two families, which no policy matches. Unique, as no context has
+    /// all bits set.
+    const MIXED_FAMILIES: Self = Self { words: [u64::MAX; N], spi: 0 };
 }
 
-impl<S: Fn(usize) -> Spi> KeysOf<2> for Keys<'_, S> {
+impl<S: Fn(usize) -> Spi> BuildKeys<2> for KeyBuilder<'_, S> {
     #[inline(always)]
     fn key(&mut self, at: usize, flow: &FlowKey) -> V4 {
         v4(flow, self.direction, self.contexts.number(flow), (self.spi)(self.before + at))
     }
 }
 
-impl<S: Fn(usize) -> Spi> KeysOf<5> for Keys<'_, S> {
+impl<S: Fn(usize) -> Spi> BuildKeys<5> for KeyBuilder<'_, S> {
     #[inline(always)]
     fn key(&mut self, at: usize, flow: &FlowKey) -> V6 {
         v6(flow, self.direction, self.contexts.number(flow), (self.spi)(self.before + at))
     }
 }
 
-/// Of a flow that is asked for alone.
-impl<const N: usize> KeysOf<N> for Key<N> {
+/// For the look-up of a single flow.
+impl<const N: usize> BuildKeys<N> for CacheKey<N> {
     #[inline(always)]
     fn key(&mut self, _: usize, _: &FlowKey) -> Self {
         *self
     }
 }
 
-impl Contexts {
-    /// The number of a packet's context; 0 for none of all.
+impl ContextNumbers {
+    /// Number of a packet's context; 0 if it has none.
     #[inline(always)]
     pub(crate) fn number(&mut self, flow: &FlowKey) -> u32 {
         self.number_of([flow.mark, flow.if_id, flow.ifindex])
     }
 
-    /// As [`Contexts::number`], of mark, interface id and interface.
+    /// [`ContextNumbers::number`] of mark, interface id and interface.
     #[inline(always)]
     pub(crate) fn number_of(&mut self, context: [u32; 3]) -> u32 {
-        if context == [0; 3] { 0 } else { self.look_up(context) }
+        if context == [0; 3] { 0 } else { self.intern(context) }
     }
 
-    /// Whether to begin anew, with all that was known under the old numbers forgotten.
+    /// Whether numbers must be reassigned, which invalidates all keys.
     pub(crate) fn are_full(&self) -> bool {
-        self.numbers.len() >= MOST
+        self.numbers.len() >= MAX_CONTEXTS
     }
 
     pub(crate) fn clear(&mut self) {
@@ -104,7 +106,7 @@ impl Contexts {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, context: Context) -> u32 {
+    fn intern(&mut self, context: Context) -> u32 {
         if self.last.0 != context {
             let next = u32::try_from(self.numbers.len()).unwrap_or(0) + 1;
             self.last = (context, *self.numbers.entry(context).or_insert(next));
@@ -113,36 +115,36 @@ impl Contexts {
     }
 }
 
-/// The key of a packet between IPv4 addresses.
+/// Key of an IPv4 packet.
 #[inline(always)]
 pub(crate) fn v4(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V4 {
     let (IpAddr::V4(destination), IpAddr::V4(source)) = (flow.destination, flow.source) else {
-        return Key::ODD;
+        return CacheKey::MIXED_FAMILIES;
     };
     let [destination, source] = [destination, source].map(|one| u32::from_ne_bytes(one.octets()));
     let addresses = u64::from(destination) << 32 | u64::from(source);
-    Key { words: [addresses, upper(flow, direction, context)], spi: spi.0 }
+    CacheKey { words: [addresses, upper(flow, direction, context)], spi: spi.0 }
 }
 
-/// As [`v4`], of a packet that is to leave and came by no state.
+/// [`v4`] for an outbound packet that came by no SA.
 #[inline(always)]
-pub(crate) fn leaving(flow: &FlowWords, context: u32) -> V4 {
+pub(crate) fn outbound(flow: &FlowWords, context: u32) -> V4 {
     let [source, destination] = flow.ends;
     let upper = u64::from(flow.ports) << 32
         | u64::from(flow.protocol.0) << 24
         | (Direction::Out as u64) << 22
         | u64::from(context);
-    Key { words: [u64::from(destination) << 32 | u64::from(source), upper], spi: 0 }
+    CacheKey { words: [u64::from(destination) << 32 | u64::from(source), upper], spi: 0 }
 }
 
-/// The key of a packet between IPv6 addresses.
+/// Key of an IPv6 packet.
 #[inline(always)]
 pub(crate) fn v6(flow: &FlowKey, direction: Direction, context: u32, spi: Spi) -> V6 {
     let (IpAddr::V6(destination), IpAddr::V6(source)) = (flow.destination, flow.source) else {
-        return Key::ODD;
+        return CacheKey::MIXED_FAMILIES;
     };
     let ([a, b], [c, d]) = (halves(destination.to_bits()), halves(source.to_bits()));
-    Key { words: [a, b, c, d, upper(flow, direction, context)], spi: spi.0 }
+    CacheKey { words: [a, b, c, d, upper(flow, direction, context)], spi: spi.0 }
 }
 
 #[inline(always)]
@@ -171,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_flow_has_one_key_whichever_way_it_is_made(
+        fn cache_key_from_words_equals_key_from_flow(
             ends: [[u8; 4]; 2], ports: [u16; 2], tcp: bool, context in 0..1_u32 << 22,
         ) {
             let protocol = if tcp { Protocol::TCP } else { Protocol::UDP };
@@ -188,7 +190,7 @@ mod tests {
                 protocol,
                 len: 24,
             };
-            prop_assert_eq!(leaving(&words, context), v4(&flow, Direction::Out, context, Spi(0)));
+            prop_assert_eq!(outbound(&words, context), v4(&flow, Direction::Out, context, Spi(0)));
         }
     }
 }

@@ -1,37 +1,37 @@
-//! Sub policies with the main ones behind them, by short numbers.
+//! Pairs of a sub policy and the main policy behind it, by number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::PolicyEntry;
 
-/// A sub policy, and the main one behind it.
+/// A sub policy, and the main policy behind it.
 pub(super) type Pair = [Arc<PolicyEntry>; 2];
 
-/// Pairs that were met.
+/// Pairs that packets matched.
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(super) struct SubMainPairs {
     pairs: Vec<Option<Pair>>,
-    /// By the addresses of both.
+    /// By the memory addresses of both.
     numbers: HashMap<[usize; 2], u32, foldhash::fast::RandomState>,
-    /// Numbers of those that are gone.
+    /// Unused numbers.
     free: Vec<u32>,
-    /// That at which letting go was left off.
+    /// Number at which the release stopped.
     next: usize,
 }
 
-impl Pairs {
+impl SubMainPairs {
     #[inline]
     pub(super) fn find(&self, number: u32) -> Option<&Pair> {
         self.pairs.get(number as usize)?.as_ref()
     }
 
-    /// How many there are.
+    /// Number of pairs.
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// The number of a pair, below `most`.
+    /// Number of a pair, below `most`.
     pub(super) fn number(&mut self, pair: [&Arc<PolicyEntry>; 2], most: u32) -> u32 {
         let Self { pairs, numbers, free, .. } = self;
         *numbers.entry(addresses(pair)).or_insert_with(|| {
@@ -48,8 +48,9 @@ impl Pairs {
         *self = Self::default();
     }
 
-    /// Goes through so many, beginning where it left off, and lets go of those that need not be kept: no flow may know their numbers.
-    pub(super) fn let_go(&mut self, some: usize, keep: impl Fn(&Pair) -> bool) {
+    /// Scans some pairs, continuing where it stopped, and releases those that are not kept. No
+    /// cached flow may refer to these.
+    pub(super) fn release_stale(&mut self, some: usize, keep: impl Fn(&Pair) -> bool) {
         for _ in 0..self.pairs.len().min(some) {
             self.next = (self.next + 1) % self.pairs.len();
             if let Some(gone) = self.pairs[self.next].take_if(|pair| !keep(pair)) {

@@ -1,118 +1,122 @@
-//! A set-associative table from flows to what was found out about them: sixteen flows a set, each at home in one cache line of it.
+//! A set-associative hash table of flows: sixteen flows per set, each with a primary cache line in
+//! it.
 //!
-//! A look-up reads the line that the flow's hash names, which holds two flows of IPv4 or one of IPv6: key, policies and bundle. So it
-//! waits for memory once. A flow that finds its home full stays elsewhere in its set, and its home says in which line: IPv6's [`Strays`], IPv4's where
-//! the latest of them does. That is read next, and the whole set only for the others.
-//! All memory comes zeroed from the allocator and is touched only as flows come.
+//! A look-up reads the primary line, given by the hash: two flows of IPv4 or one of IPv6, with key,
+//! verdict and bundle; so it waits for memory once. A flow that finds its primary line full goes to
+//! another line of the set, and the primary line holds a hint to it: IPv6 has [`OverflowHints`],
+//! IPv4 the line of the latest such flow. That line is read next, and the whole set only if it is
+//! not there. All memory is zeroed by the allocator and touched only as flows come.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ops::Range;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use overflow::Strays;
+use overflow::OverflowHints;
 
-use super::key::Key;
+use super::key::CacheKey;
 use crate::spd::classifier::ternary::mix;
 
-/// Flows of one family: keys of `N` words in places of `W`, which divides a line's eight.
+/// Flows of one family: keys of `N` words in slots of `W`, which divides the eight words of a line.
 #[derive(Debug)]
-pub(crate) struct Sets<const N: usize, const W: usize> {
-    /// `2 * W` lines of each set.
-    lines: Box<[Line]>,
-    /// Of each set, what flows [left](Sets::knock) with their first packets.
-    doors: Box<[[u16; DOORS]]>,
+pub(crate) struct FlowTable<const N: usize, const W: usize> {
+    /// `2 * W` lines per set.
+    lines: Box<[CacheLine]>,
+    /// Tags of flows with one packet so far, by set; see [`FlowTable::seen_before`].
+    doorkeeper: Box<[[u16; DOORKEEPER_SLOTS]]>,
     seed: [u64; 4],
     coin: u64,
     entries: usize,
 }
 
-/// A cache line of places. A place is the key's words, the SPI over the [epochs](Epochs), and the bundle over the answer. The line's word `W - 1`
-/// also says where [strays](Sets::stray) are.
+/// A cache line of slots. A slot holds the key's words, the SPI over the [epochs](Epochs), and the
+/// bundle over the verdict. Word `W - 1` of the line also holds [hints](FlowTable::overflow_line).
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
-struct Line([u64; 8]);
+struct CacheLine([u64; 8]);
 
-/// Places of a set.
+/// Slots of a set.
 pub(super) const WAYS: usize = 16;
 /// First packets that a set remembers.
-const DOORS: usize = 16;
-/// Lines in which a stray is looked for first, when it is not in the one that its home names.
+const DOORKEEPER_SLOTS: usize = 16;
+/// Lines that are prefetched for an overflowed flow without a hint.
 const LIKELY: usize = 4;
 
 /// A key with its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hashed<const N: usize> {
-    key: Key<N>,
+pub(crate) struct HashedKey<const N: usize> {
+    key: CacheKey<N>,
     hash: u64,
 }
 
-/// Under which policies and states something was found out; 0 is never.
+/// Epochs of policies and SAs under which an entry was made; 0 is never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Epochs {
     pub(crate) policies: u16,
     pub(crate) states: u16,
 }
 
-/// What is known of a flow: its policies, and the bundle by which it leaves.
+/// Verdict of a flow, and the bundle by which it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) answer: u32,
     pub(crate) bundle: u32,
 }
 
-/// No bundle is known.
+/// No bundle.
 pub(crate) const NO_BUNDLE: u32 = u32::MAX >> 3;
 
-/// Bits of a place's last word; those above are of a [stray](Sets::STRAY).
+/// Bits of a slot's last word that hold bundle and verdict; those above may hold a
+/// [hint](FlowTable::HINT_SHIFT).
 const BUNDLE_AND_ANSWER: u64 = (NO_BUNDLE as u64) << 32 | u32::MAX as u64;
 
-/// What a set says of a key.
+/// Result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
-    /// The policies, which hold; the bundle if it does.
+pub(crate) enum ProbeResult {
+    /// A valid verdict, with its bundle if that is valid.
     Fresh(Value),
-    /// It was there, but the policies have changed since.
+    /// Found, but policies have changed since.
     Stale(usize),
-    /// It is not there.
+    /// Not found.
     Absent,
 }
 
-/// What became of an answer.
+/// Outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Settled {
-    /// It is kept, in an empty place or in that of an outdated one.
-    Kept,
-    /// It is kept in the place of another that held.
+pub(crate) enum InsertOutcome {
+    /// Stored in an empty or stale slot.
+    Stored,
+    /// Stored in the slot of another valid entry.
     Evicted,
-    /// It was the flow's first packet.
-    NotYet,
+    /// Not stored: it was the flow's first packet.
+    Deferred,
 }
 
-impl<const N: usize> Hashed<N> {
-    /// Any bits of it are as good as any others.
+impl<const N: usize> HashedKey<N> {
+    /// All bits are equally random.
     pub(crate) const fn hash(&self) -> u64 {
         self.hash
     }
 }
 
-impl<const N: usize, const W: usize> Sets<N, W> {
-    /// Places of a line.
-    const ABREAST: usize = 8 / W;
+impl<const N: usize, const W: usize> FlowTable<N, W> {
+    /// Slots of a line.
+    const PLACES: usize = 8 / W;
     /// Lines of a set.
-    const LINES: usize = WAYS / Self::ABREAST;
-    /// From this bit on, word `W - 1` of a line of IPv4, its first place's last one, says in which line of the set, counted from this one by
-    /// exclusive or, the latest flow stays whose home this one is; 0 if there is none. In IPv6 no place has that word, and it is [`Strays`].
-    const STRAY: u32 = u64::BITS - Self::LINES.ilog2();
-    /// Whether a line has a word for strays alone.
-    const SPARE: bool = Self::ABREAST * (N + 2) < 8;
+    const LINES: usize = WAYS / Self::PLACES;
+    /// Bits from here on of word `W - 1` of an IPv4 line (its first slot's last word) hold the
+    /// distance, by exclusive or, to the line of the latest flow that overflowed from this one; 0
+    /// if none. In IPv6 no slot uses that word, and it holds [`OverflowHints`].
+    const HINT_SHIFT: u32 = u64::BITS - Self::LINES.ilog2();
+    /// Whether a line has a spare word for hints.
+    const HAS_HINT_WORD: bool = Self::PLACES * (N + 2) < 8;
 
-    /// Room for `flows`, rounded down to whole sets, of which there is one at least.
+    /// A table for `flows`, rounded down to whole sets, at least one.
     pub(crate) fn new(flows: usize, seed: u64) -> Self {
-        let sets = Self::room_for(flows) / WAYS;
+        let table = Self::room_for(flows) / WAYS;
         Self {
-            lines: zeroed(sets * Self::LINES),
-            doors: zeroed(sets),
+            lines: zeroed(table * Self::LINES),
+            doorkeeper: zeroed(table),
             seed: [1, 2, 3, 4].map(|salt: u64| {
                 mix(seed ^ 0x9e37_79b9_7f4a_7c15, salt.wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1
             }),
@@ -122,7 +126,7 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     #[inline]
-    pub(crate) fn hash(&self, key: Key<N>) -> Hashed<N> {
+    pub(crate) fn hash(&self, key: CacheKey<N>) -> HashedKey<N> {
         let mut hash = u64::from(key.spi).wrapping_mul(self.seed[3]);
         let (pairs, rest) = key.words.as_chunks::<2>();
         for ([a, b], seed) in pairs.iter().zip(self.seed) {
@@ -131,63 +135,65 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         if let [last] = rest {
             hash = mix(hash ^ self.seed[2], last ^ self.seed[1]);
         }
-        Hashed { key, hash }
+        HashedKey { key, hash }
     }
 
-    /// Fetches a key's home.
+    /// Prefetches a key's primary line.
     #[inline]
-    pub(crate) fn prefetch(&self, key: &Hashed<N>) {
-        uxfrm_packet::prefetch_far(&self.lines[self.home(key)]);
+    pub(crate) fn prefetch(&self, key: &HashedKey<N>) {
+        uxfrm_packet::prefetch_far(&self.lines[self.primary(key)]);
     }
 
-    /// Fetches what [`Sets::find_near`] reads beside a key's home.
+    /// Prefetches the line that a hint names.
     #[inline]
-    pub(crate) fn prefetch_stray(&self, key: &Hashed<N>) {
-        if let Some(stray) = self.stray(self.home(key), key) {
-            uxfrm_packet::prefetch_far(&self.lines[stray]);
+    pub(crate) fn prefetch_overflow(&self, key: &HashedKey<N>) {
+        if let Some(overflow_line) = self.overflow_line(self.primary(key), key) {
+            uxfrm_packet::prefetch_far(&self.lines[overflow_line]);
         }
     }
 
-    /// Fetches what [`Sets::find`] mostly reads beyond that.
-    pub(crate) fn prefetch_elsewhere(&self, key: &Hashed<N>) {
-        let likely = Self::elsewhere(self.home(key)).take(LIKELY);
+    /// Prefetches what [`FlowTable::find`] mostly reads beyond that.
+    pub(crate) fn prefetch_rest_of_set(&self, key: &HashedKey<N>) {
+        let likely = Self::other_lines(self.primary(key)).take(LIKELY);
         likely.for_each(|line| uxfrm_packet::prefetch_far(&self.lines[line]));
     }
 
-    /// Fetches where [`Sets::offer`] looks first.
+    /// Prefetches what [`FlowTable::offer`] reads first.
     #[inline]
-    pub(crate) fn prefetch_door(&self, key: &Hashed<N>) {
-        uxfrm_packet::prefetch_far(&self.doors[self.home(key) / Self::LINES]);
+    pub(crate) fn prefetch_doorkeeper(&self, key: &HashedKey<N>) {
+        uxfrm_packet::prefetch_far(&self.doorkeeper[self.primary(key) / Self::LINES]);
     }
 
-    /// All that is known of a key, if it is at home and nothing has changed since; else see [`Sets::find`].
+    /// The entry of a key, if it is in the primary line and entirely valid; else see
+    /// [`FlowTable::find`].
     #[inline]
-    pub(crate) fn find_at_home(&self, key: &Hashed<N>, now: Epochs) -> Option<Value> {
-        let places = self.lines[self.home(key)].0.as_chunks::<W>().0;
+    pub(crate) fn find_primary(&self, key: &HashedKey<N>, now: Epochs) -> Option<Value> {
+        let places = self.lines[self.primary(key)].0.as_chunks::<W>().0;
         let fresh = u64::from(key.key.spi) << 32 | u64::from(now.bits());
         let fits = |words: &[u64; W]| differing(words, &key.key) | (words[N] ^ fresh) == 0;
-        // A branch for each place would often be foretold wrongly.
-        let words = &places[usize::from(!fits(&places[0])) % Self::ABREAST];
+        // A branch per slot would be mispredicted.
+        let words = &places[usize::from(!fits(&places[0])) % Self::PLACES];
         fits(words).then(|| Value::of(words[N + 1]))
     }
 
-    /// What is known of a key at home and where its home says. None: only [`Sets::find`] can tell.
+    /// Probes the primary line and the one that a hint names. `None`: only [`FlowTable::find`] can
+    /// tell.
     #[inline]
-    pub(crate) fn find_near(&self, key: &Hashed<N>, now: Epochs) -> Option<Finding> {
-        let home = self.home(key);
-        match (self.seek_near(key, home), self.stray(home, key)) {
+    pub(crate) fn find_near(&self, key: &HashedKey<N>, now: Epochs) -> Option<ProbeResult> {
+        let primary = self.primary(key);
+        match (self.seek_near(key, primary), self.overflow_line(primary, key)) {
             (Some(place), _) => Some(self.read(place, now)),
             (None, Some(_)) => None,
-            (None, None) => Some(Finding::Absent),
+            (None, None) => Some(ProbeResult::Absent),
         }
     }
 
-    /// What is known of a key.
-    pub(crate) fn find(&self, key: &Hashed<N>, now: Epochs) -> Finding {
-        self.seek(key).map_or(Finding::Absent, |place| self.read(place, now))
+    /// Probes the whole set, if needed.
+    pub(crate) fn find(&self, key: &HashedKey<N>, now: Epochs) -> ProbeResult {
+        self.seek(key).map_or(ProbeResult::Absent, |place| self.read(place, now))
     }
 
-    /// What was found out under other policies, and in which of their epochs; its bundle if that holds.
+    /// A stale entry: its policy epoch, verdict, and bundle if valid.
     #[inline]
     pub(crate) fn outdated(&self, place: usize, now: Epochs) -> (u16, Value) {
         let Epochs { policies, states } = self.epochs(place);
@@ -196,61 +202,61 @@ impl<const N: usize, const W: usize> Sets<N, W> {
         (policies, Value { bundle, ..value })
     }
 
-    /// What was found out under other policies holds under these.
+    /// Marks a stale verdict as valid.
     #[inline]
     pub(crate) fn confirm(&mut self, place: usize, now: Epochs) {
         let Epochs { states, .. } = self.epochs(place);
         let words =
-            &mut self.lines[place / Self::ABREAST].0.as_chunks_mut::<W>().0[place % Self::ABREAST];
+            &mut self.lines[place / Self::PLACES].0.as_chunks_mut::<W>().0[place % Self::PLACES];
         words[N] = words[N] & !u64::from(u32::MAX) | u64::from(Epochs { states, ..now }.bits());
     }
 
-    /// An answer that was stale is known again; a bundle that was found under these policies has to be resolved anew.
-    pub(crate) fn renew(&mut self, place: usize, key: &Hashed<N>, answer: u32, now: Epochs) {
-        // Another flow of the same batch may have taken the place.
+    /// Stores a new verdict in a stale slot, without bundle.
+    pub(crate) fn refresh(&mut self, place: usize, key: &HashedKey<N>, answer: u32, now: Epochs) {
+        // Another flow of the batch may have taken the slot.
         if is(self.place(place), &key.key) {
             self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
         }
     }
 
-    /// The bundle of a flow whose policies are known.
-    pub(crate) fn teach(&mut self, key: &Hashed<N>, value: Value, now: Epochs) {
+    /// Stores the bundle of a flow whose verdict is cached.
+    pub(crate) fn set_bundle(&mut self, key: &HashedKey<N>, value: Value, now: Epochs) {
         if let Some(place) = self.seek(key)
-            && matches!(self.read(place, now), Finding::Fresh(held) if held.answer == value.answer)
+            && matches!(self.read(place, now), ProbeResult::Fresh(held) if held.answer == value.answer)
         {
             self.write(place, &key.key, value, now);
         }
     }
 
-    /// Keeps an answer for a flow that has none, from its second packet on.
-    pub(crate) fn offer(&mut self, key: &Hashed<N>, answer: u32, now: Epochs) -> Settled {
-        let home = self.home(key);
-        // Several packets of one flow may come in one batch.
-        if !self.knock(home / Self::LINES, key) || self.seek(key).is_some() {
-            return Settled::NotYet;
+    /// Stores the verdict of a flow, from its second packet on.
+    pub(crate) fn offer(&mut self, key: &HashedKey<N>, answer: u32, now: Epochs) -> InsertOutcome {
+        let primary = self.primary(key);
+        // A batch may have several packets of one flow.
+        if !self.seen_before(primary / Self::LINES, key) || self.seek(key).is_some() {
+            return InsertOutcome::Deferred;
         }
-        let place = self.place_for(key, home, now);
-        let settled = self.vacate(place, now);
-        self.tell_of_stray(home, key, place / Self::ABREAST);
+        let place = self.place_for(key, primary, now);
+        let settled = self.evict(place, now);
+        self.add_hint(primary, key, place / Self::PLACES);
         self.write(place, &key.key, Value { answer, bundle: NO_BUNDLE }, now);
         settled
     }
 
-    /// Forgets all. What nobody touched of a large table is not touched for that: its memory goes, and fresh memory comes.
+    /// Empties the table. Fresh zeroed memory replaces it, so that untouched pages stay untouched.
     pub(crate) fn clear(&mut self) {
         let lines = std::mem::take(&mut self.lines).len();
         self.lines = zeroed(lines);
         self.entries = 0;
     }
 
-    /// Flows that there is room for when `flows` are asked for.
+    /// Capacity of a table for `flows`.
     pub(crate) fn room_for(flows: usize) -> usize {
         (flows / WAYS).max(1) * WAYS
     }
 
-    /// Flows that there is room for.
+    /// Capacity in flows.
     pub(crate) fn room(&self) -> usize {
-        self.doors.len() * WAYS
+        self.doorkeeper.len() * WAYS
     }
 
     pub(crate) const fn entries(&self) -> usize {
@@ -258,151 +264,160 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of_val(&*self.lines) + size_of_val(&*self.doors)
+        size_of_val(&*self.lines) + size_of_val(&*self.doorkeeper)
     }
 
-    /// Whether a flow was here before, of late: each set has sixteen doors, at which flows leave a part of their hash with their first packet.
-    fn knock(&mut self, set: usize, key: &Hashed<N>) -> bool {
+    /// Doorkeeper: whether the flow had a packet recently. A first packet leaves a tag of the hash,
+    /// of which each set remembers sixteen.
+    fn seen_before(&mut self, set: usize, key: &HashedKey<N>) -> bool {
         let [low, high, at, ..] = key.hash.to_le_bytes();
-        let knock = u16::from_le_bytes([low, high]) | 1;
-        let doors = &mut self.doors[set];
-        if let Some(seen) = doors.iter_mut().find(|seen| **seen == knock) {
+        let seen_before = u16::from_le_bytes([low, high]) | 1;
+        let doorkeeper = &mut self.doorkeeper[set];
+        if let Some(seen) = doorkeeper.iter_mut().find(|seen| **seen == seen_before) {
             *seen = 0;
             return true;
         }
-        // Flows before one door, turn by turn, would keep each other out for ever.
+        // Random replacement: otherwise alternating flows would displace each other for ever.
         self.coin = self.coin.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        match doors.iter_mut().find(|seen| **seen == 0) {
-            Some(free) => *free = knock,
-            None if self.coin >> 63 == 0 => doors[usize::from(at) % DOORS] = knock,
+        match doorkeeper.iter_mut().find(|seen| **seen == 0) {
+            Some(free) => *free = seen_before,
+            None if self.coin >> 63 == 0 => {
+                doorkeeper[usize::from(at) % DOORKEEPER_SLOTS] = seen_before
+            }
             None => {}
         }
         false
     }
 
-    /// Which line is a key's home.
+    /// Primary line of a key.
     #[inline]
-    fn home(&self, key: &Hashed<N>) -> usize {
+    fn primary(&self, key: &HashedKey<N>) -> usize {
         (((key.hash >> 32) * self.lines.len() as u64) >> 32) as usize
     }
 
-    /// The set's other lines, in the order in which a flow of this home takes them.
+    /// The set's other lines, in the order in which flows of this line overflow.
     #[inline]
-    fn elsewhere(home: usize) -> impl Iterator<Item = usize> {
-        (1..Self::LINES).map(move |away| home ^ away)
+    fn other_lines(primary: usize) -> impl Iterator<Item = usize> {
+        (1..Self::LINES).map(move |distance| primary ^ distance)
     }
 
     #[inline]
     fn places(line: usize) -> Range<usize> {
-        line * Self::ABREAST..(line + 1) * Self::ABREAST
+        line * Self::PLACES..(line + 1) * Self::PLACES
     }
 
-    /// The line in which a key may be whose home is this one, but who stays elsewhere.
+    /// The line that the primary line's hint names for a key.
     #[inline]
-    fn stray(&self, home: usize, key: &Hashed<N>) -> Option<usize> {
-        let word = self.lines[home].0[W - 1];
-        let away = if Self::SPARE {
-            Strays(word).away(key.hash)
+    fn overflow_line(&self, primary: usize, key: &HashedKey<N>) -> Option<usize> {
+        let word = self.lines[primary].0[W - 1];
+        let distance = if Self::HAS_HINT_WORD {
+            OverflowHints(word).distance(key.hash)
         } else {
-            let [away, ..] = (word >> Self::STRAY).to_le_bytes();
-            (away != 0).then_some(away.into())
+            let [distance, ..] = (word >> Self::HINT_SHIFT).to_le_bytes();
+            (distance != 0).then_some(distance.into())
         };
-        away.map(|away| home ^ away)
+        distance.map(|distance| primary ^ distance)
     }
 
-    /// Has a home say that a key stays in this line, if that is another. It can say of one more: see [`Sets::place_for`].
-    fn tell_of_stray(&mut self, home: usize, key: &Hashed<N>, line: usize) {
-        if line != home {
-            let word = &mut self.lines[home].0[W - 1];
-            *word = if Self::SPARE {
-                Strays(*word).with(key.hash, line ^ home).map_or(*word, |Strays(with)| with)
+    /// Adds a hint to the primary line, if the key is in another one. For the limit see
+    /// [`FlowTable::place_for`].
+    fn add_hint(&mut self, primary: usize, key: &HashedKey<N>, line: usize) {
+        if line != primary {
+            let word = &mut self.lines[primary].0[W - 1];
+            *word = if Self::HAS_HINT_WORD {
+                OverflowHints(*word)
+                    .with(key.hash, line ^ primary)
+                    .map_or(*word, |OverflowHints(with)| with)
             } else {
-                *word & !(u64::MAX << Self::STRAY) | ((line ^ home) as u64) << Self::STRAY
+                *word & !(u64::MAX << Self::HINT_SHIFT)
+                    | ((line ^ primary) as u64) << Self::HINT_SHIFT
             };
         }
     }
 
-    /// Has a home say no more that somebody stays in this line; of another one, if there is one.
-    fn tell_of_leaving(&mut self, home: usize, line: usize) {
-        if Self::SPARE {
-            let word = &mut self.lines[home].0[W - 1];
-            *word = Strays(*word).without(line ^ home).0;
+    /// Removes the hint to a line; IPv4 then names another overflowed flow, if any.
+    fn remove_hint(&mut self, primary: usize, line: usize) {
+        if Self::HAS_HINT_WORD {
+            let word = &mut self.lines[primary].0[W - 1];
+            *word = OverflowHints(*word).without(line ^ primary).0;
         } else {
-            let other = self.find_stray(home).map_or(0, |other| other ^ home) as u64;
-            let word = &mut self.lines[home].0[W - 1];
-            *word = *word & !(u64::MAX << Self::STRAY) | other << Self::STRAY;
+            let other = self.find_overflow(primary).map_or(0, |other| other ^ primary) as u64;
+            let word = &mut self.lines[primary].0[W - 1];
+            *word = *word & !(u64::MAX << Self::HINT_SHIFT) | other << Self::HINT_SHIFT;
         }
     }
 
-    /// Where a key is.
-    fn seek(&self, key: &Hashed<N>) -> Option<usize> {
-        let home = self.home(key);
-        let far = |_| Self::elsewhere(home).find_map(|line| self.seek_in(line, key));
-        self.seek_near(key, home).or_else(|| self.stray(home, key).and_then(far))
+    /// Finds the slot of a key.
+    fn seek(&self, key: &HashedKey<N>) -> Option<usize> {
+        let primary = self.primary(key);
+        let far = |_| Self::other_lines(primary).find_map(|line| self.seek_in(line, key));
+        self.seek_near(key, primary).or_else(|| self.overflow_line(primary, key).and_then(far))
     }
 
-    /// Where a key is, of its home and of where that says.
+    /// Finds the slot of a key in its primary line or the line that a hint names.
     #[inline]
-    fn seek_near(&self, key: &Hashed<N>, home: usize) -> Option<usize> {
-        let elsewhere = || self.stray(home, key).and_then(|line| self.seek_in(line, key));
-        self.seek_in(home, key).or_else(elsewhere)
+    fn seek_near(&self, key: &HashedKey<N>, primary: usize) -> Option<usize> {
+        let other_lines =
+            || self.overflow_line(primary, key).and_then(|line| self.seek_in(line, key));
+        self.seek_in(primary, key).or_else(other_lines)
     }
 
     #[inline]
-    fn seek_in(&self, line: usize, key: &Hashed<N>) -> Option<usize> {
+    fn seek_in(&self, line: usize, key: &HashedKey<N>) -> Option<usize> {
         let is_it = |at: &usize| self.epochs(*at).policies != 0 && is(self.place(*at), &key.key);
         Self::places(line).find(is_it)
     }
 
-    /// Where a flow of this home is to stay: where nobody is, rather than where somebody is whose flow may well come again, and there rather than where
-    /// an answer holds; but at home where that can say of no more who stay elsewhere.
-    fn place_for(&self, key: &Hashed<N>, home: usize, now: Epochs) -> usize {
-        if Self::SPARE && Strays(self.lines[home].0[W - 1]).is_full() {
-            return home * Self::ABREAST;
+    /// Chooses a slot: an empty one, else a stale one, else a random one; but the primary line if
+    /// it has no room for another hint.
+    fn place_for(&self, key: &HashedKey<N>, primary: usize, now: Epochs) -> usize {
+        if Self::HAS_HINT_WORD && OverflowHints(self.lines[primary].0[W - 1]).is_full() {
+            return primary * Self::PLACES;
         }
-        let all = || std::iter::once(home).chain(Self::elsewhere(home)).flat_map(Self::places);
+        let all =
+            || std::iter::once(primary).chain(Self::other_lines(primary)).flat_map(Self::places);
         let empty = all().find(|at| self.epochs(*at).policies == 0);
         let outdated = || all().find(|at| self.epochs(*at).policies != now.policies);
-        // Whichever: the hash is as good as a die, and one set's flows have different ones.
+        // The hash serves as random number.
         let die = usize::from(key.hash.to_le_bytes()[3]) % WAYS;
-        empty.or_else(outdated).unwrap_or(home / Self::LINES * WAYS + die)
+        empty.or_else(outdated).unwrap_or(primary / Self::LINES * WAYS + die)
     }
 
-    /// Has whoever is in a place forgotten. Its home tells of another one, if there is one.
-    fn vacate(&mut self, place: usize, now: Epochs) -> Settled {
+    /// Frees a slot, and updates the hints.
+    fn evict(&mut self, place: usize, now: Epochs) -> InsertOutcome {
         let held = self.epochs(place).policies;
         if held == 0 {
             self.entries += 1;
-            return Settled::Kept;
+            return InsertOutcome::Stored;
         }
-        let (line, home) = (place / Self::ABREAST, self.home_of(place));
-        self.write(place, &Key { words: [0; N], spi: 0 }, Value::NONE, Epochs::NEVER);
-        if line != home {
-            self.tell_of_leaving(home, line);
+        let (line, primary) = (place / Self::PLACES, self.primary_of(place));
+        self.write(place, &CacheKey { words: [0; N], spi: 0 }, Value::NONE, Epochs::NEVER);
+        if line != primary {
+            self.remove_hint(primary, line);
         }
-        if held == now.policies { Settled::Evicted } else { Settled::Kept }
+        if held == now.policies { InsertOutcome::Evicted } else { InsertOutcome::Stored }
     }
 
-    /// The line of some flow that stays elsewhere, but is at home here.
-    fn find_stray(&self, home: usize) -> Option<usize> {
-        let is_one = |at: usize| self.epochs(at).policies != 0 && self.home_of(at) == home;
-        Self::elsewhere(home).find(|line| Self::places(*line).any(is_one))
+    /// Line of some flow that overflowed from this one.
+    fn find_overflow(&self, primary: usize) -> Option<usize> {
+        let is_one = |at: usize| self.epochs(at).policies != 0 && self.primary_of(at) == primary;
+        Self::other_lines(primary).find(|line| Self::places(*line).any(is_one))
     }
 
-    /// The home of who is in a place.
-    fn home_of(&self, place: usize) -> usize {
-        self.home(&self.key_of(place))
+    /// Primary line of the flow in a slot.
+    fn primary_of(&self, place: usize) -> usize {
+        self.primary(&self.key_of(place))
     }
 
-    /// Who is in a place.
-    fn key_of(&self, place: usize) -> Hashed<N> {
+    /// Key of the flow in a slot.
+    fn key_of(&self, place: usize) -> HashedKey<N> {
         let words = self.place(place);
-        self.hash(Key { words: std::array::from_fn(|at| words[at]), spi: upper(words[N]) })
+        self.hash(CacheKey { words: std::array::from_fn(|at| words[at]), spi: upper(words[N]) })
     }
 
     #[inline]
     fn place(&self, place: usize) -> &[u64; W] {
-        &self.lines[place / Self::ABREAST].0.as_chunks().0[place % Self::ABREAST]
+        &self.lines[place / Self::PLACES].0.as_chunks().0[place % Self::PLACES]
     }
 
     #[inline]
@@ -411,20 +426,20 @@ impl<const N: usize, const W: usize> Sets<N, W> {
     }
 
     #[inline]
-    fn read(&self, place: usize, now: Epochs) -> Finding {
+    fn read(&self, place: usize, now: Epochs) -> ProbeResult {
         let words = self.place(place);
         let held = self.epochs(place);
         if held.policies != now.policies {
-            return Finding::Stale(place);
+            return ProbeResult::Stale(place);
         }
         let value = Value::of(words[N + 1]);
         let bundle = if held.states == now.states { value.bundle } else { NO_BUNDLE };
-        Finding::Fresh(Value { bundle, ..value })
+        ProbeResult::Fresh(Value { bundle, ..value })
     }
 
-    fn write(&mut self, place: usize, key: &Key<N>, value: Value, now: Epochs) {
-        let line = &mut self.lines[place / Self::ABREAST].0;
-        let words = &mut line.as_chunks_mut::<W>().0[place % Self::ABREAST];
+    fn write(&mut self, place: usize, key: &CacheKey<N>, value: Value, now: Epochs) {
+        let line = &mut self.lines[place / Self::PLACES].0;
+        let words = &mut line.as_chunks_mut::<W>().0[place % Self::PLACES];
         words[..N].copy_from_slice(&key.words);
         words[N] = u64::from(key.spi) << 32 | u64::from(now.bits());
         let last = u64::from(value.bundle.min(NO_BUNDLE)) << 32 | u64::from(value.answer);
@@ -433,10 +448,10 @@ impl<const N: usize, const W: usize> Sets<N, W> {
 }
 
 impl Value {
-    /// Stands in places that nobody is in.
+    /// Value of empty slots.
     const NONE: Self = Self { answer: 0, bundle: 0 };
 
-    /// That in a place's last word.
+    /// Decodes a slot's last word.
     #[inline]
     fn of(word: u64) -> Self {
         Self { answer: lower(word), bundle: upper(word) & NO_BUNDLE }
@@ -444,16 +459,16 @@ impl Value {
 }
 
 impl Epochs {
-    /// Of no time.
+    /// Epochs of empty slots.
     const NEVER: Self = Self { policies: 0, states: 0 };
 
-    /// Both in one word.
+    /// Both epochs in one word.
     #[inline]
     fn bits(self) -> u32 {
         u32::from(self.policies) << 16 | u32::from(self.states)
     }
 
-    /// Those in the word behind a place's key.
+    /// Decodes the word behind a slot's key.
     #[inline]
     fn of(word: u64) -> Self {
         let [.., a, b, c, d] = word.to_be_bytes();
@@ -461,21 +476,21 @@ impl Epochs {
     }
 }
 
-/// Without being touched: the system gives zeroed memory page by page.
+/// Allocates without touching pages: the system zeroes them on demand.
 fn zeroed<T: FromZeros>(len: usize) -> Box<[T]> {
     let none = |_| handle_alloc_error(Layout::new::<T>());
     <[T]>::new_box_zeroed_with_elems(len).unwrap_or_else(none)
 }
 
-/// Whether a place is a key's.
+/// Whether a slot holds a key.
 #[inline]
-fn is<const N: usize, const W: usize>(words: &[u64; W], key: &Key<N>) -> bool {
+fn is<const N: usize, const W: usize>(words: &[u64; W], key: &CacheKey<N>) -> bool {
     differing(words, key) == 0 && upper(words[N]) == key.spi
 }
 
-/// The bits in which a place's flow is not a key's, SPI apart.
+/// Bits in which a slot's key differs, without the SPI.
 #[inline]
-fn differing<const N: usize, const W: usize>(words: &[u64; W], key: &Key<N>) -> u64 {
+fn differing<const N: usize, const W: usize>(words: &[u64; W], key: &CacheKey<N>) -> u64 {
     (0..N).fold(0, |all, at| all | (words[at] ^ key.words[at]))
 }
 

@@ -1,4 +1,5 @@
-//! The cache's promises, one by one; that it answers as the policies do is tested over generated sets in `bench/tests/lookup.rs`.
+//! The cache's promises, one by one; that it answers as the policies do is tested over generated
+//! sets in `bench/tests/lookup.rs`.
 
 use std::net::IpAddr;
 
@@ -27,7 +28,7 @@ fn cache(mode: CacheMode, flows: usize) -> PolicyCache {
     PolicyCache::new(CacheSettings { mode, flows }, 7)
 }
 
-fn ask(cache: &mut PolicyCache, database: &Database, flow: &FlowKey) -> Option<u32> {
+fn lookup_batch(cache: &mut PolicyCache, database: &Database, flow: &FlowKey) -> Option<u32> {
     let snapshot = database.snapshot();
     cache.begin(&snapshot.spd);
     let id = cache.lookup(&snapshot.spd, Direction::Out, flow, Spi(0));
@@ -41,11 +42,11 @@ fn add(database: &mut Database, priority: u32, last: u8) -> u32 {
 }
 
 #[test]
-fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
+fn cache_admits_flow_with_second_packet_also_without_policy() {
     let database = Database::new(Backend::Portable, 1);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..4 {
-        assert_eq!(ask(&mut cache, &database, &flow(1)), None);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), None);
     }
     let stats = cache.stats();
     assert_eq!((stats.entries, stats.hits, stats.misses), (1, 2, 2));
@@ -53,11 +54,11 @@ fn a_flow_is_let_in_with_its_second_packet_and_none_is_an_answer() {
 
 /// Of a batch the policies that were met before may stand behind those that were not.
 #[test]
-fn policies_are_met_wherever_in_a_batch_they_are_found() {
+fn cache_batch_records_new_policies_behind_known_ones() {
     let mut database = Database::new(Backend::Portable, 1);
     let policies = [1, 2, 3].map(|last| Some(add(&mut database, 10, last)));
     let mut cache = cache(CacheMode::Off, 64);
-    assert_eq!(ask(&mut cache, &database, &flow(3)), policies[2]);
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(3)), policies[2]);
     let spd = &database.snapshot().spd;
     let mut found = Vec::new();
     cache.lookup_each(spd, Direction::Out, &[1, 2, 3].map(flow), Spi(0), &mut found);
@@ -66,15 +67,15 @@ fn policies_are_met_wherever_in_a_batch_they_are_found() {
 }
 
 #[test]
-fn a_change_makes_stale_whom_it_may_concern() {
+fn cache_policy_change_invalidates_affected_flows() {
     let mut database = Database::new(Backend::Portable, 1);
     let first = add(&mut database, 10, 1);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..3 {
-        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+        assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     }
     add(&mut database, 10, 2);
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     assert_eq!((cache.stats().stale, cache.stats().hits), (0, 2), "it is another host's");
     let from_here = |priority: u32| {
         let mut new = policy(Direction::Out, priority);
@@ -84,25 +85,25 @@ fn a_change_makes_stale_whom_it_may_concern() {
         new
     };
     database.apply(Moment(0), |change| change.add_policy(from_here(11)).map(drop)).unwrap();
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     assert_eq!((cache.stats().stale, cache.stats().hits), (1, 2));
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(first));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(first));
     assert_eq!((cache.stats().stale, cache.stats().hits), (1, 3), "it was revalidated");
     let better = database.apply(Moment(0), |change| change.add_policy(from_here(9)).unwrap());
     let better = better.index().0;
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(better));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(better));
     database.apply(Moment(0), |change| change.flush_policies(PolicyKind::Main));
-    assert_eq!(ask(&mut cache, &database, &flow(1)), None);
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), None);
 }
 
 #[test]
-fn numbers_that_come_round_find_nothing_old() {
+fn cache_epoch_wrap_finds_no_old_entries() {
     let mut database = Database::new(Backend::Portable, 1);
     let mut cache = cache(CacheMode::On, 64);
     let mut known = None;
     for round in 0..140_000_u32 {
         if round % 70_000 < 2 {
-            assert_eq!(ask(&mut cache, &database, &flow(1)), known);
+            assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), known);
         }
         if round == 3 {
             known = Some(add(&mut database, 1, 1));
@@ -115,14 +116,14 @@ fn numbers_that_come_round_find_nothing_old() {
 
 /// Or else no answer would hold until as many changes were made once more.
 #[test]
-fn numbers_that_come_round_leave_nobody_concerned() {
+fn cache_epoch_wrap_clears_invalidations() {
     let mut database = Database::new(Backend::Portable, 1);
     let first = add(&mut database, 1, 1);
     let mut cache = cache(CacheMode::On, 64);
     cache.now.policies = u16::MAX - 2;
     let mut ask_often = |database: &Database| {
         for _ in 0..3 {
-            assert_eq!(ask(&mut cache, database, &flow(1)), Some(first));
+            assert_eq!(lookup_batch(&mut cache, database, &flow(1)), Some(first));
         }
         (cache.now.policies, cache.stats().stale)
     };
@@ -139,7 +140,7 @@ fn numbers_that_come_round_leave_nobody_concerned() {
 }
 
 #[test]
-fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
+fn cache_family_sees_changes_when_other_family_is_off() {
     let settings = |mode| CacheSettings { mode, flows: 64 };
     let v6: IpAddr = "2001:db8::1".parse().unwrap();
     let sixth = FlowKey { source: v6, destination: v6, ..flow(1) };
@@ -150,18 +151,18 @@ fn a_family_whose_neighbour_has_no_cache_hears_of_changes() {
         let families = CacheFamilies { v4: settings(four), v6: settings(six) };
         let mut cache = PolicyCache::new(families, 7);
         for _ in 0..3 {
-            assert_eq!(ask(&mut cache, &database, &flow), None);
+            assert_eq!(lookup_batch(&mut cache, &database, &flow), None);
         }
         let mut new = policy(Direction::Out, 1);
         new.selector = Selector::any(Family::of(flow.destination));
         new.selector.destination = Prefix::host(flow.destination);
         let new = database.apply(Moment(0), |change| change.add_policy(new).unwrap().index().0);
-        assert_eq!(ask(&mut cache, &database, &flow), Some(new));
+        assert_eq!(lookup_batch(&mut cache, &database, &flow), Some(new));
     }
 }
 
 #[test]
-fn everything_that_decides_is_in_the_key() {
+fn cache_key_contains_all_deciding_fields() {
     let mut database = Database::new(Backend::Portable, 1);
     let plain = add(&mut database, 1, 1);
     let mut tagged = policy(Direction::Out, 1);
@@ -169,9 +170,12 @@ fn everything_that_decides_is_in_the_key() {
     let tagged = database.apply(Moment(0), |change| change.add_policy(tagged).unwrap().index().0);
     let mut cache = cache(CacheMode::On, 64);
     for _ in 0..3 {
-        assert_eq!(ask(&mut cache, &database, &flow(1)), Some(plain));
-        assert_eq!(ask(&mut cache, &database, &FlowKey { if_id: 9, ..flow(1) }), Some(tagged));
-        assert_eq!(ask(&mut cache, &database, &FlowKey { if_id: 8, ..flow(1) }), None);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(plain));
+        assert_eq!(
+            lookup_batch(&mut cache, &database, &FlowKey { if_id: 9, ..flow(1) }),
+            Some(tagged)
+        );
+        assert_eq!(lookup_batch(&mut cache, &database, &FlowKey { if_id: 8, ..flow(1) }), None);
         let snapshot = database.snapshot();
         for (direction, spi) in [(Direction::In, Spi(1)), (Direction::In, Spi(2))] {
             let id = cache.lookup(&snapshot.spd, direction, &flow(1), spi);
@@ -182,21 +186,27 @@ fn everything_that_decides_is_in_the_key() {
 }
 
 #[test]
-fn sixteen_places_serve_two_hundred_flows_rightly() {
+fn cache_smallest_with_many_flows_answers_correctly() {
     let mut database = Database::new(Backend::Portable, 1);
     let all: Vec<u32> = (0..200).map(|last| add(&mut database, 1, last)).collect();
     let mut cache = cache(CacheMode::On, 16);
     for _ in 0..20 {
         for last in 0..200 {
-            assert_eq!(ask(&mut cache, &database, &flow(last)), Some(all[usize::from(last)]));
-            assert_eq!(ask(&mut cache, &database, &flow(last)), Some(all[usize::from(last)]));
+            assert_eq!(
+                lookup_batch(&mut cache, &database, &flow(last)),
+                Some(all[usize::from(last)])
+            );
+            assert_eq!(
+                lookup_batch(&mut cache, &database, &flow(last)),
+                Some(all[usize::from(last)])
+            );
         }
     }
     assert!(cache.stats().entries <= 16 && cache.stats().evicted > 0);
 }
 
 #[test]
-fn it_steps_aside_for_ever_new_flows_and_comes_back() {
+fn cache_bypassed_for_new_flows_resumes_for_recurring_ones() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
@@ -204,28 +214,29 @@ fn it_steps_aside_for_ever_new_flows_and_comes_back() {
     let mut cache = cache(CacheMode::Auto, 1 << 12);
     let new = |serial: u32| FlowKey { mark: serial, ..flow(1) };
     for serial in 0..40_000 {
-        ask(&mut cache, &database, &new(serial));
+        lookup_batch(&mut cache, &database, &new(serial));
     }
     assert!(cache.stats().bypassed > 10_000);
     let before = cache.stats();
     for round in 0..700_000 {
-        ask(&mut cache, &database, &new((1 << 20) | (round % 256)));
+        lookup_batch(&mut cache, &database, &new((1 << 20) | (round % 256)));
     }
     assert!(cache.stats().hits - before.hits > 10_000);
 }
 
-/// What a cache knew when it stepped aside is of use when it comes back, unless numbers came round meanwhile.
+/// What a cache knew when it stepped aside is of use when it comes back, unless numbers came round
+/// meanwhile.
 #[test]
-fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
+fn cache_epoch_wrap_while_bypassed_finds_no_old_entries() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 10, last);
     });
     let mut cache = cache(CacheMode::Auto, 1 << 12);
     for source_port in 0..40_000 {
-        ask(&mut cache, &database, &flow(1));
-        ask(&mut cache, &database, &FlowKey { source_port, ..flow(2) });
-        ask(&mut cache, &database, &FlowKey { source_port, ..flow(3) });
+        lookup_batch(&mut cache, &database, &flow(1));
+        lookup_batch(&mut cache, &database, &FlowKey { source_port, ..flow(2) });
+        lookup_batch(&mut cache, &database, &FlowKey { source_port, ..flow(3) });
     }
     let before = cache.stats();
     assert!(before.bypassed > 10_000 && before.entries > 0, "{before:?}");
@@ -237,26 +248,26 @@ fn numbers_that_come_round_while_a_cache_stands_aside_find_nothing_old() {
     cache.begin(&database.snapshot().spd);
     assert_eq!(cache.now.policies, 1);
     let comes_back = (0..1_000_000).any(|_| {
-        ask(&mut cache, &database, &flow(2));
+        lookup_batch(&mut cache, &database, &flow(2));
         cache.stats().hits > before.hits
     });
     assert!(comes_back);
-    assert_eq!(ask(&mut cache, &database, &flow(1)), Some(better));
+    assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(better));
 }
 
 #[test]
-fn few_policies_need_no_large_cache() {
+fn cache_with_few_policies_stays_small() {
     let mut database = Database::new(Backend::Portable, 1);
     let one = add(&mut database, 1, 1);
     for mode in [CacheMode::Auto, CacheMode::On] {
         let mut cache = cache(mode, 1 << 20);
         for _ in 0..5 {
-            assert_eq!(ask(&mut cache, &database, &flow(1)), Some(one));
+            assert_eq!(lookup_batch(&mut cache, &database, &flow(1)), Some(one));
         }
         assert_eq!(cache.stats().hits, 3);
         let new = |serial: u32| FlowKey { mark: serial % 30_000, ..flow(1) };
         for serial in 0..100_000 {
-            assert_eq!(ask(&mut cache, &database, &new(serial)), Some(one));
+            assert_eq!(lookup_batch(&mut cache, &database, &new(serial)), Some(one));
         }
         let stats = cache.stats();
         assert!(stats.bypassed > 50_000 && stats.room < 4096, "{mode:?}: {stats:?}");
@@ -264,7 +275,7 @@ fn few_policies_need_no_large_cache() {
 }
 
 #[test]
-fn some_policies_have_their_flows_remembered() {
+fn cache_with_some_policies_hits() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..6).for_each(|last| {
         add(&mut database, 1, last);
@@ -273,7 +284,7 @@ fn some_policies_have_their_flows_remembered() {
         let mut cache = cache(mode, 1 << 20);
         let flow = |serial: u32| FlowKey { mark: serial % 10_000, ..flow(1) };
         for serial in 0..400_000 {
-            ask(&mut cache, &database, &flow(serial));
+            lookup_batch(&mut cache, &database, &flow(serial));
         }
         let stats = cache.stats();
         assert!(stats.hits > 200_000 && stats.entries > 9_900, "{mode:?}: {stats:?}");
@@ -281,7 +292,7 @@ fn some_policies_have_their_flows_remembered() {
 }
 
 #[test]
-fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
+fn cache_doorkeeper_admits_alternating_flows() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
@@ -290,7 +301,7 @@ fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
     for round in 0..40_u32 {
         for serial in 0..1500_u16 {
             let flow = FlowKey { source_port: serial, ..flow(1) };
-            ask(&mut cache, &database, &flow);
+            lookup_batch(&mut cache, &database, &flow);
         }
         let before = cache.stats();
         assert!(round < 30 || before.entries > 1490, "{before:?}");
@@ -298,7 +309,7 @@ fn flows_that_take_turns_before_one_door_are_let_in_all_the_same() {
 }
 
 #[test]
-fn marks_without_end_are_told_apart_all_the_same() {
+fn cache_unlimited_marks_are_distinguished() {
     let mut database = Database::new(Backend::Portable, 1);
     let mut marked = policy(Direction::Out, 1);
     marked.mark = crate::Mark { value: 0, mask: 1 };
@@ -307,13 +318,13 @@ fn marks_without_end_are_told_apart_all_the_same() {
     for serial in 0..200_000_u32 {
         let expected = serial.is_multiple_of(2).then_some(even);
         let flow = FlowKey { mark: serial, ..flow(1) };
-        assert_eq!(ask(&mut cache, &database, &flow), expected);
-        assert_eq!(ask(&mut cache, &database, &flow), expected);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow), expected);
+        assert_eq!(lookup_batch(&mut cache, &database, &flow), expected);
     }
 }
 
 #[test]
-fn packets_between_two_families_have_no_policy() {
+fn cache_mixed_family_packet_has_no_policy() {
     let mut database = Database::new(Backend::Portable, 1);
     let any = policy(Direction::Out, 1);
     database.apply(Moment(0), |change| change.add_policy(any).unwrap());
@@ -321,8 +332,8 @@ fn packets_between_two_families_have_no_policy() {
     let v6: IpAddr = "2001:db8::1".parse().unwrap();
     let odd = [FlowKey { source: v6, ..flow(1) }, FlowKey { destination: v6, ..flow(1) }];
     for _ in 0..4 {
-        assert!(ask(&mut cache, &database, &flow(1)).is_some());
-        assert_eq!(odd.each_ref().map(|odd| ask(&mut cache, &database, odd)), [None; 2]);
+        assert!(lookup_batch(&mut cache, &database, &flow(1)).is_some());
+        assert_eq!(odd.each_ref().map(|odd| lookup_batch(&mut cache, &database, odd)), [None; 2]);
     }
 }
 
@@ -342,13 +353,13 @@ fn beside(mode: CacheMode, mut change: impl FnMut(u8, &mut Policy)) -> CacheStat
         let [.., high, low] = u32::to_be_bytes(serial % 10_000);
         let source_port = u16::from_be_bytes([high, low]);
         let flow = FlowKey { source: host(1), destination: host(low % 200), ..flow(1) };
-        ask(&mut cache, &database, &FlowKey { source_port, ..flow });
+        lookup_batch(&mut cache, &database, &FlowKey { source_port, ..flow });
     }
     cache.stats()
 }
 
 #[test]
-fn thousands_of_ipv6_flows_are_remembered_beside_more_policies_than_a_glance_tells_apart() {
+fn cache_thousands_of_ipv6_flows_hit_with_enough_policies() {
     for mode in [CacheMode::Auto, CacheMode::On] {
         let tunnels = beside(mode, |_, _| {});
         assert!(tunnels.hits > 250_000 && tunnels.entries > 9900, "{mode:?}: {tunnels:?}");
@@ -364,7 +375,7 @@ fn thousands_of_ipv6_flows_are_remembered_beside_more_policies_than_a_glance_tel
 }
 
 #[test]
-fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
+fn cache_mode_on_is_bypassed_when_most_packets_miss() {
     let mut database = Database::new(Backend::Portable, 1);
     (0..20).for_each(|last| {
         add(&mut database, 1, last);
@@ -373,7 +384,7 @@ fn a_cache_that_was_asked_for_steps_aside_too_where_most_packets_miss() {
     for serial in 0..200_000_u32 {
         // Each third packet is of a flow that comes again.
         let mark = if serial.is_multiple_of(3) { serial / 3 % 64 } else { 64 + serial };
-        ask(&mut cache, &database, &FlowKey { mark, ..flow(1) });
+        lookup_batch(&mut cache, &database, &FlowKey { mark, ..flow(1) });
     }
     let stats = cache.stats();
     assert!(stats.bypassed > 100_000, "{stats:?}");
@@ -395,7 +406,7 @@ fn many(count: u16) -> Database {
 
 /// A search beside so many is worth three quarters of hits, not a half of them.
 #[test]
-fn six_hits_of_ten_are_too_few_beside_thousands_of_policies() {
+fn cache_hit_rate_of_60_percent_with_thousands_of_policies_is_bypassed() {
     let database = many(20_000);
     for (mode, of_ten) in
         [CacheMode::On, CacheMode::Auto].into_iter().flat_map(|mode| [(mode, 6), (mode, 9)])
@@ -403,7 +414,7 @@ fn six_hits_of_ten_are_too_few_beside_thousands_of_policies() {
         let mut cache = cache(mode, 1 << 20);
         for serial in 0..400_000_u32 {
             let mark = if serial % 10 < of_ten { serial % 640 } else { 640 + serial };
-            ask(&mut cache, &database, &FlowKey { mark, ..flow(1) });
+            lookup_batch(&mut cache, &database, &FlowKey { mark, ..flow(1) });
         }
         let CacheStats { bypassed, .. } = cache.stats();
         assert!(
@@ -413,15 +424,16 @@ fn six_hits_of_ten_are_too_few_beside_thousands_of_policies() {
     }
 }
 
-/// Flows of which each is outdated whenever it comes are not given as long to come back as the room that they once had would take to fill.
+/// Flows of which each is outdated whenever it comes are not given as long to come back as the room
+/// that they once had would take to fill.
 #[test]
-fn a_cache_that_comes_back_to_policies_that_change_on_soon_steps_aside_again() {
+fn cache_resumed_during_changes_is_soon_bypassed_again() {
     const FLOWS: u32 = 20_000;
     let mut database = many(64);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     let turn = |cache: &mut PolicyCache, database: &Database| {
         for mark in 0..FLOWS {
-            ask(cache, database, &FlowKey { mark, ..flow(1) });
+            lookup_batch(cache, database, &FlowKey { mark, ..flow(1) });
         }
     };
     (0..40).for_each(|_| turn(&mut cache, &database));
@@ -459,7 +471,7 @@ fn in_turn(serial: u32) -> FlowKey {
 
 /// Flows that are outdated whenever they come push nobody out, need no room, and are left alone.
 #[test]
-fn it_neither_grows_nor_stays_while_policies_change_all_the_time() {
+fn cache_under_constant_changes_does_not_grow_and_is_bypassed() {
     for mode in [CacheMode::On, CacheMode::Auto] {
         let mut database = many(5000);
         let mut cache = cache(mode, 1 << 20);
@@ -467,7 +479,7 @@ fn it_neither_grows_nor_stays_while_policies_change_all_the_time() {
             if serial % 100 == 0 {
                 change(&mut database, serial);
             }
-            ask(&mut cache, &database, &in_turn(serial));
+            lookup_batch(&mut cache, &database, &in_turn(serial));
         }
         let stats = cache.stats();
         assert_eq!(stats.evicted, 0, "{mode:?}: {stats:?}");
@@ -476,18 +488,18 @@ fn it_neither_grows_nor_stays_while_policies_change_all_the_time() {
 }
 
 #[test]
-fn it_knows_its_flows_before_policies_change_all_the_time_and_steps_aside_then_too() {
+fn cache_warm_under_constant_changes_is_bypassed() {
     let mut database = many(5000);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     for serial in 0..400_000 {
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let before = cache.stats();
     for serial in 0..400_000 {
         if serial % 200 == 0 {
             change(&mut database, serial);
         }
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let stats = cache.stats();
     assert_eq!((stats.room, stats.evicted), (before.room, before.evicted));
@@ -495,11 +507,11 @@ fn it_knows_its_flows_before_policies_change_all_the_time_and_steps_aside_then_t
 }
 
 #[test]
-fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
+fn cache_rare_change_costs_one_lookup_per_flow() {
     let mut database = many(5000);
     let mut cache = cache(CacheMode::Auto, 1 << 20);
     for serial in 0..400_000 {
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let before = cache.stats();
     assert_eq!(before.entries, 16_384);
@@ -508,7 +520,7 @@ fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
         if serial % 200_000 == 0 || serial % 200_000 == 1000 {
             change(&mut database, serial);
         }
-        ask(&mut cache, &database, &in_turn(serial));
+        lookup_batch(&mut cache, &database, &in_turn(serial));
     }
     let stats = cache.stats();
     assert_eq!((stats.bypassed, stats.misses), (before.bypassed, before.misses), "{stats:?}");
@@ -516,19 +528,19 @@ fn a_rare_change_costs_each_flow_a_look_up_and_nothing_else() {
 }
 
 #[test]
-fn flows_that_no_change_concerns_are_known_on_while_policies_change_all_the_time() {
+fn cache_unaffected_flows_keep_hitting_under_constant_changes() {
     for mode in [CacheMode::On, CacheMode::Auto] {
         let mut database = many(5000);
         let mut cache = cache(mode, 1 << 20);
         for serial in 0..400_000 {
-            ask(&mut cache, &database, &in_turn(serial));
+            lookup_batch(&mut cache, &database, &in_turn(serial));
         }
         let before = cache.stats();
         for serial in 0..400_000 {
             if serial % 100 == 0 {
                 change_elsewhere(&mut database, serial);
             }
-            ask(&mut cache, &database, &in_turn(serial));
+            lookup_batch(&mut cache, &database, &in_turn(serial));
         }
         let stats = cache.stats();
         assert_eq!(stats.bypassed, before.bypassed, "{mode:?}: {stats:?}");
@@ -538,7 +550,7 @@ fn flows_that_no_change_concerns_are_known_on_while_policies_change_all_the_time
 }
 
 #[test]
-fn few_flows_take_little_beside_many_policies_and_all_of_it_is_told() {
+fn cache_memory_with_few_flows_is_small_and_reported() {
     let database = many(60_000);
     for mode in [CacheMode::Auto, CacheMode::Off] {
         let mut cache = cache(mode, 1 << 20);
@@ -546,7 +558,7 @@ fn few_flows_take_little_beside_many_policies_and_all_of_it_is_told() {
             for port in [0, 20_000, 40_000, 59_999_u16] {
                 let destination = flow(port.to_le_bytes()[0]).destination;
                 let to = FlowKey { destination, destination_port: port, ..flow(1) };
-                assert!(ask(&mut cache, &database, &to).is_some());
+                assert!(lookup_batch(&mut cache, &database, &to).is_some());
             }
         }
         let stats = cache.stats();
@@ -571,7 +583,7 @@ fn met(cache: &mut PolicyCache, database: &Database) -> Vec<std::sync::Weak<Poli
 }
 
 #[test]
-fn policies_that_are_gone_are_let_go_and_others_are_found_on() {
+fn cache_releases_removed_policies_and_keeps_others() {
     for (mode, kind, each) in [
         (CacheMode::On, PolicyKind::Main, 1),
         (CacheMode::Off, PolicyKind::Main, 1),
@@ -598,6 +610,10 @@ fn policies_that_are_gone_are_let_go_and_others_are_found_on() {
         let left = gone.iter().filter(|one| one.upgrade().is_some()).count();
         assert_eq!(left, 0, "{mode:?}, {kind:?}");
         let again = add(&mut database, 1, 7);
-        assert_eq!(ask(&mut cache, &database, &flow(7)), Some(again), "{mode:?}, {kind:?}");
+        assert_eq!(
+            lookup_batch(&mut cache, &database, &flow(7)),
+            Some(again),
+            "{mode:?}, {kind:?}"
+        );
     }
 }

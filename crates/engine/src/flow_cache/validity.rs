@@ -1,67 +1,73 @@
-//! Which flows a change of policies may have concerned since something was found out about them. Of all others it holds on.
+//! Which cached flows policy changes may have affected since an epoch. All others stay valid.
 
-use crate::spd::scope::{CELLS, Concern, Grain};
+use crate::spd::scope::{BUCKETS, InvalidationScope, PrefixGranularity};
 use crate::{Direction, FlowKey};
 
-/// When flows were last concerned, in the policies' [epochs](super::table::Epochs).
+/// Policy [epochs](super::table::Epochs) in which scopes were invalidated last.
 #[derive(Debug, Default)]
 pub(crate) struct Concerned {
-    /// By grain.
-    grains: [Cells; Grain::ALL.len()],
-    /// When all were together.
+    /// By granularity.
+    granularities: [BucketEpochs; PrefixGranularity::ALL.len()],
+    /// Epoch in which all flows were invalidated.
     all: u16,
 }
 
-/// When each cell of a grain was concerned.
+/// Epoch of each bucket of a granularity.
 #[derive(Debug, Default)]
-struct Cells {
-    /// The latest of all.
+struct BucketEpochs {
+    /// Latest epoch of any bucket.
     latest: u16,
-    /// Empty while none was.
+    /// Empty until the first invalidation.
     each: Box<[u16]>,
 }
 
 impl Concerned {
-    /// Notes what changed before an epoch; `None`: nobody knows.
-    pub(crate) fn note(&mut self, concerns: Option<impl Iterator<Item = Concern>>, epoch: u16) {
-        let Some(concerns) = concerns else {
+    /// Records the scopes that changed before an epoch; `None` if unknown.
+    pub(crate) fn note(
+        &mut self,
+        scopes: Option<impl Iterator<Item = InvalidationScope>>,
+        epoch: u16,
+    ) {
+        let Some(scopes) = scopes else {
             self.all = epoch;
             return;
         };
-        for concern in concerns {
-            match concern {
-                Concern::Cell(grain, cell) => self.grains[grain.place()].note(cell, epoch),
-                Concern::All => self.all = epoch,
+        for scope in scopes {
+            match scope {
+                InvalidationScope::Bucket(granularity, bucket) => {
+                    self.granularities[granularity.index()].note(bucket, epoch)
+                }
+                InvalidationScope::All => self.all = epoch,
             }
         }
     }
 
-    /// Whether what was found out about a flow in an epoch may be another by now.
+    /// Whether a verdict of epoch `since` may be outdated.
     #[inline]
     pub(crate) fn is(&self, direction: Direction, flow: &FlowKey, since: u16) -> bool {
-        let of_grain = |(cells, grain): (&Cells, Grain)| {
-            // Policies of one kind are of one grain: of the others nothing is read.
-            since < cells.latest && cells.is(grain.cell_of(direction, flow), since)
+        let is_stale_in = |(buckets, granularity): (&BucketEpochs, PrefixGranularity)| {
+            // Similar policies share a granularity: of the others nothing is read.
+            since < buckets.latest && buckets.is(granularity.bucket_of(direction, flow), since)
         };
-        since < self.all || self.grains.iter().zip(Grain::ALL).any(of_grain)
+        since < self.all || self.granularities.iter().zip(PrefixGranularity::ALL).any(is_stale_in)
     }
 
     pub(super) fn memory(&self) -> usize {
-        self.grains.iter().map(|cells| size_of_val(&*cells.each)).sum()
+        self.granularities.iter().map(|buckets| size_of_val(&*buckets.each)).sum()
     }
 }
 
-impl Cells {
-    fn note(&mut self, cell: u16, epoch: u16) {
+impl BucketEpochs {
+    fn note(&mut self, bucket: u16, epoch: u16) {
         if self.each.is_empty() {
-            self.each = vec![0; CELLS].into();
+            self.each = vec![0; BUCKETS].into();
         }
-        self.each[usize::from(cell)] = epoch;
+        self.each[usize::from(bucket)] = epoch;
         self.latest = epoch;
     }
 
     #[inline]
-    fn is(&self, cell: u16, since: u16) -> bool {
-        self.each.get(usize::from(cell)).is_some_and(|latest| since < *latest)
+    fn is(&self, bucket: u16, since: u16) -> bool {
+        self.each.get(usize::from(bucket)).is_some_and(|latest| since < *latest)
     }
 }

@@ -1,49 +1,51 @@
-//! The policies that caches' entries stand for, and what this worker's packets have counted on them since the last settling.
+//! Maps verdict numbers of cache entries to policies, and collects this worker's policy counters
+//! until they are flushed.
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::counters::policy::Pages;
-use super::counters::valid_slots::Roll;
-use super::sub_main_pairs::Pairs;
-use crate::spd::classifier::TOGETHER;
+use super::counters::policy::CounterPages;
+use super::counters::valid_slots::ValidSlots;
+use super::sub_main_pairs::SubMainPairs;
+use crate::spd::classifier::LOOKUP_BATCH;
 use crate::spd::verdict::{AnswerId, PAIR, PLACE};
 use crate::{Action, Moment, PolicyEntry, PolicyKind};
 
-/// Policies by short numbers.
+/// Policies by verdict number.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
-    /// By their slots, as far as they were met.
-    met: Pages,
-    pairs: Pairs,
-    /// Slots with something counted.
-    counted: Vec<u32>,
-    /// Packets in that, of each policy that they met.
-    noted: usize,
-    /// When policies were charged last, and when something was counted last.
-    charged: Moment,
+pub(super) struct VerdictTable {
+    /// By slot, as far as packets matched them.
+    counters: CounterPages,
+    pairs: SubMainPairs,
+    /// Slots with pending counters.
+    pending_slots: Vec<u32>,
+    /// Pending packets, counted once per policy.
+    pending_packets: usize,
+    /// Time of the last flush, and of the last batch.
+    flushed_at: Moment,
     latest: Moment,
-    /// Slots whose policies are those that were met there.
-    known: Roll,
-    /// The policies' epoch in which some were let go last.
-    let_go_in: u16,
+    /// Slots whose stored policy is current.
+    valid: ValidSlots,
+    /// Policy epoch of the last release.
+    released_in: u16,
 }
 
-/// Pairs of which no flow may know any more are dropped when there are so many more than policies.
-const SURPLUS: usize = 4096;
-/// Policies that met fewer packets each may be charged later, but not so long after the last time, and not of so many packets.
-const FEW: usize = 16;
+/// Pairs are dropped when they outnumber the policies by this many.
+const MAX_SURPLUS_PAIRS: usize = 4096;
+/// Counters with fewer packets per policy may be flushed later, but not after this time or this
+/// many packets.
+const FEW_PACKETS: usize = 16;
 /// In nanoseconds.
-const SOON: u64 = 1_000_000;
-const MOST: usize = 1 << 13;
-/// Policies that are charged together, all of them asked for before the first is waited for.
-const PIECE: usize = 64;
-/// Slots that are gone through at once for policies that are gone: so few that no packet waits long for it.
-const STEP: usize = 4096;
+const FLUSH_AFTER: u64 = 1_000_000;
+const MAX_PENDING: usize = 1 << 13;
+/// Policies flushed together, with overlapping cache misses.
+const FLUSH_CHUNK: usize = 64;
+/// Slots scanned per release: few, so that no packet waits long.
+const RELEASE_STEP: usize = 4096;
 
-impl Answers {
-    /// The policies of an answer.
+impl VerdictTable {
+    /// The policies of a verdict.
     #[inline]
     pub(super) fn policies(&self, id: AnswerId) -> &[Arc<PolicyEntry>] {
         match id {
@@ -51,89 +53,94 @@ impl Answers {
             AnswerId(pair) if pair & PAIR != 0 => {
                 self.pairs.find(pair & PLACE).map_or(&[], <[_; 2]>::as_slice)
             }
-            AnswerId(slot) => self.met.find(slot & PLACE).map_or(&[], |met| met.entry.as_slice()),
+            AnswerId(slot) => {
+                self.counters.find(slot & PLACE).map_or(&[], |counters| counters.entry.as_slice())
+            }
         }
     }
 
-    /// To be called when policies have changed: a slot may be another's.
-    pub(super) fn begin_anew(&mut self) {
-        self.charge();
-        self.known.begin_anew();
+    /// To be called when policies have changed: slots may be reused.
+    pub(super) fn invalidate(&mut self) {
+        self.flush();
+        self.valid.invalidate();
     }
 
-    /// The answer of one policy, which is `answer`.
+    /// Records that a packet matched a policy; returns its verdict.
     #[inline]
-    pub(super) fn meet(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) -> AnswerId {
-        if !self.known.has(answer.slot()) {
-            self.introduce(answer, entry);
+    pub(super) fn record_match(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) -> AnswerId {
+        if !self.valid.has(answer.slot()) {
+            self.admit(answer, entry);
         }
         answer
     }
 
-    /// Whether the policy of an answer was met since policies changed.
+    /// Whether the policy of a verdict was matched since policies changed.
     #[inline]
-    pub(super) fn has_met(&self, answer: AnswerId) -> bool {
-        self.known.has(answer.slot())
+    pub(super) fn is_known(&self, answer: AnswerId) -> bool {
+        self.valid.has(answer.slot())
     }
 
-    /// Whether an answer that was found in an epoch of before policies changed, which did not concern it, can be given on. Not once its policy was
-    /// [let go](Answers::let_go), and not of pairs, whose policies lie in two cells.
+    /// Whether a verdict of an older epoch, not affected by changes, can be used: not if its policy
+    /// was [released](VerdictTable::release_stale), and not for pairs, which have two scopes.
     #[inline]
-    pub(super) fn meet_again(&mut self, answer: AnswerId, since: u16) -> bool {
+    pub(super) fn revalidate(&mut self, answer: AnswerId, since: u16) -> bool {
         match answer {
             AnswerId::NONE => true,
             AnswerId(pair) if pair & PAIR != 0 => false,
             AnswerId(slot) => {
                 let slot = slot & PLACE;
-                // What was met since is kept, and need not be read, which may be far away.
-                let is_here = since >= self.let_go_in || self.is_here(slot);
-                if is_here && !self.known.has(slot) {
-                    self.known.mark(slot);
+                // Policies matched since are kept; no need to read them.
+                let is_held = since >= self.released_in || self.is_held(slot);
+                if is_held && !self.valid.has(slot) {
+                    self.valid.mark(slot);
                 }
-                is_here
+                is_held
             }
         }
     }
 
-    fn is_here(&self, slot: u32) -> bool {
-        self.met.find(slot).is_some_and(|met| met.entry.is_some())
+    fn is_held(&self, slot: u32) -> bool {
+        self.counters.find(slot).is_some_and(|counters| counters.entry.is_some())
     }
 
-    /// As [`Answers::meet`] of each. After a change most policies are met for the first time: what is known of all is asked for before the first
-    /// is waited for.
+    /// [`VerdictTable::record_match`] of each. After a change most policies are new: all are
+    /// prefetched first.
     #[inline(never)]
-    pub(super) fn meet_each(&mut self, found: &ArrayVec<(AnswerId, &Arc<PolicyEntry>), TOGETHER>) {
+    pub(super) fn record_matches(
+        &mut self,
+        found: &ArrayVec<(AnswerId, &Arc<PolicyEntry>), LOOKUP_BATCH>,
+    ) {
         for (answer, entry) in found {
             self.prefetch(*answer);
             uxfrm_packet::prefetch_far(*entry);
         }
         for (answer, entry) in found {
-            self.meet(*answer, entry);
+            self.record_match(*answer, entry);
         }
     }
 
-    /// Fetches what [`Answers::count`] will read, where that is far away.
+    /// Prefetches what [`VerdictTable::count`] reads.
     #[inline]
     pub(super) fn prefetch(&self, answer: AnswerId) {
-        if let Some(met) = self.met.find(answer.slot()) {
-            uxfrm_packet::prefetch_far(met);
+        if let Some(counters) = self.counters.find(answer.slot()) {
+            uxfrm_packet::prefetch_far(counters);
         }
     }
 
-    /// Whether all that was met is near.
+    /// Whether all counters fit the CPU cache.
     #[inline]
-    pub(super) const fn are_near(&self) -> bool {
-        self.met.are_near()
+    pub(super) const fn fit_near_cache(&self) -> bool {
+        self.counters.fit_near_cache()
     }
 
-    /// The answer of a sub policy with a main one behind it.
+    /// Verdict of a sub policy with a main one behind it.
     pub(super) fn pair(&mut self, sub: &Arc<PolicyEntry>, main: &Arc<PolicyEntry>) -> AnswerId {
-        let _ = (self.meet(sub.answer(), sub), self.meet(main.answer(), main));
+        let _ = (self.record_match(sub.answer(), sub), self.record_match(main.answer(), main));
         let pair = self.pairs.number([sub, main], PLACE);
-        AnswerId(pair | PAIR | sub.answer().then(main.answer()))
+        AnswerId(pair | PAIR | sub.answer().combined_with(main.answer()))
     }
 
-    /// Notes packets for the policies that they met, up to the first that blocks.
+    /// Counts packets for the policies that they matched, up to the first that blocks.
     #[inline]
     pub(super) fn count(&mut self, id: AnswerId, packets: u32, bytes: u64) {
         match id {
@@ -153,7 +160,7 @@ impl Answers {
         }
     }
 
-    /// Notes packets for the first policy that they met.
+    /// Counts packets for the first policy that they matched.
     #[inline]
     pub(super) fn count_first(&mut self, id: AnswerId, packets: u32, bytes: u64) {
         match id {
@@ -167,109 +174,116 @@ impl Answers {
         }
     }
 
-    /// To be called after a batch: charges the policies, unless each met just a few packets and they were charged not long ago. Then a charge costs more
-    /// than all else that is done about them.
+    /// To be called after a batch: flushes counters, unless each policy has few packets and the
+    /// last flush was recent; then a flush costs more than all else about policies.
     #[inline]
-    pub(super) fn settle(&mut self, now: Moment) {
+    pub(super) fn flush_due(&mut self, now: Moment) {
         self.latest = now;
-        let many = self.noted >= MOST.min(FEW * self.counted.len());
-        if many || now.0.saturating_sub(self.charged.0) >= SOON {
-            self.charge();
+        let many = self.pending_packets >= MAX_PENDING.min(FEW_PACKETS * self.pending_slots.len());
+        if many || now.0.saturating_sub(self.flushed_at.0) >= FLUSH_AFTER {
+            self.flush();
         }
     }
 
-    /// Whether policies are to be charged with anything.
-    pub(super) const fn owe(&self) -> bool {
-        self.noted > 0
+    /// Whether counters are pending.
+    pub(super) const fn has_pending(&self) -> bool {
+        self.pending_packets > 0
     }
 
-    /// Charges the policies with what was noted: once each, whatever the number of packets.
+    /// Adds pending counters to the policies, once per policy.
     #[inline(never)]
-    pub(super) fn charge(&mut self) {
-        (self.charged, self.noted) = (self.latest, 0);
-        let counted = std::mem::take(&mut self.counted);
-        for slots in counted.chunks(PIECE) {
-            if !self.are_near() {
+    pub(super) fn flush(&mut self) {
+        (self.flushed_at, self.pending_packets) = (self.latest, 0);
+        let pending_slots = std::mem::take(&mut self.pending_slots);
+        for slots in pending_slots.chunks(FLUSH_CHUNK) {
+            if !self.fit_near_cache() {
                 self.prefetch_counts(slots);
             }
             for slot in slots {
-                let Some(met) = self.met.find_mut(*slot) else { continue };
+                let Some(counters) = self.counters.find_mut(*slot) else { continue };
                 let (packets, bytes) =
-                    (std::mem::take(&mut met.packets), std::mem::take(&mut met.bytes));
-                if let Some(entry) = &met.entry {
+                    (std::mem::take(&mut counters.packets), std::mem::take(&mut counters.bytes));
+                if let Some(entry) = &counters.entry {
                     entry.charge(packets, bytes, self.latest);
                 }
             }
         }
-        self.counted = counted;
-        self.counted.clear();
+        self.pending_slots = pending_slots;
+        self.pending_slots.clear();
     }
 
-    /// A charge waits for its policy's line, and the next one for it.
+    /// Overlaps the cache misses of a flush.
     #[inline(never)]
     fn prefetch_counts(&self, slots: &[u32]) {
-        let met = || slots.iter().filter_map(|slot| self.met.find(*slot));
-        met().for_each(uxfrm_packet::prefetch_far);
-        met().filter_map(|met| met.entry.as_ref()).for_each(|entry| entry.prefetch_counts());
+        let counters = || slots.iter().filter_map(|slot| self.counters.find(*slot));
+        counters().for_each(uxfrm_packet::prefetch_far);
+        counters()
+            .filter_map(|counters| counters.entry.as_ref())
+            .for_each(|entry| entry.prefetch_counts());
     }
 
-    /// Drops pairs if they are many more than there are policies; true when all answers that are pairs are void.
-    pub(super) fn shed(&mut self, policies: usize) -> bool {
-        let many = self.pairs.len() > policies + SURPLUS;
+    /// Drops all pairs if they far outnumber the policies; true if verdicts that are pairs are
+    /// void.
+    pub(super) fn drop_surplus_pairs(&mut self, policies: usize) -> bool {
+        let many = self.pairs.len() > policies + MAX_SURPLUS_PAIRS;
         if many {
             self.pairs.clear();
         }
         many
     }
 
-    /// To be called now and then: lets go of policies that are gone, some each time. All that were not met since policies last changed may be; others
-    /// that have to go for that are met again.
-    pub(super) fn let_go(&mut self, epoch: u16) {
-        self.charge();
-        self.let_go_in = epoch;
-        let Self { met, pairs, known, .. } = self;
-        pairs.let_go(STEP, |pair| pair.iter().all(|one| is_met(met, known, one)));
-        met.let_go(STEP, |slot| known.has(slot));
+    /// To be called now and then: releases removed policies, some each time. Others that were not
+    /// matched since policies last changed may be released, too, and are recorded again when
+    /// matched.
+    pub(super) fn release_stale(&mut self, epoch: u16) {
+        self.flush();
+        self.released_in = epoch;
+        let Self { counters, pairs, valid, .. } = self;
+        pairs.release_stale(RELEASE_STEP, |pair| {
+            pair.iter().all(|one| is_current(counters, valid, one))
+        });
+        counters.release_stale(RELEASE_STEP, |slot| valid.has(slot));
     }
 
     pub(super) fn memory(&self) -> usize {
-        let counted = self.counted.capacity() * size_of::<u32>();
-        self.known.memory() + self.met.memory() + self.pairs.memory() + counted
+        let pending_slots = self.pending_slots.capacity() * size_of::<u32>();
+        self.valid.memory() + self.counters.memory() + self.pairs.memory() + pending_slots
     }
 
-    /// Meets a policy for the first time since policies changed. Who knew the one that had its slot before is stale since that went.
+    /// Records a policy for the first time since policies changed. Entries of the slot's former
+    /// policy are stale since its removal.
     #[inline(never)]
-    fn introduce(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) {
-        self.known.mark(answer.slot());
-        if !is_in(&self.met, answer.slot(), entry) {
-            self.met.put(answer.slot(), entry);
+    fn admit(&mut self, answer: AnswerId, entry: &Arc<PolicyEntry>) {
+        self.valid.mark(answer.slot());
+        if !holds(&self.counters, answer.slot(), entry) {
+            self.counters.put(answer.slot(), entry);
         }
     }
 
     #[inline]
     fn count_slot(&mut self, slot: u32, packets: u32, bytes: u64) {
-        let Some(met) = self.met.find_mut(slot) else { return };
-        if met.packets == 0 {
-            self.counted.push(slot);
+        let Some(counters) = self.counters.find_mut(slot) else { return };
+        if counters.packets == 0 {
+            self.pending_slots.push(slot);
         }
-        met.packets += packets;
-        met.bytes += bytes;
-        self.noted += packets as usize;
+        counters.packets += packets;
+        counters.bytes += bytes;
+        self.pending_packets += packets as usize;
     }
 }
 
-/// Whether a policy is the one that was met in its slot. The slot is said, as a policy may lie where no cache of the processor has it.
-fn is_in(met: &Pages, slot: u32, entry: &Arc<PolicyEntry>) -> bool {
-    let met = met.find(slot).and_then(|met| met.entry.as_ref());
-    met.is_some_and(|met| Arc::ptr_eq(met, entry))
+/// Whether a slot holds this policy. The slot is passed, as the policy may not be in any CPU cache.
+fn holds(counters: &CounterPages, slot: u32, entry: &Arc<PolicyEntry>) -> bool {
+    let counters = counters.find(slot).and_then(|counters| counters.entry.as_ref());
+    counters.is_some_and(|counters| Arc::ptr_eq(counters, entry))
 }
 
-/// Whether it was met since policies last changed.
-fn is_met(met: &Pages, known: &Roll, entry: &Arc<PolicyEntry>) -> bool {
-    known.has(entry.slot()) && is_in(met, entry.slot(), entry)
+/// Whether it was matched since policies last changed.
+fn is_current(counters: &CounterPages, valid: &ValidSlots, entry: &Arc<PolicyEntry>) -> bool {
+    valid.has(entry.slot()) && holds(counters, entry.slot(), entry)
 }
 
-/// Whether a sub policy is found first, and a main one stands behind it.
+/// Whether it is a sub policy.
 #[inline]
 pub(super) fn is_sub(entry: &PolicyEntry) -> bool {
     match entry.kind() {
@@ -281,17 +295,17 @@ pub(super) fn is_sub(entry: &PolicyEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spd::verdict::{BLOCK, BRIEF_SLOTS, PASS};
+    use crate::spd::verdict::{BLOCK, COMPACT_SLOTS, PASS};
 
     #[test]
-    fn a_brief_answer_is_the_same_answer() {
+    fn compact_verdict_round_trips() {
         for ruling in [0, PASS, BLOCK] {
-            for slot in [0, 1, 77, BRIEF_SLOTS - 1] {
+            for slot in [0, 1, 77, COMPACT_SLOTS - 1] {
                 let answer = AnswerId(ruling | slot);
-                assert_eq!(AnswerId::of_brief(answer.brief()), Some(answer));
+                assert_eq!(AnswerId::from_compact(answer.compact()), Some(answer));
             }
-            let far = AnswerId(ruling | BRIEF_SLOTS);
-            assert_eq!(AnswerId::of_brief(far.brief()), None, "the policy itself is asked");
+            let far = AnswerId(ruling | COMPACT_SLOTS);
+            assert_eq!(AnswerId::from_compact(far.compact()), None, "the policy itself is asked");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A few states side by side, with what tells them apart: what a look-up reads before the state itself.
+//! A bucket of SAs with tags, which a look-up reads before the SAs.
 
 use std::sync::Arc;
 
@@ -6,42 +6,43 @@ use uxfrm_packet::prefetch_far;
 
 use crate::Sa;
 
-/// States with eight bits of their hash each. As long as a cache line, but not aligned to one: that would leave a sixth of the memory unused.
+/// SAs with eight bits of their hash each. As long as a cache line, but not aligned: that would
+/// waste a sixth of the memory.
 #[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub(super) struct Bucket {
-    /// Of the states, and in the last byte what else there is to know.
+    /// Tag of each SA; the last byte holds flags.
     tags: [u8; 8],
     states: [Option<Arc<Sa>>; WIDTH],
 }
 
-/// What a look-up has to look at besides.
+/// Where else SAs of this bucket may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Elsewhere {
-    /// A state that belongs here stands in the next bucket.
+pub(super) enum OverflowKind {
+    /// An SA of this bucket is in the next one.
     Spilled = 1,
-    /// Many with one hash stand apart.
-    Crowded = 2,
+    /// SAs with one hash are in a group.
+    Grouped = 2,
 }
 
 pub(super) const WIDTH: usize = 7;
-const NOTES: usize = 7;
+const FLAGS: usize = 7;
 
 impl Bucket {
-    /// Its states with a tag, and some others perhaps.
+    /// SAs with a tag, and possibly others.
     #[inline]
     pub(super) fn tagged(&self, tag: u8) -> impl Iterator<Item = &Arc<Sa>> {
         self.places(tag).filter_map(|at| self.states[at].as_ref())
     }
 
-    /// Asks for what [`Bucket::tagged`] reads.
+    /// Prefetches what [`Bucket::tagged`] reads.
     #[inline]
-    pub(super) fn prepare(&self) {
+    pub(super) fn prefetch(&self) {
         prefetch_far(&self.tags);
         prefetch_far(&self.states[WIDTH - 1]);
     }
 
-    /// All states.
+    /// All SAs.
     pub(super) fn states(&self) -> &[Option<Arc<Sa>>] {
         &self.states
     }
@@ -54,40 +55,41 @@ impl Bucket {
         self.states.iter().flatten().count()
     }
 
-    /// Puts a state in, if there is room.
+    /// Inserts an SA, if there is room.
     pub(super) fn push(&mut self, tag: u8, sa: Arc<Sa>) -> Result<(), Arc<Sa>> {
         let Some(at) = self.states.iter().position(Option::is_none) else { return Err(sa) };
         (self.tags[at], self.states[at]) = (tag, Some(sa));
         Ok(())
     }
 
-    /// Takes out the first state with a tag that is meant.
+    /// Removes the first SA with a tag for which `is_meant` holds.
     pub(super) fn take(&mut self, tag: u8, is_meant: &dyn Fn(&Sa) -> bool) -> Option<Arc<Sa>> {
         let is_it = |at: &usize| self.states[*at].as_ref().is_some_and(|sa| is_meant(sa));
         let at = self.places(tag).find(is_it)?;
         self.states[at].take()
     }
 
-    /// Whether a look-up has to look anywhere besides.
+    /// Whether any flag is set.
     #[inline]
-    pub(super) const fn has_any(&self) -> bool {
-        self.tags[NOTES] != 0
+    pub(super) const fn has_overflow(&self) -> bool {
+        self.tags[FLAGS] != 0
     }
 
     #[inline]
-    pub(super) const fn has(&self, note: Elsewhere) -> bool {
-        self.tags[NOTES] & note as u8 != 0
+    pub(super) const fn has(&self, set_flag: OverflowKind) -> bool {
+        self.tags[FLAGS] & set_flag as u8 != 0
     }
 
-    pub(super) fn note(&mut self, note: Elsewhere) {
-        self.tags[NOTES] |= note as u8;
+    pub(super) fn set_flag(&mut self, set_flag: OverflowKind) {
+        self.tags[FLAGS] |= set_flag as u8;
     }
 
-    pub(super) fn unnote(&mut self, note: Elsewhere) {
-        self.tags[NOTES] &= !(note as u8);
+    pub(super) fn clear_flag(&mut self, set_flag: OverflowKind) {
+        self.tags[FLAGS] &= !(set_flag as u8);
     }
 
-    /// Places with a tag: a byte of the difference that is 0 borrows from the one above it, which may then be one too many.
+    /// Indexes with a tag. A zero byte of the difference borrows from the one above, which may
+    /// yield a false positive.
     #[inline]
     fn places(&self, tag: u8) -> impl Iterator<Item = usize> + use<> {
         const EACH: u64 = 0x0001_0101_0101_0101;
@@ -110,7 +112,7 @@ mod tests {
     use crate::sad::tests::words;
 
     #[test]
-    fn states_are_found_by_their_tags_and_notes_are_no_tags() {
+    fn bucket_finds_by_tag_and_ignores_flags() {
         assert_eq!(size_of::<Bucket>(), 64);
         let all: Vec<_> = (1..=u32::try_from(WIDTH).unwrap() + 1)
             .map(|spi| {
@@ -125,8 +127,8 @@ mod tests {
             [3, 2, 1, 0, 3, 2, 1],
         ] {
             let mut bucket = Bucket::default();
-            for note in [Elsewhere::Spilled, Elsewhere::Crowded] {
-                bucket.note(note);
+            for set_flag in [OverflowKind::Spilled, OverflowKind::Grouped] {
+                bucket.set_flag(set_flag);
             }
             for (tag, sa) in tags.into_iter().zip(&all) {
                 bucket.push(tag, Arc::clone(sa)).unwrap();
@@ -143,11 +145,11 @@ mod tests {
                 (bucket.len(), bucket.tagged(tags[3]).any(|sa| Arc::ptr_eq(sa, &all[3]))),
                 (6, false)
             );
-            bucket.unnote(Elsewhere::Spilled);
-            assert!(!bucket.has(Elsewhere::Spilled) && bucket.has(Elsewhere::Crowded));
-            assert!(bucket.has_any());
-            bucket.unnote(Elsewhere::Crowded);
-            assert!(!bucket.has_any());
+            bucket.clear_flag(OverflowKind::Spilled);
+            assert!(!bucket.has(OverflowKind::Spilled) && bucket.has(OverflowKind::Grouped));
+            assert!(bucket.has_overflow());
+            bucket.clear_flag(OverflowKind::Grouped);
+            assert!(!bucket.has_overflow());
         }
     }
 }

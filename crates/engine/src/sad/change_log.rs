@@ -1,17 +1,17 @@
-//! Which states the latest changes concerned, by their SPIs: what is known of packets with other ones holds on.
+//! SPIs of the latest SA changes: what is known of packets with other SPIs stays valid.
 
 use std::sync::Arc;
 
 use crate::Spi;
 
-/// The SPIs of the last states that came, went or were changed.
+/// SPIs of the SAs that were inserted, removed or changed last.
 #[derive(Clone, Debug)]
 pub(crate) struct StateNews {
-    /// In the place that a change's number says.
+    /// Ring buffer, indexed by change number.
     latest: Arc<[Spi; KEPT]>,
 }
 
-/// Changes that are kept: far more than come between two batches, unless many come at once.
+/// Changes kept: far more than come between two batches, unless many come at once.
 const KEPT: usize = 256;
 
 impl Default for StateNews {
@@ -21,12 +21,12 @@ impl Default for StateNews {
 }
 
 impl StateNews {
-    /// What the change with a number was about.
+    /// Records a change.
     pub(crate) fn note(&mut self, change: u64, spi: Spi) {
         Arc::make_mut(&mut self.latest)[place(change)] = spi;
     }
 
-    /// What these changes were about, of which the last one is the latest; `None` when they are too many to be known.
+    /// SPIs of these changes, up to the latest; `None` if some are no longer kept.
     pub(crate) fn of(
         &self,
         changes: std::ops::Range<u64>,
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_are_known_and_more_are_said_to_be_too_many() {
+    fn change_log_keeps_latest_and_reports_overflow() {
         let mut news = StateNews::default();
         (0..1000).for_each(|change| news.note(change, Spi(u32::try_from(change).unwrap())));
         let of = |since| news.of(since..1000).map(Iterator::collect::<Vec<_>>);

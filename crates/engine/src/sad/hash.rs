@@ -1,4 +1,4 @@
-//! How keys are spread over an index: by products with what nobody can foresee.
+//! Keyed hash of an index: products with secret random words.
 
 use std::hash::BuildHasher;
 
@@ -7,22 +7,22 @@ use foldhash::fast::RandomState;
 use crate::Family;
 use crate::sa::address::Address;
 
-/// What makes an index's hashes its own.
+/// Secret of an index's hashes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seed([u64; 2]);
+pub(super) struct HashSeed([u64; 2]);
 
-impl Default for Seed {
+impl Default for HashSeed {
     fn default() -> Self {
         let random = RandomState::default();
         Self([random.hash_one(0), random.hash_one(1)])
     }
 }
 
-impl Seed {
-    /// The hash of two words.
+impl HashSeed {
+    /// Hash of two words.
     #[inline]
-    pub(super) const fn spread(self, first: u64, second: u64) -> u64 {
-        // Twice: one product alone clumps words in a row, with one seed in a hundred.
+    pub(super) const fn hash_words(self, first: u64, second: u64) -> u64 {
+        // Twice: with one seed in a hundred, a single product clusters consecutive words.
         fold(self.mix(first, second), GOLDEN)
     }
 
@@ -31,15 +31,15 @@ impl Seed {
         fold(first ^ self.0[0], second ^ self.0[1])
     }
 
-    /// The hash of an address and what else a key has.
+    /// Hash of an address and the other fields of a key.
     #[inline]
-    pub(super) fn spread_address(self, address: Address, beside: u32, more: u64) -> u64 {
+    pub(super) fn hash_address(self, address: Address, beside: u32, more: u64) -> u64 {
         let [low, high] = halves(address.bits);
         let first = match address.family {
             Family::V4 => low << 32 | u64::from(beside),
             Family::V6 => self.mix(high, low) ^ u64::from(beside),
         };
-        self.spread(first, more)
+        self.hash_words(first, more)
     }
 }
 
@@ -65,21 +65,22 @@ mod tests {
 
     use super::*;
 
-    /// Keys that differ little fill the places of a directory about as evenly as chance does, whichever bits of the hash say where.
+    /// Similar keys fill the slots of a page table about as evenly as random ones, whichever bits
+    /// of the hash select the slot.
     #[test]
-    fn keys_in_a_row_are_spread_over_all_bits_of_a_hash() {
+    fn hash_spreads_consecutive_keys_over_all_bits() {
         const PLACES: usize = 4096;
         let v4 = |at: u32| Address::from(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)));
         let v6 = |at: u32| Address::from(IpAddr::V6(Ipv6Addr::from_bits(at.into())));
-        let seed = Seed::default();
+        let seed = HashSeed::default();
         let kinds: [&dyn Fn(u32) -> u64; 7] = [
-            &|at| seed.spread_address(v4(at), 0x1000 + at, 1),
-            &|at| seed.spread_address(v4(at), 1, 0x0100),
-            &|at| seed.spread_address(v4(at << 8), 1, 0x0100),
-            &|at| seed.spread_address(v4(at % 64), at / 64, 0x0100),
-            &|at| seed.spread_address(v6(at), at, 1),
-            &|at| seed.spread_address(v4(7), at, 1),
-            &|at| seed.spread_address(v4(7), 1, u64::from(at) << 32 | 0x0100),
+            &|at| seed.hash_address(v4(at), 0x1000 + at, 1),
+            &|at| seed.hash_address(v4(at), 1, 0x0100),
+            &|at| seed.hash_address(v4(at << 8), 1, 0x0100),
+            &|at| seed.hash_address(v4(at % 64), at / 64, 0x0100),
+            &|at| seed.hash_address(v6(at), at, 1),
+            &|at| seed.hash_address(v4(7), at, 1),
+            &|at| seed.hash_address(v4(7), 1, u64::from(at) << 32 | 0x0100),
         ];
         for (kind, hash) in kinds.iter().enumerate() {
             for from in [0, 12, 52] {

@@ -1,141 +1,152 @@
-//! States by a key that each state says itself: an index holds nothing but references, and compares keys where the states are.
+//! SAs by a key that is read from the SA: an index holds references only, and compares keys in the
+//! SAs.
 
 use std::{marker::PhantomData, sync::Arc};
 
 use arrayvec::ArrayVec;
 
-use super::hash::Seed;
-use super::page::{Page, Spread};
-use super::page_table::Directory;
+use super::hash::HashSeed;
+use super::page::{HashSource, Page};
+use super::page_table::PageTable;
 use crate::Sa;
 
-/// By what states are found.
-pub(super) trait Key {
-    /// The key of a state.
+/// Key of an index.
+pub(super) trait IndexKey {
+    /// Key of an SA.
     fn of(sa: &Sa) -> Self;
 
-    /// Whether it is a state's key.
+    /// Whether it is the key of an SA.
     fn is_of(&self, sa: &Sa) -> bool;
 
-    /// A hash of all of itself.
-    fn hash(&self, seed: Seed) -> u64;
+    /// Hash of all of its fields.
+    fn hash(&self, seed: HashSeed) -> u64;
 
-    /// Asks for what a look-up reads of a state.
+    /// Prefetches what a look-up reads of an SA.
     fn fetch(sa: &Sa);
 }
 
-/// States by a key. Cloning shares all that does not change afterwards.
+/// SAs by key. Clones share all that does not change afterwards.
 #[derive(Debug)]
 pub(super) struct Index<K> {
-    directory: Directory,
-    seed: Seed,
+    page_table: PageTable,
+    seed: HashSeed,
     key: PhantomData<fn() -> K>,
 }
 
-/// Spreads states by their keys.
-struct Keys<K> {
-    seed: Seed,
+/// Hashes SAs by their keys.
+struct KeyHasher<K> {
+    seed: HashSeed,
     key: PhantomData<fn() -> K>,
 }
 
-/// The way to the states with a key, as far as it is known without waiting for memory.
+/// A started look-up: the page of a key, without waiting for memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trail<'a> {
+pub(super) struct IndexProbe<'a> {
     hash: u64,
     page: Option<&'a Page>,
 }
 
-/// Keys that are looked up at a time.
-pub(super) const TOGETHER: usize = 64;
+/// Keys looked up at a time.
+pub(super) const LOOKUP_BATCH: usize = 64;
 
 impl<K> Default for Index<K> {
     fn default() -> Self {
-        Self { directory: Directory::default(), seed: Seed::default(), key: PhantomData }
+        Self { page_table: PageTable::default(), seed: HashSeed::default(), key: PhantomData }
     }
 }
 
 impl<K> Clone for Index<K> {
     fn clone(&self) -> Self {
-        Self { directory: self.directory.clone(), seed: self.seed, key: PhantomData }
+        Self { page_table: self.page_table.clone(), seed: self.seed, key: PhantomData }
     }
 }
 
-impl<K: Key> Index<K> {
-    /// Goes through the states with a key, in no order.
+impl<K: IndexKey> Index<K> {
+    /// Folds over the SAs with a key, in no order.
     #[inline]
     pub(super) fn fold<'a, A>(&'a self, key: &K, from: A, step: impl Fn(A, &'a Arc<Sa>) -> A) -> A {
-        self.trail(key).fold(key, from, step)
+        self.probe(key).fold(key, from, step)
     }
 
-    /// The youngest state with a key that fits.
+    /// The youngest SA with a key for which `fits` holds.
     #[inline]
     pub(super) fn youngest(&self, key: &K, fits: impl Fn(&Sa) -> bool) -> Option<&Arc<Sa>> {
-        self.trail(key).youngest(key, fits)
+        self.probe(key).youngest(key, fits)
     }
 
-    /// Brings the states with these keys into the processor's cache, and all on the way to them, together; up to [`TOGETHER`]: the ways there.
+    /// Starts look-ups of up to [`LOOKUP_BATCH`] keys, and prefetches the SAs and all on the way to
+    /// them.
     #[inline]
-    pub(super) fn trails(&self, keys: impl Iterator<Item = K>) -> ArrayVec<Trail<'_>, TOGETHER> {
-        let mut trails = ArrayVec::new();
-        for key in keys.take(TOGETHER) {
-            let trail = self.trail(&key);
-            trail.prepare();
-            trails.push(trail);
+    pub(super) fn probes(
+        &self,
+        keys: impl Iterator<Item = K>,
+    ) -> ArrayVec<IndexProbe<'_>, LOOKUP_BATCH> {
+        let mut probes = ArrayVec::new();
+        for key in keys.take(LOOKUP_BATCH) {
+            let probe = self.probe(&key);
+            probe.prefetch();
+            probes.push(probe);
         }
-        trails.iter().for_each(Trail::fetch::<K>);
-        trails
+        probes.iter().for_each(IndexProbe::fetch::<K>);
+        probes
     }
 
-    /// As [`Index::trails`], for any number.
+    /// Prefetches the SAs of any number of keys.
     #[inline]
     pub(super) fn fetch(&self, mut keys: impl Iterator<Item = K>) {
-        while self.trails(keys.by_ref()).is_full() {}
+        while self.probes(keys.by_ref()).is_full() {}
     }
 
-    /// All states, in no order.
+    /// All SAs in no order.
     pub(super) fn states(&self) -> impl Iterator<Item = &Arc<Sa>> {
-        self.directory.states()
+        self.page_table.states()
     }
 
     pub(super) fn insert(&mut self, sa: &Arc<Sa>) {
-        let spread = self.spread();
-        self.directory.add(spread.hash(sa), sa, &spread);
+        let hash_source = self.hash_source();
+        self.page_table.add(hash_source.hash(sa), sa, &hash_source);
     }
 
-    /// Takes a state out that is in.
+    /// Removes an SA that is present.
     pub(super) fn remove(&mut self, sa: &Sa) {
-        let spread = self.spread();
-        let hash = spread.hash(sa);
-        self.directory.change(hash, &spread, &mut |page| page.remove(hash, sa.turn(), &spread));
+        let hash_source = self.hash_source();
+        let hash = hash_source.hash(sa);
+        self.page_table
+            .change(hash, &hash_source, &mut |page| page.remove(hash, sa.turn(), &hash_source));
     }
 
-    /// Puts `new` in the place of an older generation of itself with the same key and turn.
+    /// Replaces an older generation with the same key and turn.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
-        let spread = self.spread();
-        let hash = spread.hash(new);
-        self.directory.change(hash, &spread, &mut |page| page.replace(hash, new));
+        let hash_source = self.hash_source();
+        let hash = hash_source.hash(new);
+        self.page_table.change(hash, &hash_source, &mut |page| page.replace(hash, new));
     }
 
-    /// Becomes what `newer` is, of which it was a copy before, as far as this state came, went or changed.
+    /// Brings this older copy of `newer` up to it, as far as this SA changed.
     pub(super) fn follow(&mut self, newer: &Self, sa: &Sa) {
-        self.directory.follow(&newer.directory, self.spread().hash(sa));
+        self.page_table.follow(&newer.page_table, self.hash_source().hash(sa));
     }
 
     #[inline]
-    fn trail(&self, key: &K) -> Trail<'_> {
+    fn probe(&self, key: &K) -> IndexProbe<'_> {
         let hash = key.hash(self.seed);
-        Trail { hash, page: self.directory.page(hash) }
+        IndexProbe { hash, page: self.page_table.page(hash) }
     }
 
-    fn spread(&self) -> Keys<K> {
-        Keys { seed: self.seed, key: PhantomData }
+    fn hash_source(&self) -> KeyHasher<K> {
+        KeyHasher { seed: self.seed, key: PhantomData }
     }
 }
 
-impl<'a> Trail<'a> {
-    /// As [`Index::fold`].
+impl<'a> IndexProbe<'a> {
+    /// See [`Index::fold`].
     #[inline]
-    pub(super) fn fold<K: Key, A>(self, key: &K, from: A, step: impl Fn(A, &'a Arc<Sa>) -> A) -> A {
+    pub(super) fn fold<K: IndexKey, A>(
+        self,
+        key: &K,
+        from: A,
+        step: impl Fn(A, &'a Arc<Sa>) -> A,
+    ) -> A {
         let Some(page) = self.page else { return from };
         page.fold(
             self.hash,
@@ -146,9 +157,9 @@ impl<'a> Trail<'a> {
         )
     }
 
-    /// As [`Index::youngest`].
+    /// See [`Index::youngest`].
     #[inline]
-    pub(super) fn youngest<K: Key>(
+    pub(super) fn youngest<K: IndexKey>(
         self,
         key: &K,
         fits: impl Fn(&Sa) -> bool,
@@ -159,20 +170,20 @@ impl<'a> Trail<'a> {
         })
     }
 
-    /// Asks for what [`Trail::fetch`] reads.
+    /// Prefetches what [`IndexProbe::fetch`] reads.
     #[inline]
-    fn prepare(&self) {
-        self.page.inspect(|page| page.prepare(self.hash));
+    fn prefetch(&self) {
+        self.page.inspect(|page| page.prefetch(self.hash));
     }
 
-    /// Asks for the states.
+    /// Prefetches the SAs.
     #[inline]
-    fn fetch<K: Key>(&self) {
+    fn fetch<K: IndexKey>(&self) {
         self.page.inspect(|page| page.for_each_in_buckets(self.hash, |sa| K::fetch(sa)));
     }
 }
 
-impl<K: Key> Spread for Keys<K> {
+impl<K: IndexKey> HashSource for KeyHasher<K> {
     fn hash(&self, sa: &Sa) -> u64 {
         K::of(sa).hash(self.seed)
     }

@@ -1,83 +1,84 @@
-//! A handful of states whose hashes begin alike: what a change copies.
+//! A page: some SAs whose hashes share bits; the unit that a change copies.
 
 use std::{slice, sync::Arc};
 
-use super::bucket::{Bucket, Elsewhere, WIDTH};
-use super::page_tree::Tree;
+use super::bucket::{Bucket, OverflowKind, WIDTH};
+use super::page_tree::PageTree;
 use crate::Sa;
 
-/// States in buckets by other bits of their hashes. Where a bucket is full, the next one takes in what is too much. Many with *one*
-/// hash, as all that go to one peer have in the outbound index, stand in a tree of their own, so no change costs more because others are like it.
+/// SAs in buckets by other bits of their hashes. A full bucket spills into the next. SAs with *one*
+/// hash, as all to one peer have in the outbound index, are kept in a tree of their own if many, so
+/// that no change costs more because of equal hashes.
 #[derive(Debug, Default)]
 pub(super) struct Page {
     buckets: [Bucket; BUCKETS],
     #[expect(clippy::box_collection, reason = "a word in every page for what few have")]
-    crowds: Option<Box<Vec<Crowd>>>,
+    groups: Option<Box<Vec<SameHashGroup>>>,
 }
 
-/// More than [`ALIKE`] states with one hash, by their turn.
+/// More than [`MAX_SAME_HASH`] SAs with one hash, by turn.
 #[derive(Clone, Debug)]
-struct Crowd {
+struct SameHashGroup {
     hash: u64,
     len: usize,
-    tree: Tree,
+    tree: PageTree,
 }
 
-/// All states of a page.
+/// Iterator over a page's SAs.
 #[derive(Debug)]
 pub(super) struct States<'a> {
     bucket: slice::Iter<'a, Option<Arc<Sa>>>,
     buckets: slice::Iter<'a, Bucket>,
 }
 
-/// By what a tree spreads states.
-pub(super) trait Spread {
-    /// A state's hash.
+/// Hash function of a tree.
+pub(super) trait HashSource {
+    /// Hash of an SA.
     fn hash(&self, sa: &Sa) -> u64;
 }
 
-/// By their turn: no two have the same.
-struct Turns;
+/// Hashes SAs by their turn, which is unique.
+struct ByTurn;
 
 const BUCKETS: usize = 4;
-/// So many states with one hash still stand in buckets.
-const ALIKE: usize = 4;
+/// Up to this many SAs with one hash stay in buckets.
+const MAX_SAME_HASH: usize = 4;
 
 impl Page {
-    /// How many items two pages have when they join: fewer than two buckets take.
-    pub(super) const FEW: usize = 10;
+    /// Pages with at most this many items together are joined: fewer than two buckets hold.
+    pub(super) const JOIN_MAX: usize = 10;
 
-    /// Whether there is room for one more state with a hash.
+    /// Whether there is room for another SA with a hash.
     pub(super) fn has_room(&self, hash: u64) -> bool {
         let home = home(hash);
         [home, next(home)].iter().any(|at| self.buckets[*at].len() < WIDTH)
     }
 
-    /// How many items there are; a crowd counts as one.
+    /// Number of items; a group counts as one.
     pub(super) fn len(&self) -> usize {
-        self.buckets.iter().map(Bucket::len).sum::<usize>() + self.all_crowds().len()
+        self.buckets.iter().map(Bucket::len).sum::<usize>() + self.all_groups().len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its states, crowds aside.
+    /// Its SAs, without groups.
     pub(super) fn states(&self) -> States<'_> {
         States { bucket: [].iter(), buckets: self.buckets.iter() }
     }
 
-    /// Its crowds.
-    pub(super) fn crowds(&self) -> impl Iterator<Item = &Tree> {
-        self.all_crowds().iter().map(|crowd| &crowd.tree)
+    /// Its groups.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &PageTree> {
+        self.all_groups().iter().map(|group| &group.tree)
     }
 
-    /// Its states, also those in crowds.
+    /// Its SAs, including groups.
     pub(super) fn all_states(&self) -> impl Iterator<Item = &Arc<Sa>> {
-        self.states().chain(self.crowds().flat_map(Tree::states))
+        self.states().chain(self.groups().flat_map(PageTree::states))
     }
 
-    /// Goes through the states with a hash, and some others perhaps.
+    /// Folds over the SAs with a hash, and possibly others.
     #[inline]
     pub(super) fn fold<'a, A>(
         &'a self,
@@ -87,70 +88,70 @@ impl Page {
     ) -> A {
         let home = &self.buckets[home(hash)];
         let so_far = home.tagged(tag(hash)).fold(from, &step);
-        if home.has_any() { self.fold_elsewhere(hash, so_far, &step) } else { so_far }
+        if home.has_overflow() { self.fold_overflow(hash, so_far, &step) } else { so_far }
     }
 
-    /// Goes through those of them that stand in buckets: of crowds, of which each may be of any size, it leaves all out.
+    /// Visits those in buckets only: groups may be of any size.
     #[inline]
     pub(super) fn for_each_in_buckets<'a>(&'a self, hash: u64, step: impl Fn(&'a Arc<Sa>)) {
         let home = &self.buckets[home(hash)];
         home.tagged(tag(hash)).for_each(&step);
-        if home.has(Elsewhere::Spilled) {
+        if home.has(OverflowKind::Spilled) {
             self.buckets[next_of(hash)].tagged(tag(hash)).for_each(&step);
         }
     }
 
-    /// Asks for what [`Page::fold`] reads before any state.
+    /// Prefetches what [`Page::fold`] reads before any SA.
     #[inline]
-    pub(super) fn prepare(&self, hash: u64) {
-        self.buckets[home(hash)].prepare();
+    pub(super) fn prefetch(&self, hash: u64) {
+        self.buckets[home(hash)].prefetch();
     }
 
-    /// Puts in a state.
-    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
-        if let Some(crowd) = self.crowd(hash) {
-            return crowd.add(sa);
+    /// Inserts an SA.
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, hash_source: &dyn HashSource) {
+        if let Some(group) = self.group(hash) {
+            return group.add(sa);
         }
-        let alike = |sa: &Arc<Sa>| spread.hash(sa) == hash;
+        let alike = |sa: &Arc<Sa>| hash_source.hash(sa) == hash;
         let count = self.fold(hash, 0, |count, sa| count + usize::from(alike(sa)));
-        if count < ALIKE && self.push(hash, Arc::clone(sa)).is_ok() {
+        if count < MAX_SAME_HASH && self.push(hash, Arc::clone(sa)).is_ok() {
             return;
         }
-        let mut crowd = Crowd { hash, len: 0, tree: Tree::default() };
-        while let Some(sa) = self.take(hash, spread, &|sa| spread.hash(sa) == hash) {
-            crowd.add(&sa);
+        let mut group = SameHashGroup { hash, len: 0, tree: PageTree::default() };
+        while let Some(sa) = self.take(hash, hash_source, &|sa| hash_source.hash(sa) == hash) {
+            group.add(&sa);
         }
-        crowd.add(sa);
-        self.receive(crowd);
+        group.add(sa);
+        self.add_group(group);
     }
 
-    /// Takes out the state with a hash and a turn, if it is here.
-    pub(super) fn remove(&mut self, hash: u64, turn: u64, spread: &dyn Spread) {
-        if self.take(hash, spread, &|sa| sa.turn() == turn).is_some() {
+    /// Removes the SA with a hash and a turn, if present.
+    pub(super) fn remove(&mut self, hash: u64, turn: u64, hash_source: &dyn HashSource) {
+        if self.take(hash, hash_source, &|sa| sa.turn() == turn).is_some() {
             return;
         }
-        let Some(crowds) = &mut self.crowds else { return };
-        let Some(at) = crowds.iter().position(|crowd| crowd.hash == hash) else { return };
-        crowds[at].remove(turn);
-        // Half of what makes a crowd, so that changes at the border stay cheap.
-        if crowds[at].len > ALIKE / 2 {
+        let Some(groups) = &mut self.groups else { return };
+        let Some(at) = groups.iter().position(|group| group.hash == hash) else { return };
+        groups[at].remove(turn);
+        // Half the limit, so that changes at the limit stay cheap.
+        if groups[at].len > MAX_SAME_HASH / 2 {
             return;
         }
-        let crowd = crowds.swap_remove(at);
-        if crowds.is_empty() {
-            self.crowds = None;
+        let group = groups.swap_remove(at);
+        if groups.is_empty() {
+            self.groups = None;
         }
-        self.mark_crowds();
-        for sa in crowd.tree.states() {
+        self.mark_groups();
+        for sa in group.tree.states() {
             if self.push(hash, Arc::clone(sa)).is_err() {
-                // No room: all of it stays a crowd.
-                while self.take(hash, spread, &|sa| spread.hash(sa) == hash).is_some() {}
-                return self.receive(crowd);
+                // No room: the group stays.
+                while self.take(hash, hash_source, &|sa| hash_source.hash(sa) == hash).is_some() {}
+                return self.add_group(group);
             }
         }
     }
 
-    /// Puts another generation in the place of the state with a hash and its turn.
+    /// Replaces the SA with a hash and turn by another generation.
     pub(super) fn replace(&mut self, hash: u64, new: &Arc<Sa>) {
         let turn = new.turn();
         let both = [home(hash), next_of(hash)];
@@ -160,35 +161,35 @@ impl Page {
                 return;
             }
         }
-        if let Some(crowd) = self.crowd(hash) {
-            let hash = Turns.hash(new);
-            crowd.tree.change(hash, &Turns, &mut |page| page.replace(hash, new));
+        if let Some(group) = self.group(hash) {
+            let hash = ByTurn.hash(new);
+            group.tree.change(hash, &ByTurn, &mut |page| page.replace(hash, new));
         }
     }
 
-    /// What has not, and what has this bit in its hash.
-    pub(super) fn split(&self, bit: u32, spread: &dyn Spread) -> (Self, Self) {
+    /// Splits by a bit of the hash: clear, set.
+    pub(super) fn split(&self, bit: u32, hash_source: &dyn HashSource) -> (Self, Self) {
         let (mut low, mut high) = (Self::default(), Self::default());
         for sa in self.states() {
-            let hash = spread.hash(sa);
+            let hash = hash_source.hash(sa);
             let half = if is_high(hash, bit) { &mut high } else { &mut low };
-            half.add(hash, sa, spread);
+            half.add(hash, sa, hash_source);
         }
-        for crowd in self.all_crowds() {
-            let half = if is_high(crowd.hash, bit) { &mut high } else { &mut low };
-            half.receive(crowd.clone());
+        for group in self.all_groups() {
+            let half = if is_high(group.hash, bit) { &mut high } else { &mut low };
+            half.add_group(group.clone());
         }
         (low, high)
     }
 
-    /// Takes over all that another has.
-    pub(super) fn join(&mut self, other: &Self, spread: &dyn Spread) {
-        other.states().for_each(|sa| self.add(spread.hash(sa), sa, spread));
-        other.all_crowds().iter().for_each(|crowd| self.receive(crowd.clone()));
+    /// Merges another page.
+    pub(super) fn join(&mut self, other: &Self, hash_source: &dyn HashSource) {
+        other.states().for_each(|sa| self.add(hash_source.hash(sa), sa, hash_source));
+        other.all_groups().iter().for_each(|group| self.add_group(group.clone()));
     }
 
     #[inline(never)]
-    fn fold_elsewhere<'a, A>(
+    fn fold_overflow<'a, A>(
         &'a self,
         hash: u64,
         from: A,
@@ -196,35 +197,35 @@ impl Page {
     ) -> A {
         let home = &self.buckets[home(hash)];
         let mut so_far = from;
-        if home.has(Elsewhere::Spilled) {
+        if home.has(OverflowKind::Spilled) {
             so_far = self.buckets[next_of(hash)].tagged(tag(hash)).fold(so_far, step);
         }
-        if home.has(Elsewhere::Crowded) {
-            let same = self.all_crowds().iter().filter(|crowd| crowd.hash == hash);
-            so_far = same.flat_map(|crowd| crowd.tree.states()).fold(so_far, step);
+        if home.has(OverflowKind::Grouped) {
+            let same = self.all_groups().iter().filter(|group| group.hash == hash);
+            so_far = same.flat_map(|group| group.tree.states()).fold(so_far, step);
         }
         so_far
     }
 
-    fn all_crowds(&self) -> &[Crowd] {
-        self.crowds.as_ref().map_or(&[], |crowds| crowds)
+    fn all_groups(&self) -> &[SameHashGroup] {
+        self.groups.as_ref().map_or(&[], |groups| groups)
     }
 
-    fn crowd(&mut self, hash: u64) -> Option<&mut Crowd> {
-        self.crowds.as_mut()?.iter_mut().find(|crowd| crowd.hash == hash)
+    fn group(&mut self, hash: u64) -> Option<&mut SameHashGroup> {
+        self.groups.as_mut()?.iter_mut().find(|group| group.hash == hash)
     }
 
-    fn receive(&mut self, crowd: Crowd) {
-        self.buckets[home(crowd.hash)].note(Elsewhere::Crowded);
-        self.crowds.get_or_insert_default().push(crowd);
+    fn add_group(&mut self, group: SameHashGroup) {
+        self.buckets[home(group.hash)].set_flag(OverflowKind::Grouped);
+        self.groups.get_or_insert_default().push(group);
     }
 
-    /// Lets the buckets know which crowds are left.
-    fn mark_crowds(&mut self) {
-        self.buckets.iter_mut().for_each(|bucket| bucket.unnote(Elsewhere::Crowded));
-        let Self { buckets, crowds } = self;
-        for crowd in crowds.iter().flat_map(|crowds| crowds.iter()) {
-            buckets[home(crowd.hash)].note(Elsewhere::Crowded);
+    /// Updates the buckets' flags after a group was removed.
+    fn mark_groups(&mut self) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.clear_flag(OverflowKind::Grouped));
+        let Self { buckets, groups } = self;
+        for group in groups.iter().flat_map(|groups| groups.iter()) {
+            buckets[home(group.hash)].set_flag(OverflowKind::Grouped);
         }
     }
 
@@ -232,7 +233,7 @@ impl Page {
         let home = home(hash);
         self.buckets[home].push(tag(hash), sa).or_else(|sa| {
             self.buckets[next(home)].push(tag(hash), sa)?;
-            self.buckets[home].note(Elsewhere::Spilled);
+            self.buckets[home].set_flag(OverflowKind::Spilled);
             Ok(())
         })
     }
@@ -240,7 +241,7 @@ impl Page {
     fn take(
         &mut self,
         hash: u64,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         is_meant: &dyn Fn(&Sa) -> bool,
     ) -> Option<Arc<Sa>> {
         let (home, next) = (home(hash), next_of(hash));
@@ -248,9 +249,9 @@ impl Page {
             return Some(sa);
         }
         let taken = self.buckets[next].take(tag(hash), is_meant)?;
-        let is_ours = |sa: &Arc<Sa>| self::home(spread.hash(sa)) == home;
+        let is_ours = |sa: &Arc<Sa>| self::home(hash_source.hash(sa)) == home;
         if !self.buckets[next].states().iter().flatten().any(is_ours) {
-            self.buckets[home].unnote(Elsewhere::Spilled);
+            self.buckets[home].clear_flag(OverflowKind::Spilled);
         }
         Some(taken)
     }
@@ -269,36 +270,36 @@ impl<'a> Iterator for States<'a> {
     }
 }
 
-/// Counting a reference writes to the state, which may be anywhere: all are fetched before the first is counted.
+/// Reference counting writes to scattered SAs: all are prefetched first.
 impl Clone for Page {
     fn clone(&self) -> Self {
         self.states().for_each(|sa| sa.fetch());
-        Self { buckets: self.buckets.clone(), crowds: self.crowds.clone() }
+        Self { buckets: self.buckets.clone(), groups: self.groups.clone() }
     }
 }
 
-impl Crowd {
+impl SameHashGroup {
     fn add(&mut self, sa: &Arc<Sa>) {
-        self.tree.add(Turns.hash(sa), sa, &Turns);
+        self.tree.add(ByTurn.hash(sa), sa, &ByTurn);
         self.len += 1;
     }
 
-    /// Takes out the state with that turn, which is here.
+    /// Removes the SA with a turn, which is present.
     fn remove(&mut self, turn: u64) {
-        let hash = spread_turn(turn);
-        self.tree.change(hash, &Turns, &mut |page| page.remove(hash, turn, &Turns));
+        let hash = hash_turn(turn);
+        self.tree.change(hash, &ByTurn, &mut |page| page.remove(hash, turn, &ByTurn));
         self.len -= 1;
     }
 }
 
-impl Spread for Turns {
+impl HashSource for ByTurn {
     fn hash(&self, sa: &Sa) -> u64 {
-        spread_turn(sa.turn())
+        hash_turn(sa.turn())
     }
 }
 
-/// An odd number times each turn is another number.
-const fn spread_turn(turn: u64) -> u64 {
+/// A bijection: multiplication by an odd number.
+const fn hash_turn(turn: u64) -> u64 {
     turn.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 

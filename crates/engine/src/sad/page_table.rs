@@ -1,49 +1,54 @@
-//! Pages by hash, found without waiting for memory on the way: a table of chunks, each a table of pages, both small enough for a processor's
-//! own cache at a million states. A page is copied when it changes; a chunk, or the table of chunks, only while a snapshot shares it.
+//! A two-level table of pages by hash: a table of chunks, each a table of pages, small enough for
+//! the CPU cache at a million SAs. A change copies its page; it copies a chunk or the table only
+//! while a snapshot shares it.
 //!
-//! Extendible hashing twice: a page that is full splits in two by one more bit of its hashes, a chunk whose page cannot splits too, and the table
-//! doubles when a chunk's halves do not fit. Halves of a page that have become small join again; of chunks an empty table stays.
+//! Extendible hashing on both levels: a full page splits by one more hash bit, a chunk whose page
+//! cannot split splits itself, and the table doubles when a chunk cannot. Halves of a page that
+//! became small are joined again; chunks are not.
 
 use std::sync::Arc;
 
 use uxfrm_packet::prefetch_far;
 
-use super::page::{Page, Spread};
+use super::page::{HashSource, Page};
 use crate::Sa;
 
-/// States by hash.
+/// SAs by hash.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Directory {
-    /// None, or a power of two. A chunk of depth `d` stands at all places that share its lowest `d` bits.
+pub(super) struct PageTable {
+    /// Empty, or a power of two. A chunk of depth `d` is at all indexes that share its lowest `d`
+    /// bits.
     chunks: Vec<Option<Arc<Chunk>>>,
-    /// Of the chunks, so that a look-up reads one line of a chunk and not two.
+    /// Depths of the chunks, so that a look-up reads one line of a chunk and not two.
     depths: Vec<u8>,
 }
 
-/// By the bits of the hash behind those that all of a chunk share. A page of depth `d` stands at all places that share its lowest `d` bits.
+/// Pages by the hash bits behind those that the chunk's SAs share. A page of depth `d` is at all
+/// indexes that share its lowest `d` bits.
 #[derive(Debug)]
 #[repr(C)]
 struct Chunk {
-    /// Bits of the hash that all its states share.
+    /// Hash bits that all its SAs share.
     depth: u8,
     depths: [u8; PLACES],
     pages: [Option<Arc<Page>>; PLACES],
 }
 
-/// A state to be put in.
+/// An SA to be inserted.
 struct Addition<'a> {
     hash: u64,
     sa: &'a Arc<Sa>,
-    spread: &'a dyn Spread,
+    hash_source: &'a dyn HashSource,
 }
 
 const BITS: u8 = 6;
 const PLACES: usize = 1 << BITS;
-/// Bits of the hash that find pages. What a page below these has no room for stands in crowds.
-const DEEPEST: u32 = 48;
+/// Upper limit of hash bits that select pages. What a page at this depth has no room for goes to
+/// groups.
+const MAX_HASH_BITS: u32 = 48;
 
-impl Directory {
-    /// The page for a hash.
+impl PageTable {
+    /// The page of a hash.
     #[inline]
     pub(super) fn page(&self, hash: u64) -> Option<&Page> {
         let at = self.place(hash);
@@ -51,7 +56,7 @@ impl Directory {
         chunk.pages[place_below(depth, hash)].as_deref()
     }
 
-    /// All states, in no order.
+    /// All SAs in no order.
     pub(super) fn states(&self) -> impl Iterator<Item = &Arc<Sa>> {
         let chunks = self.chunks.iter().enumerate();
         let each =
@@ -59,15 +64,15 @@ impl Directory {
         each.flat_map(|chunk| chunk.own_pages()).flat_map(Page::all_states)
     }
 
-    /// Puts in a state under a hash.
-    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
+    /// Inserts an SA under a hash.
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, hash_source: &dyn HashSource) {
         if self.chunks.is_empty() {
             self.chunks.push(Some(Arc::default()));
             self.depths.push(0);
         }
-        let new = Addition { hash, sa, spread };
+        let new = Addition { hash, sa, hash_source };
         loop {
-            let Some(mut chunk) = self.lift(hash) else { return };
+            let Some(mut chunk) = self.take_out(hash) else { return };
             let is_in = Arc::make_mut(&mut chunk).add(&new);
             if is_in {
                 return self.put(hash, chunk);
@@ -83,19 +88,19 @@ impl Directory {
         }
     }
 
-    /// Changes the page for a hash, if there is one, and joins what has become small.
+    /// Changes the page of a hash, if any, and joins small pages.
     pub(super) fn change(
         &mut self,
         hash: u64,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
-        let Some(mut chunk) = self.lift(hash) else { return };
-        Arc::make_mut(&mut chunk).change(hash, spread, change);
+        let Some(mut chunk) = self.take_out(hash) else { return };
+        Arc::make_mut(&mut chunk).change(hash, hash_source, change);
         self.put(hash, chunk);
     }
 
-    /// Becomes what `newer` is as far as a state with this hash has changed it.
+    /// Copies from `newer` what an SA with this hash changed.
     pub(super) fn follow(&mut self, newer: &Self, hash: u64) {
         if self.chunks.len() != newer.chunks.len() {
             return self.clone_from(newer);
@@ -103,11 +108,11 @@ impl Directory {
         let Some(new) = newer.chunks.get(newer.place(hash)).and_then(Option::as_ref) else {
             return;
         };
-        match self.lift(hash) {
+        match self.take_out(hash) {
             Some(mut own) if own.depth == new.depth => {
                 match Arc::get_mut(&mut own) {
                     Some(own) => own.follow(new, hash),
-                    // One that others have would have to be copied first.
+                    // A shared chunk would have to be copied first.
                     None => own.clone_from(new),
                 }
                 self.put(hash, own);
@@ -125,8 +130,8 @@ impl Directory {
         }
     }
 
-    /// Takes a chunk out of all its places, so that it is not shared by itself.
-    fn lift(&mut self, hash: u64) -> Option<Arc<Chunk>> {
+    /// Takes a chunk out of all its indexes, so that it does not share itself.
+    fn take_out(&mut self, hash: u64) -> Option<Arc<Chunk>> {
         let at = self.place(hash);
         let depth = self.chunks.get(at)?.as_ref()?.depth;
         let all = self.chunks[low(at, depth)..].iter_mut().step_by(1 << depth);
@@ -154,7 +159,7 @@ impl Default for Chunk {
     }
 }
 
-/// Counting a reference writes to the page, which may be anywhere: all are fetched before the first is counted.
+/// Reference counting writes to scattered pages: all are prefetched first.
 impl Clone for Chunk {
     fn clone(&self) -> Self {
         self.pages.iter().flatten().for_each(|page| prefetch_far(&**page));
@@ -169,17 +174,17 @@ impl Chunk {
         (0..PLACES).filter(first).filter_map(|at| self.pages[at].as_deref())
     }
 
-    /// False when there is no room, and the chunk must split.
+    /// Inserts an SA; false if the chunk must split first.
     fn add(&mut self, new: &Addition<'_>) -> bool {
         let at = self.place(new.hash);
         loop {
             let depth = self.depths[at];
             let used = u32::from(self.depth + depth);
-            let mut page = self.lift(at);
+            let mut page = self.take_out(at);
             let is_full = page.as_ref().is_some_and(|page| !page.has_room(new.hash));
-            if !is_full || used >= DEEPEST {
+            if !is_full || used >= MAX_HASH_BITS {
                 let page = page.get_or_insert_default();
-                Arc::make_mut(page).add(new.hash, new.sa, new.spread);
+                Arc::make_mut(page).add(new.hash, new.sa, new.hash_source);
                 self.put(at, depth, Some(Arc::clone(page)));
                 return true;
             }
@@ -188,7 +193,7 @@ impl Chunk {
                 return false;
             }
             if let Some(page) = page {
-                let (lower, upper) = page.split(used, new.spread);
+                let (lower, upper) = page.split(used, new.hash_source);
                 let low = low(at, depth);
                 self.put(low, depth + 1, page_of(lower));
                 self.put(low | 1 << depth, depth + 1, page_of(upper));
@@ -196,7 +201,7 @@ impl Chunk {
         }
     }
 
-    /// What has not, and what has the next bit in its hash. No page may be of depth 0.
+    /// Splits by the next hash bit: clear, set. No page may have depth 0.
     fn split(&self) -> (Self, Self) {
         let half = |odd: usize| {
             let from = |at: usize| (at << 1 | odd) % PLACES;
@@ -209,14 +214,19 @@ impl Chunk {
         (half(0), half(1))
     }
 
-    fn change(&mut self, hash: u64, spread: &dyn Spread, change: &mut dyn FnMut(&mut Page)) {
+    fn change(
+        &mut self,
+        hash: u64,
+        hash_source: &dyn HashSource,
+        change: &mut dyn FnMut(&mut Page),
+    ) {
         let at = self.place(hash);
-        let mut page = self.lift(at);
+        let mut page = self.take_out(at);
         if let Some(page) = &mut page {
             change(Arc::make_mut(page));
         }
         self.put(at, self.depths[at], page.filter(|page| !page.is_empty()));
-        self.join(at, spread);
+        self.join(at, hash_source);
     }
 
     fn follow(&mut self, newer: &Self, hash: u64) {
@@ -228,18 +238,18 @@ impl Chunk {
         }
     }
 
-    /// Joins the page at a place with its other half, and what comes of that with its own, while they are small.
-    fn join(&mut self, at: usize, spread: &dyn Spread) {
+    /// Joins the page at an index with its other half, repeatedly, while they are small.
+    fn join(&mut self, at: usize, hash_source: &dyn HashSource) {
         loop {
             let depth = self.depths[at];
             let Some(upper) = depth.checked_sub(1) else { return };
             let other = at ^ 1 << upper;
-            if self.depths[other] != depth || self.items(at) + self.items(other) > Page::FEW {
+            if self.depths[other] != depth || self.items(at) + self.items(other) > Page::JOIN_MAX {
                 return;
             }
-            let joined = match (self.lift(at), self.lift(other)) {
+            let joined = match (self.take_out(at), self.take_out(other)) {
                 (Some(mut left), Some(right)) => {
-                    Arc::make_mut(&mut left).join(&right, spread);
+                    Arc::make_mut(&mut left).join(&right, hash_source);
                     Some(left)
                 }
                 (left, right) => left.or(right),
@@ -252,14 +262,14 @@ impl Chunk {
         self.pages[at].as_ref().map_or(0, |page| page.len())
     }
 
-    /// Takes a page out of all its places, so that it is not shared by itself.
-    fn lift(&mut self, at: usize) -> Option<Arc<Page>> {
+    /// Takes a page out of all its indexes, so that it does not share itself.
+    fn take_out(&mut self, at: usize) -> Option<Arc<Page>> {
         let depth = self.depths[at];
         let all = self.pages[low(at, depth)..].iter_mut().step_by(1 << depth);
         all.fold(None, |_, page| page.take())
     }
 
-    /// Puts a page where none is.
+    /// Stores a page at all its indexes.
     fn put(&mut self, at: usize, depth: u8, page: Option<Arc<Page>>) {
         for place in (low(at, depth)..PLACES).step_by(1 << depth) {
             self.depths[place] = depth;
@@ -272,13 +282,13 @@ impl Chunk {
     }
 }
 
-/// Where a hash's page stands in a chunk of this depth.
+/// Index of a hash's page in a chunk of this depth.
 #[inline]
 fn place_below(depth: u8, hash: u64) -> usize {
     usize::from((hash >> depth).to_le_bytes()[0]) % PLACES
 }
 
-/// The first place of what stands at `at`.
+/// First index of the item at `at`.
 const fn low(at: usize, depth: u8) -> usize {
     at & ((1 << depth) - 1)
 }

@@ -1,37 +1,39 @@
-//! A tree of pages by hash, shared between snapshots until it changes: changing one page copies it and the few forks above it. For crowds, of which
-//! there may be any number, so that each must be small.
+//! A persistent tree of pages by hash: changing a page copies it and the few forks above it. For
+//! groups, which may be many, so that each must be small.
 //!
-//! Extendible hashing in forks of [`WAYS`]: a page that is full splits in two by one more bit of its hashes, and the halves of a
-//! pair that has become small join again. So nothing is ever built anew as a whole, and nothing is left of what was removed.
+//! Extendible hashing in forks of [`WAYS`]: a full page splits by one more hash bit, and halves
+//! that became small are joined again. So nothing is ever rebuilt as a whole, and nothing is left
+//! of what was removed.
 //!
-//! Copying a fork counts a reference to each of its branches, and these lie anywhere in memory: what a change costs is how many
-//! they are. So forks are narrow, and all branches are fetched at once before they are counted one by one.
+//! Copying a fork increments the scattered reference counts of its branches, which dominates the
+//! cost of a change. So forks are narrow, and all branches are prefetched first.
 
 use std::sync::Arc;
 
 use uxfrm_packet::prefetch_far;
 
-use super::page::{self, Page, Spread};
+use super::page::{self, HashSource, Page};
 use crate::Sa;
 
-/// States by hash.
+/// SAs by hash.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
+pub(super) struct PageTree {
     root: Branch,
 }
 
-/// What a tree is, or a part of it.
+/// A tree or subtree.
 #[derive(Clone, Debug)]
 enum Branch {
-    /// Nothing here, or for a moment what is being changed.
+    /// Empty, or being changed.
     Empty,
     Page(Arc<Page>),
     Fork(Arc<Fork>),
 }
 
-/// By a few bits of the hash. A page of depth `d` stands at all places that share its lowest `d` bits; a fork has depth [`DEEP`].
+/// A node by a few hash bits. A page of depth `d` is at all indexes that share its lowest `d` bits;
+/// a fork has depth [`FORK_DEPTH`].
 ///
-/// Most forks have pages only, and a look-up reads one line of those; so pages stand apart from forks.
+/// Most forks hold pages only, and a look-up reads one line of these; so forks are kept apart.
 #[derive(Debug, Default)]
 struct Fork {
     pages: [Option<Arc<Page>>; WAYS],
@@ -39,14 +41,14 @@ struct Fork {
     depths: [u8; WAYS],
 }
 
-/// A state that is to be put in.
+/// An SA to be inserted.
 struct Addition<'a> {
     hash: u64,
     sa: &'a Arc<Sa>,
-    spread: &'a dyn Spread,
+    hash_source: &'a dyn HashSource,
 }
 
-/// All states of a tree.
+/// Iterator over a tree's SAs.
 #[derive(Debug)]
 pub(super) struct States<'a> {
     page: Option<page::States<'a>>,
@@ -55,38 +57,39 @@ pub(super) struct States<'a> {
 }
 
 const BITS: u32 = 3;
-const DEEP: u8 = 3;
+const FORK_DEPTH: u8 = 3;
 const WAYS: usize = 1 << BITS;
-/// Bits of the hash that make forks. What a page below these has no room for stands in crowds.
-const DEEPEST: u32 = 48;
+/// Upper limit of hash bits used by forks. What a page at this depth has no room for goes to
+/// groups.
+const MAX_HASH_BITS: u32 = 48;
 
-impl Default for Tree {
+impl Default for PageTree {
     fn default() -> Self {
         Self { root: Branch::Empty }
     }
 }
 
-impl Tree {
-    /// All states, in no order.
+impl PageTree {
+    /// All SAs in no order.
     pub(super) fn states(&self) -> States<'_> {
         let mut states = States { page: None, pages: Vec::new(), forks: Vec::new() };
         states.begin(self);
         states
     }
 
-    /// Puts in a state under a hash.
-    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, spread: &dyn Spread) {
-        self.root.add(&Addition { hash, sa, spread }, 0);
+    /// Inserts an SA under a hash.
+    pub(super) fn add(&mut self, hash: u64, sa: &Arc<Sa>, hash_source: &dyn HashSource) {
+        self.root.add(&Addition { hash, sa, hash_source }, 0);
     }
 
-    /// Changes the page for a hash, if there is one, and joins what has become small.
+    /// Changes the page of a hash, if any, and joins small pages.
     pub(super) fn change(
         &mut self,
         hash: u64,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
-        self.root.change(hash, 0, spread, change);
+        self.root.change(hash, 0, hash_source, change);
     }
 }
 
@@ -100,7 +103,7 @@ impl<'a> Iterator for States<'a> {
             }
             if let Some(page) = self.pages.pop() {
                 self.page = Some(page.states());
-                page.crowds().for_each(|tree| self.begin(tree));
+                page.groups().for_each(|tree| self.begin(tree));
             } else {
                 let fork = self.forks.pop()?;
                 self.pages.extend(fork.own_pages());
@@ -113,7 +116,7 @@ impl<'a> Iterator for States<'a> {
 }
 
 impl<'a> States<'a> {
-    fn begin(&mut self, tree: &'a Tree) {
+    fn begin(&mut self, tree: &'a PageTree) {
         match &tree.root {
             Branch::Empty => {}
             Branch::Page(page) => self.pages.push(page),
@@ -123,7 +126,7 @@ impl<'a> States<'a> {
 }
 
 impl Branch {
-    /// `used` bits of the hash led here.
+    /// Inserts an SA; `used` hash bits led here.
     fn add(&mut self, new: &Addition<'_>, used: u32) {
         match self {
             Self::Empty => {
@@ -131,7 +134,7 @@ impl Branch {
                 new.put_into(&mut page);
                 *self = Self::Page(Arc::new(page));
             }
-            Self::Page(page) if page.has_room(new.hash) || used >= DEEPEST => {
+            Self::Page(page) if page.has_room(new.hash) || used >= MAX_HASH_BITS => {
                 new.put_into(Arc::make_mut(page));
             }
             Self::Page(_) => {
@@ -148,7 +151,7 @@ impl Branch {
         &mut self,
         hash: u64,
         used: u32,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
         match self {
@@ -162,9 +165,9 @@ impl Branch {
             }
             Self::Fork(fork) => {
                 let fork = Arc::make_mut(fork);
-                fork.change(hash, used, spread, change);
+                fork.change(hash, used, hash_source, change);
                 if fork.depths[0] == 0 {
-                    *self = fork.lift(0, 0);
+                    *self = fork.take_out(0, 0);
                 }
             }
         }
@@ -193,10 +196,10 @@ impl Fork {
         let at = place(new.hash >> used);
         loop {
             let depth = self.depths[at];
-            let mut branch = self.lift(at, depth);
+            let mut branch = self.take_out(at, depth);
             match &mut branch {
-                Branch::Page(page) if depth < DEEP && !page.has_room(new.hash) => {
-                    let (lower, upper) = page.split(used + u32::from(depth), new.spread);
+                Branch::Page(page) if depth < FORK_DEPTH && !page.has_room(new.hash) => {
+                    let (lower, upper) = page.split(used + u32::from(depth), new.hash_source);
                     let low = at & ((1 << depth) - 1);
                     self.put(low, depth + 1, Branch::of(lower));
                     self.put(low | 1 << depth, depth + 1, Branch::of(upper));
@@ -213,32 +216,32 @@ impl Fork {
         &mut self,
         hash: u64,
         used: u32,
-        spread: &dyn Spread,
+        hash_source: &dyn HashSource,
         change: &mut dyn FnMut(&mut Page),
     ) {
         let at = place(hash >> used);
         let depth = self.depths[at];
-        let mut branch = self.lift(at, depth);
-        branch.change(hash, used + BITS, spread, change);
+        let mut branch = self.take_out(at, depth);
+        branch.change(hash, used + BITS, hash_source, change);
         self.put(at, depth, branch);
-        self.join(at, spread);
+        self.join(at, hash_source);
     }
 
-    /// Joins the page at a place with its other half, and what comes of that with its own, while they are small.
-    fn join(&mut self, at: usize, spread: &dyn Spread) {
+    /// Joins the page at an index with its other half, repeatedly, while they are small.
+    fn join(&mut self, at: usize, hash_source: &dyn HashSource) {
         loop {
             let depth = self.depths[at];
             let Some(upper) = depth.checked_sub(1) else { return };
             let other = at ^ 1 << upper;
             let both = self.items(at).zip(self.items(other));
             let Some((ours, theirs)) = both else { return };
-            if self.depths[other] != depth || ours + theirs > Page::FEW {
+            if self.depths[other] != depth || ours + theirs > Page::JOIN_MAX {
                 return;
             }
-            let (mut left, right) = (self.lift(at, depth), self.lift(other, depth));
+            let (mut left, right) = (self.take_out(at, depth), self.take_out(other, depth));
             match (&mut left, &right) {
                 (Branch::Page(left), Branch::Page(right)) => {
-                    Arc::make_mut(left).join(right, spread)
+                    Arc::make_mut(left).join(right, hash_source)
                 }
                 (Branch::Empty, _) => left = right,
                 (Branch::Page(_), Branch::Empty) | (_, Branch::Fork(_)) | (Branch::Fork(_), _) => {}
@@ -247,14 +250,14 @@ impl Fork {
         }
     }
 
-    /// How many items stand at a place, when no fork does.
+    /// Number of items at an index, unless a fork is there.
     fn items(&self, at: usize) -> Option<usize> {
         let is_fork = self.forks.as_ref().is_some_and(|forks| forks[at].is_some());
         (!is_fork).then(|| self.pages[at].as_ref().map_or(0, |page| page.len()))
     }
 
-    /// Takes a branch out of all its places, so that it is not shared by itself.
-    fn lift(&mut self, at: usize, depth: u8) -> Branch {
+    /// Takes a branch out of all its indexes, so that it does not share itself.
+    fn take_out(&mut self, at: usize, depth: u8) -> Branch {
         if let Some(forks) = &mut self.forks
             && let Some(fork) = forks[at].take()
         {
@@ -267,7 +270,7 @@ impl Fork {
         lifted.map_or(Branch::Empty, Branch::Page)
     }
 
-    /// Puts a branch where none is.
+    /// Stores a branch at all its indexes.
     fn put(&mut self, at: usize, depth: u8, branch: Branch) {
         let places = (low(at, depth)..WAYS).step_by(1 << depth);
         places.clone().for_each(|place| self.depths[place] = depth);
@@ -286,11 +289,11 @@ impl Fork {
 
 impl Addition<'_> {
     fn put_into(&self, page: &mut Page) {
-        page.add(self.hash, self.sa, self.spread);
+        page.add(self.hash, self.sa, self.hash_source);
     }
 }
 
-/// The first place of a branch that stands at `at`.
+/// First index of the branch at `at`.
 fn low(at: usize, depth: u8) -> usize {
     at & ((1 << depth) - 1)
 }

@@ -5,7 +5,7 @@ use std::{cell::Cell, sync::Arc};
 use proptest::prelude::*;
 use uxfrm_crypto::Backend;
 
-use super::page::{Page, Spread};
+use super::page::{HashSource, Page};
 use crate::{
     Cpu, Direction, DropReason, Family, FlowKey, IfId, Mark, Mode, Moment, OutboundQuery, Prefix,
     Reqid, Sa, SaConfig, SaId, SaProtocol, SaWords, Sad, Selector, Spi,
@@ -60,7 +60,7 @@ fn chosen(sad: &Sad, query: &OutboundQuery<'_>) -> Result<u32, DropReason> {
 }
 
 #[test]
-fn each_field_of_a_template_must_fit() {
+fn outbound_template_field_mismatch_finds_no_sa() {
     type Row = (fn(&mut SaConfig), fn(&mut OutboundQuery<'static>), bool);
     let table: &[Row] = &[
         (|_| {}, |_| {}, true),
@@ -108,7 +108,7 @@ fn each_field_of_a_template_must_fit() {
 }
 
 #[test]
-fn a_rekey_never_leaves_a_packet_without_a_state() {
+fn outbound_rekey_always_finds_sa() {
     let mut sad = Sad::default();
     let old = with(&mut sad, 1, 100, |_| {});
     assert_eq!(chosen(&sad, &query()), Ok(1));
@@ -125,7 +125,7 @@ fn a_rekey_never_leaves_a_packet_without_a_state() {
 
 /// RFC 9611 §3: the fallback serves whoever has none of his own.
 #[test]
-fn each_processor_has_its_own_state_and_the_others_the_fallback() {
+fn outbound_cpu_prefers_its_sa_else_fallback() {
     let mut sad = Sad::default();
     let own = with(&mut sad, 1, 100, |sa| sa.pcpu = Some(Cpu(1)));
     with(&mut sad, 2, 200, |_| {});
@@ -139,7 +139,7 @@ fn each_processor_has_its_own_state_and_the_others_the_fallback() {
 }
 
 #[test]
-fn one_that_is_not_dying_comes_before_a_younger_one_that_is() {
+fn outbound_valid_sa_precedes_younger_dying_one() {
     let mut sad = Sad::default();
     with(&mut sad, 1, 100, |_| {});
     let dying = with(&mut sad, 2, 200, |_| {});
@@ -155,7 +155,7 @@ fn one_that_is_not_dying_comes_before_a_younger_one_that_is() {
 }
 
 #[test]
-fn expired_ones_and_those_for_the_way_in_are_refused() {
+fn outbound_refuses_expired_and_inbound_sas() {
     let mut sad = Sad::default();
     let only = with(&mut sad, 1, 0, |_| {});
     only.advance(Lifecycle::Expired);
@@ -169,7 +169,7 @@ fn expired_ones_and_those_for_the_way_in_are_refused() {
 }
 
 #[test]
-fn on_the_way_in_destination_spi_protocol_and_mark_decide() {
+fn inbound_lookup_uses_destination_spi_protocol_and_mark() {
     let mut sad = Sad::default();
     let plain = with(&mut sad, 9, 0, |_| {});
     let marked = with(&mut sad, 9, 0, |config| config.mark = Mark { value: 1, mask: 1 });
@@ -188,7 +188,7 @@ fn on_the_way_in_destination_spi_protocol_and_mark_decide() {
 }
 
 #[test]
-fn a_snapshot_taken_before_does_not_change() {
+fn sad_older_snapshot_is_unchanged() {
     let mut sad = Sad::default();
     let one = with(&mut sad, 1, 0, |_| {});
     let before = sad.clone();
@@ -201,7 +201,7 @@ fn a_snapshot_taken_before_does_not_change() {
 proptest! {
     /// Adding and removing in any order, against a list.
     #[test]
-    fn agrees_with_a_list(steps in prop::collection::vec((1_u32..6, 0_u8..3, any::<bool>()), 0..60)) {
+    fn sad_agrees_with_list(steps in prop::collection::vec((1_u32..6, 0_u8..3, any::<bool>()), 0..60)) {
         let mut sad = Sad::default();
         let mut model: Vec<Arc<Sa>> = Vec::new();
         for (second, (spi, host, add)) in steps.into_iter().enumerate() {
@@ -308,9 +308,10 @@ fn first_inward(model: &[Arc<Sa>], host: u8, spi: u32, mark: u32) -> Option<*con
 }
 
 proptest! {
-    /// All three indexes beside a list, through additions, removals and updates that move a state to another interface.
+    /// All three indexes beside a list, through additions, removals and updates that move a state
+    /// to another interface.
     #[test]
-    fn agrees_with_a_list_in_all_that_decides(steps in steps()) {
+    fn sad_lookups_agree_with_list_for_all_fields(steps in steps()) {
         let mut sad = Sad::default();
         let mut model: Vec<Arc<Sa>> = Vec::new();
         for step in steps {
@@ -365,7 +366,7 @@ fn together(sad: &Sad, ids: &[SaId]) -> Vec<Option<*const Sa>> {
 
 /// Leaves split and join, forks come and go, and whoever looks on meanwhile sees what was there.
 #[test]
-fn thousands_come_and_go_and_nothing_is_left_of_them() {
+fn sad_is_empty_after_thousands_come_and_go() {
     let mut sad = Sad::default();
     let all: Vec<_> = (0..3000)
         .map(|number| with(&mut sad, number + 1, 0, |sa| sa.reqid = Reqid(number / 100)))
@@ -386,14 +387,14 @@ fn thousands_come_and_go_and_nothing_is_left_of_them() {
             assert_eq!(sad.iter().count(), sad.len());
         }
     }
-    assert_eq!(format!("{sad:?}").matches("Page").count(), 0, "nothing is left");
+    assert_eq!(format!("{sad:?}").matches("Page {").count(), 0, "nothing is left");
     assert_eq!((before.len(), before.iter().count()), (3000, 3000));
     assert!(all.iter().all(|sa| before.find(sa.id(), 0).is_some()));
 }
 
 /// More states between two peers than a list takes, and back to none.
 #[test]
-fn a_crowd_with_one_key_comes_and_goes() {
+fn sad_many_sas_with_one_key_come_and_go() {
     let mut sad = Sad::default();
     let mut all: Vec<_> = (1..=300).map(|spi| with(&mut sad, spi, 0, |_| {})).collect();
     let before = sad.clone();
@@ -418,15 +419,16 @@ fn a_crowd_with_one_key_comes_and_goes() {
 /// All have one hash.
 struct Alike;
 
-impl Spread for Alike {
+impl HashSource for Alike {
     fn hash(&self, _: &Sa) -> u64 {
         7
     }
 }
 
-/// What is asked for ahead is few, however many states there are between two peers; a look-up goes through all of them.
+/// What is asked for ahead is few, however many states there are between two peers; a look-up goes
+/// through all of them.
 #[test]
-fn crowds_are_not_walked_through_ahead() {
+fn sad_prefetch_skips_same_hash_groups() {
     let mut page = Page::default();
     let seen = |page: &Page| {
         let ahead = Cell::new(0);
@@ -446,7 +448,7 @@ fn crowds_are_not_walked_through_ahead() {
 
 /// The test set-up of the Niantic slides: equal SPIs both ways, selectors with host bits.
 #[test]
-fn equal_spis_are_told_apart_by_destination() {
+fn inbound_equal_spis_are_distinguished_by_destination() {
     let mut sad = Sad::default();
     let net = |host: &str| Prefix::new(host.parse().unwrap(), 24).unwrap();
     let there = sa(SaConfig { mode: Mode::Transport, ..sample("14.0.0.70", 7) }, 0);
@@ -458,7 +460,8 @@ fn equal_spis_are_told_apart_by_destination() {
     assert!(found.is_some_and(|sa| sa.is_same(&back)));
 }
 
-/// What a reader of an older generation holds stays as it was, whatever the writer does, and what is asked for ahead changes no answer.
+/// What a reader of an older generation holds stays as it was, whatever the writer does, and what
+/// is asked for ahead changes no answer.
 fn check(sad: &Sad, model: &[Arc<Sa>]) -> Result<(), TestCaseError> {
     prop_assert_eq!((sad.len(), sad.iter().count()), (model.len(), model.len()));
     let ids: Vec<_> = model.iter().map(|sa| sa.id()).collect();
@@ -482,9 +485,10 @@ fn check(sad: &Sad, model: &[Arc<Sa>]) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Hundreds of states, few and many to a peer, so that pages split and join and crowds come and go while snapshots are held.
+    /// Hundreds of states, few and many to a peer, so that pages split and join and crowds come and
+    /// go while snapshots are held.
     #[test]
-    fn snapshots_that_readers_hold_stay_what_they_were(
+    fn sad_snapshots_stay_unchanged_under_changes(
         // Towards which number of states it goes for how long, and what is kept.
         phases in prop::collection::vec((0_usize..500, 1_usize..200, any::<bool>()), 1..8),
         peers in prop::sample::select(vec![1_u32, 7, 100, 1000]),
@@ -541,9 +545,10 @@ proptest! {
     }
 }
 
-/// With a snapshot in somebody's hands, a change copies one way down each index, however many states there are.
+/// With a snapshot in somebody's hands, a change copies one way down each index, however many
+/// states there are.
 #[test]
-fn a_change_leaves_all_but_one_way_shared_with_the_snapshot_before() {
+fn sad_change_copies_one_path() {
     for (count, crowded) in [(10, 10), (1000, 1000), (20_000, 20_000), (20_000, 1)] {
         let mut sad = Sad::default();
         let all: Vec<_> = (1..=count)

@@ -1,50 +1,50 @@
-//! How often policies have changed, and whom the latest changes may concern.
+//! Number of policy changes, and which flows the latest ones can affect.
 
 use std::sync::Arc;
 
-use super::scope::Concern;
+use super::scope::InvalidationScope;
 
-/// The number of changes so far, and the concerns of the last of them.
+/// Number of changes, and the scopes of the latest.
 #[derive(Clone, Debug)]
-pub(crate) struct News {
+pub(crate) struct PolicyChangeLog {
     changes: u64,
-    /// In the place that a change's number says.
-    latest: Arc<[Concern; KEPT]>,
+    /// Ring buffer, indexed by change number.
+    latest: Arc<[InvalidationScope; KEPT]>,
 }
 
-/// Concerns that are kept: of what changes in some milliseconds when 100,000 policies come a second.
+/// Scopes kept: some milliseconds of changes at 100,000 policies a second.
 const KEPT: usize = 1024;
 
-impl Default for News {
+impl Default for PolicyChangeLog {
     fn default() -> Self {
-        Self { changes: 0, latest: Arc::new([Concern::All; KEPT]) }
+        Self { changes: 0, latest: Arc::new([InvalidationScope::All; KEPT]) }
     }
 }
 
-impl News {
-    /// How many changes there were.
+impl PolicyChangeLog {
+    /// Number of changes.
     #[inline]
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Something has changed.
-    pub(crate) fn note(&mut self, concern: Concern) {
+    /// Records a change.
+    pub(crate) fn record(&mut self, scope: InvalidationScope) {
         let at = place(self.changes);
-        Arc::make_mut(&mut self.latest)[at] = concern;
+        Arc::make_mut(&mut self.latest)[at] = scope;
         self.changes += 1;
     }
 
-    /// Much has changed at once.
-    pub(crate) fn note_each(&mut self, concerns: impl ExactSizeIterator<Item = Concern>) {
-        if concerns.len() > KEPT {
-            return self.note(Concern::All);
+    /// Records many changes; as one that affects all flows if they are too many.
+    pub(crate) fn record_all(&mut self, scopes: impl ExactSizeIterator<Item = InvalidationScope>) {
+        if scopes.len() > KEPT {
+            return self.record(InvalidationScope::All);
         }
-        concerns.for_each(|concern| self.note(concern));
+        scopes.for_each(|scope| self.record(scope));
     }
 
-    /// Whom the changes after so many of them may concern; `None` when they are too many to be known.
-    pub(crate) fn since(&self, changes: u64) -> Option<impl Iterator<Item = Concern>> {
+    /// Scopes of the changes after the first `changes`; `None` if some are no longer kept.
+    pub(crate) fn since(&self, changes: u64) -> Option<impl Iterator<Item = InvalidationScope>> {
         let missed = self.changes.checked_sub(changes)?;
         (missed <= KEPT as u64).then(|| (changes..self.changes).map(|at| self.latest[place(at)]))
     }
@@ -58,46 +58,46 @@ const fn place(change: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spd::scope::Grain;
+    use crate::spd::scope::PrefixGranularity;
 
-    /// As many as are kept.
+    /// Number of scopes kept.
     const MANY: u32 = 1024;
 
-    fn concern(number: u32) -> Concern {
+    fn scope(number: u32) -> InvalidationScope {
         let [.., a, b] = number.to_be_bytes();
-        Concern::Cell(Grain::Source(0), u16::from_be_bytes([a, b]))
+        InvalidationScope::Bucket(PrefixGranularity::Source(0), u16::from_be_bytes([a, b]))
     }
 
     #[test]
-    fn the_latest_are_known_and_more_are_said_to_be_too_many() {
-        let mut news = News::default();
-        (0..5000).for_each(|number| news.note(concern(number)));
-        assert_eq!((news.changes(), KEPT), (5000, MANY as usize));
+    fn change_log_keeps_latest_and_reports_overflow() {
+        let mut log = PolicyChangeLog::default();
+        (0..5000).for_each(|number| log.record(scope(number)));
+        assert_eq!((log.changes(), KEPT), (5000, MANY as usize));
         for since in [5000, 4999, 4500, 5000 - MANY] {
-            let expected: Vec<_> = (since..5000).map(concern).collect();
-            assert_eq!(news.since(since.into()).map(Iterator::collect), Some(expected));
+            let expected: Vec<_> = (since..5000).map(scope).collect();
+            assert_eq!(log.since(since.into()).map(Iterator::collect), Some(expected));
         }
-        assert!(news.since(u64::from(4999 - MANY)).is_none(), "too many");
-        assert!(news.since(5001).is_none(), "of some other policies");
+        assert!(log.since(u64::from(4999 - MANY)).is_none(), "too many");
+        assert!(log.since(5001).is_none(), "of some other policies");
     }
 
     #[test]
-    fn a_copy_keeps_what_it_was() {
-        let mut news = News::default();
-        news.note(concern(1));
-        let before = news.clone();
-        (2..2000).for_each(|number| news.note(concern(number)));
-        assert_eq!(before.since(0).map(Iterator::collect), Some(vec![concern(1)]));
+    fn change_log_clone_is_independent() {
+        let mut log = PolicyChangeLog::default();
+        log.record(scope(1));
+        let before = log.clone();
+        (2..2000).for_each(|number| log.record(scope(number)));
+        assert_eq!(before.since(0).map(Iterator::collect), Some(vec![scope(1)]));
     }
 
     #[test]
-    fn a_crowd_at_once_concerns_all() {
-        let mut news = News::default();
-        let crowd = |len: u32| (0..len).map(concern).collect::<Vec<_>>().into_iter();
-        news.note_each(crowd(MANY));
-        assert_eq!(news.changes(), u64::from(MANY));
-        news.note_each(crowd(MANY + 1));
-        let latest = news.since(u64::from(MANY)).map(Iterator::collect);
-        assert_eq!(latest, Some(vec![Concern::All]));
+    fn change_log_too_many_at_once_affect_all() {
+        let mut log = PolicyChangeLog::default();
+        let crowd = |len: u32| (0..len).map(scope).collect::<Vec<_>>().into_iter();
+        log.record_all(crowd(MANY));
+        assert_eq!(log.changes(), u64::from(MANY));
+        log.record_all(crowd(MANY + 1));
+        let latest = log.since(u64::from(MANY)).map(Iterator::collect);
+        assert_eq!(latest, Some(vec![InvalidationScope::All]));
     }
 }

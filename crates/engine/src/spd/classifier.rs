@@ -1,27 +1,29 @@
-//! Finds the policy that decides over a packet without looking at the others.
+//! Packet classification: finds the policy that decides over a packet without comparing it with
+//! all.
 //!
-//! Policies stand in bins by direction, kind, family and interface id, as in `net/xfrm/xfrm_policy.c`. Each bin is a tree of cuts
-//! ([`node`]), whose leaves compare few policies one by one or many at once. All of it is immutable for readers and shared between
-//! snapshots node by node: a change copies the nodes on its way down once per publication, whatever the number of policies.
+//! Policies are kept in bins by direction, kind, family and interface id, as in
+//! `net/xfrm/xfrm_policy.c`. Each bin is a decision tree ([`node`]) whose leaves compare a few
+//! policies one by one or many at once. Readers see immutable trees; snapshots share nodes. A
+//! change copies the nodes on one path per publication, whatever the number of policies.
 //!
-//! Promises: the same answer as a scan in order of [`Place`](crate::Place); no work that grows with what was removed.
+//! Guarantees: the same result as a scan in order of [`Place`](crate::Place); no cost grows with
+//! the number of removed policies.
 
 mod batch;
-mod classes;
-mod few;
-mod grid;
-mod lean;
-mod matrix;
+mod byte_bitvector;
+mod compact_rule;
+mod cost_model;
+mod field_bitvector;
+mod linear_leaf;
 mod node;
 mod plan;
-mod planning;
-mod revision;
+mod rebuild;
+mod replanning;
+mod root_cuts;
 mod rule;
-mod several;
-mod sieve;
+mod simd_leaf;
 pub(crate) mod ternary;
-mod trunk;
-mod weigh;
+mod tuple_space;
 mod window;
 
 use std::collections::HashMap;
@@ -31,11 +33,11 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, PolicyKind};
-pub(crate) use lean::{Shape, Shapes};
+pub(crate) use compact_rule::{MaskTemplate, MaskTemplates};
 use node::Node;
-use planning::{Planned, Planning};
-pub(crate) use revision::Moved;
-pub use revision::{Revised, Revision};
+pub(crate) use rebuild::Moved;
+pub use rebuild::{Revised, Revision};
+use replanning::{PlanScope, ReplanTiming};
 pub(crate) use rule::Best;
 use rule::Rule;
 use ternary::{Key, V4, V6};
@@ -43,23 +45,23 @@ use ternary::{Key, V4, V6};
 /// All policies, by bin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classifier {
-    /// Those without interface id.
+    /// Policies without interface id, by direction and kind.
     plain: [[Bins; 2]; 3],
-    by_interface: [[Interfaces; 2]; 3],
-    /// How many there are of each direction and kind.
+    by_interface: [[BinsByIfId; 2]; 3],
+    /// Number of policies by direction and kind.
     counts: [[usize; 2]; 3],
-    /// How many of each direction fragments are no match for.
-    for_whole: [usize; 3],
+    /// Number of policies, by direction, that cannot be matched against fragments.
+    whole_datagram_rules: [usize; 3],
 }
 
-/// What a classifier takes up.
+/// Memory and depth of a classifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Policies.
     pub policies: usize,
-    /// Bytes of the structures that find them; the policies themselves apart.
+    /// Bytes of the look-up structures, without the policies.
     pub bytes: usize,
-    /// Cuts on the longest way to a policy.
+    /// Longest path to a policy, in cuts.
     pub depth: u32,
 }
 
@@ -67,37 +69,37 @@ pub struct Footprint {
 struct Bins {
     v4: Node<V4>,
     v6: Node<V6>,
-    /// How many policies of each family came or went since all of them were planned together.
-    moved: [usize; 2],
+    /// Insertions and removals, by family, since the last full plan.
+    changed: [usize; 2],
 }
 
-/// Bins by interface id, in shards so that a change copies few.
+/// Bins by interface id, in shards so that a change copies little.
 #[derive(Clone, Debug, Default)]
-struct Interfaces(Option<Arc<[Shard; SHARDS]>>);
+struct BinsByIfId(Option<Arc<[Shard; SHARDS]>>);
 
 type Shard = Arc<HashMap<u32, Bins, foldhash::fast::RandomState>>;
 
 const SHARDS: usize = 64;
 
-/// How many packets are looked up together, so that they wait for memory together.
-pub(crate) const TOGETHER: usize = 32;
+/// Packets looked up together, so that their cache misses overlap.
+pub(crate) const LOOKUP_BATCH: usize = 32;
 
 impl Classifier {
-    /// The first policy that fits, if any does.
+    /// The first matching policy, if any.
     #[inline]
     pub(crate) fn first(&self, kind: PolicyKind, direction: Direction, flow: &FlowKey) -> Best<'_> {
         let bins = self.bins(kind, direction, flow.if_id);
         bins.map_or(Best::NONE, |bins| bins.first(flow))
     }
 
-    /// Considers the first policy that fits, for each flow, of which there are [`TOGETHER`] at the most.
+    /// Offers the first matching policy of each flow to its `best`; at most [`LOOKUP_BATCH`] flows.
     #[inline]
     pub(crate) fn find_each<'a>(
         &'a self,
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        bests: &mut [Best<'a>; TOGETHER],
+        bests: &mut [Best<'a>; LOOKUP_BATCH],
     ) {
         let Some(first) = flows.first() else { return };
         let is_found = match self.bins(kind, direction, first.if_id) {
@@ -109,23 +111,23 @@ impl Classifier {
         }
     }
 
-    /// The same, of flows of several families or interfaces.
+    /// [`Classifier::find_each`] for flows of several families or interfaces.
     #[cold]
     fn find_mixed<'a>(
         &'a self,
         kind: PolicyKind,
         direction: Direction,
         flows: &[FlowKey],
-        bests: &mut [Best<'a>; TOGETHER],
+        bests: &mut [Best<'a>; LOOKUP_BATCH],
     ) {
         let (mut rest, mut bests) = (flows, &mut bests[..]);
         while let Some(first) = rest.first() {
             let flows;
-            (flows, rest) = rest.split_at(alike(first, rest));
+            (flows, rest) = rest.split_at(same_bin_prefix(first, rest));
             let Some((these, others)) = bests.split_at_mut_checked(flows.len()) else { return };
             bests = others;
             if let Some(bins) = self.bins(kind, direction, first.if_id) {
-                let mut found = [Best::NONE; TOGETHER];
+                let mut found = [Best::NONE; LOOKUP_BATCH];
                 if !bins.find_each(flows, &mut found) {
                     let each = flows.iter().zip(&mut found);
                     each.for_each(|(flow, found)| *found = bins.first(flow));
@@ -135,10 +137,10 @@ impl Classifier {
         }
     }
 
-    /// All that come together.
+    /// Inserts many policies at once.
     pub(crate) fn insert_all(&mut self, entries: &[Arc<PolicyEntry>]) {
         if entries.len() < self.len() {
-            return entries.iter().for_each(|entry| self.insert(entry, Planning::Now));
+            return entries.iter().for_each(|entry| self.insert(entry, ReplanTiming::Now));
         }
         let (mut v4, mut v6) =
             (<[[Vec<Rule<V4>>; 2]; 3]>::default(), <[[Vec<Rule<V6>>; 2]; 3]>::default());
@@ -146,12 +148,12 @@ impl Classifier {
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
             if entry.if_id().0 == 0 {
                 self.counts[direction][kind] += 1;
-                self.for_whole[direction] += usize::from(entry.asks_for_whole());
+                self.whole_datagram_rules[direction] += usize::from(entry.asks_for_whole());
             }
             match (entry.if_id().0, entry.family()) {
                 (0, Family::V4) => v4[direction][kind].push(Rule::of(entry)),
                 (0, Family::V6) => v6[direction][kind].push(Rule::of(entry)),
-                (_, _) => self.insert(entry, Planning::Now),
+                (_, _) => self.insert(entry, ReplanTiming::Now),
             }
         }
         for ((bins, v4), v6) in self.plain.iter_mut().zip(v4).zip(v6) {
@@ -161,13 +163,13 @@ impl Classifier {
         }
     }
 
-    /// One alone, which [`Classifier::prepare`] is to be called for before the next change.
+    /// Inserts one policy; [`Classifier::prepare`] must be called before the next change.
     pub(crate) fn insert_one(&mut self, entry: &Arc<PolicyEntry>) {
         let is_plain = entry.if_id().0 == 0;
-        self.insert(entry, if is_plain { Planning::Later } else { Planning::Now });
+        self.insert(entry, if is_plain { ReplanTiming::Later } else { ReplanTiming::Now });
     }
 
-    /// Makes ready for another policy where one came.
+    /// Prepares for another policy at the same place.
     pub(crate) fn prepare(&mut self, entry: &Arc<PolicyEntry>) {
         if entry.if_id().0 != 0 {
             return;
@@ -179,16 +181,18 @@ impl Classifier {
         }
     }
 
-    fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
+    fn insert(&mut self, entry: &Arc<PolicyEntry>, timing: ReplanTiming) {
         self.counts[entry.direction() as usize][entry.kind() as usize] += 1;
-        self.for_whole[entry.direction() as usize] += usize::from(entry.asks_for_whole());
-        self.bins_mut(entry).insert(entry, planning);
+        self.whole_datagram_rules[entry.direction() as usize] +=
+            usize::from(entry.asks_for_whole());
+        self.bins_mut(entry).insert(entry, timing);
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         self.counts[entry.direction() as usize][entry.kind() as usize] -= 1;
-        self.for_whole[entry.direction() as usize] -= usize::from(entry.asks_for_whole());
+        self.whole_datagram_rules[entry.direction() as usize] -=
+            usize::from(entry.asks_for_whole());
         let bins = self.bins_mut(entry);
         bins.remove(entry);
         let if_id = entry.if_id().0;
@@ -197,7 +201,7 @@ impl Classifier {
         }
     }
 
-    /// Becomes what `newer` is, of which it was a copy before some policies came or went.
+    /// Brings this older copy of `newer` up to it, given the policies that changed.
     pub(crate) fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
         for entry in changed.iter().filter(|entry| entry.if_id().0 == 0) {
             let (direction, kind) = (entry.direction() as usize, entry.kind() as usize);
@@ -206,16 +210,16 @@ impl Classifier {
                 Family::V4 => own.v4.follow(&newer.v4, &Rule::of(entry)),
                 Family::V6 => own.v6.follow(&newer.v6, &Rule::of(entry)),
             }
-            own.moved = newer.moved;
+            own.changed = newer.changed;
         }
         self.by_interface.clone_from(&newer.by_interface);
-        (self.counts, self.for_whole) = (newer.counts, newer.for_whole);
+        (self.counts, self.whole_datagram_rules) = (newer.counts, newer.whole_datagram_rules);
     }
 
-    /// Whether some policy of a direction is not for fragments.
+    /// Whether some policy of a direction cannot be matched against fragments.
     #[inline]
     pub(crate) const fn asks_for_whole(&self, direction: Direction) -> bool {
-        self.for_whole[direction as usize] != 0
+        self.whole_datagram_rules[direction as usize] != 0
     }
 
     /// Whether there is any policy of a kind and direction.
@@ -224,21 +228,22 @@ impl Classifier {
         self.counts[direction as usize][kind as usize] != 0
     }
 
-    /// How many policies of a direction and family without interface id are compared one by one; `None` when there are too many for that.
-    pub(crate) fn compared(&self, direction: Direction, family: Family) -> Option<usize> {
-        let compared = |bins: &Bins| match family {
-            Family::V4 => bins.v4.compared(),
-            Family::V6 => bins.v6.compared(),
+    /// Number of policies of a direction and family, without interface id, if they are few enough
+    /// for a linear comparison.
+    pub(crate) fn linear_len(&self, direction: Direction, family: Family) -> Option<usize> {
+        let linear_len = |bins: &Bins| match family {
+            Family::V4 => bins.v4.linear_len(),
+            Family::V6 => bins.v6.linear_len(),
         };
-        self.plain[direction as usize].iter().map(compared).sum()
+        self.plain[direction as usize].iter().map(linear_len).sum()
     }
 
-    /// What finding a flow's policy costs among others, as far as it can be foretold, in tenths of a cycle; however much memory it waits for.
-    pub(crate) fn weigh(&self, direction: Direction, flow: &FlowKey) -> usize {
+    /// Estimated cost of a look-up within a batch, in tenths of a cycle, without cache misses.
+    pub(crate) fn estimate_cost(&self, direction: Direction, flow: &FlowKey) -> usize {
         let kinds = [PolicyKind::Main, PolicyKind::Sub].into_iter();
         let asked = kinds.filter(|kind| self.has(*kind, direction));
         let bins = asked.filter_map(|kind| self.bins(kind, direction, flow.if_id));
-        bins.map(|bins| bins.weigh(flow)).sum()
+        bins.map(|bins| bins.estimate_cost(flow)).sum()
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -246,7 +251,7 @@ impl Classifier {
         a + b + c + d + e + f
     }
 
-    /// Shows each policy, in no order.
+    /// Visits all policies in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         self.all_bins().for_each(|bins| bins.each(visit));
     }
@@ -298,21 +303,22 @@ impl Bins {
         }
     }
 
-    fn weigh(&self, flow: &FlowKey) -> usize {
+    fn estimate_cost(&self, flow: &FlowKey) -> usize {
         match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) => {
-                weigh::weigh_packet(&self.v4, &Key::v4(destination, source, flow))
+                cost_model::estimate_packet(&self.v4, &Key::v4(destination, source, flow))
             }
             (IpAddr::V6(destination), IpAddr::V6(source)) => {
-                weigh::weigh_packet(&self.v6, &Key::v6(destination, source, flow))
+                cost_model::estimate_packet(&self.v6, &Key::v6(destination, source, flow))
             }
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => 0,
         }
     }
 
-    /// Considers the first policy that fits, for each flow; not at all unless all are of one family and interface, which is the result.
+    /// Offers the first matching policy of each flow; returns false, and does nothing, unless all
+    /// flows have one family and interface.
     #[inline]
-    fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; TOGETHER]) -> bool {
+    fn find_each<'a>(&'a self, flows: &[FlowKey], bests: &mut [Best<'a>; LOOKUP_BATCH]) -> bool {
         let Some(first) = flows.first() else { return true };
         let v4 = |flow: &FlowKey| match (flow.destination, flow.source) {
             (IpAddr::V4(destination), IpAddr::V4(source)) if flow.if_id == first.if_id => {
@@ -327,14 +333,14 @@ impl Bins {
             (IpAddr::V4(_) | IpAddr::V6(_), _) => None,
         };
         if first.destination.is_ipv4() {
-            let mut keys = ArrayVec::<_, TOGETHER>::new();
+            let mut keys = ArrayVec::<_, LOOKUP_BATCH>::new();
             keys.extend(flows.iter().map_while(v4));
             if keys.len() == flows.len() {
                 self.v4.find_each(&keys, bests);
                 return true;
             }
         } else {
-            let mut keys = ArrayVec::<_, TOGETHER>::new();
+            let mut keys = ArrayVec::<_, LOOKUP_BATCH>::new();
             keys.extend(flows.iter().map_while(v6));
             if keys.len() == flows.len() {
                 self.v6.find_each(&keys, bests);
@@ -344,28 +350,28 @@ impl Bins {
         false
     }
 
-    fn insert(&mut self, entry: &Arc<PolicyEntry>, planning: Planning) {
-        self.moved[entry.family() as usize] += 1;
+    fn insert(&mut self, entry: &Arc<PolicyEntry>, timing: ReplanTiming) {
+        self.changed[entry.family() as usize] += 1;
         match entry.family() {
-            Family::V4 => self.v4.insert(Rule::of(entry), planning),
-            Family::V6 => self.v6.insert(Rule::of(entry), planning),
+            Family::V4 => self.v4.insert(Rule::of(entry), timing),
+            Family::V6 => self.v6.insert(Rule::of(entry), timing),
         }
     }
 
     fn insert_all(&mut self, v4: Vec<Rule<V4>>, v6: Vec<Rule<V6>>) {
         let counts = [v4.len(), v6.len()];
         let planned = [self.v4.insert_all(v4), self.v6.insert_all(v6)];
-        for ((moved, count), planned) in self.moved.iter_mut().zip(counts).zip(planned) {
-            *moved = match planned {
-                Planned::Together => 0,
-                Planned::Apart => *moved + count,
+        for ((changed, count), planned) in self.changed.iter_mut().zip(counts).zip(planned) {
+            *changed = match planned {
+                PlanScope::Whole => 0,
+                PlanScope::Incremental => *changed + count,
             };
         }
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     fn remove(&mut self, entry: &Arc<PolicyEntry>) {
-        self.moved[entry.family() as usize] += 1;
+        self.changed[entry.family() as usize] += 1;
         match entry.family() {
             Family::V4 => self.v4.remove(&Rule::of(entry)),
             Family::V6 => self.v6.remove(&Rule::of(entry)),
@@ -382,7 +388,7 @@ impl Bins {
     }
 }
 
-impl Interfaces {
+impl BinsByIfId {
     fn bins(&self, if_id: u32) -> Option<&Bins> {
         self.0.as_ref()?[shard(if_id)].get(&if_id)
     }
@@ -403,8 +409,9 @@ impl Interfaces {
     }
 }
 
-/// How many flows from the first on have the family and interface id of one. Mostly all have, which takes no branch to find out.
-fn alike(one: &FlowKey, flows: &[FlowKey]) -> usize {
+/// Length of the run of flows with one family and interface id. Branch-free in the common case that
+/// all have.
+fn same_bin_prefix(one: &FlowKey, flows: &[FlowKey]) -> usize {
     let differs = |other: &FlowKey| {
         let family = one.destination.is_ipv4() ^ other.destination.is_ipv4();
         one.if_id ^ other.if_id | u32::from(family)

@@ -1,4 +1,4 @@
-//! Policies in few bytes: what each has for itself, and what many share.
+//! Compact storage of policies: own fields inline, common fields shared.
 
 pub(crate) mod address_codec;
 pub(crate) mod inline;

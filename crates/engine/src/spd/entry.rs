@@ -1,21 +1,22 @@
-//! A policy in the database: its words, its place, its counts.
+//! A policy in the database: its fields, its precedence, its counters.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use super::classifier::Shape;
-use super::compact::inline::Own;
-use super::compact::shared::Terms;
+use super::classifier::MaskTemplate;
+use super::compact::inline::InlineFields;
+use super::compact::shared::SharedFields;
 use crate::{
     Action, AnswerId, DeviceId, Direction, Family, FlowKey, IfId, Limits, Mark, Mode, Moment,
     OffloadKind, Policy, PolicyFlags, PolicyIndex, PolicyKey, PolicyKind, PolicyName, Priority,
     Selector, Template,
 };
 
-/// A policy as it stands in the database. What every packet touches comes first, next to the reference count; what policies say alike is kept
-/// once for all of them. Its times are whole seconds, as in the kernel.
+/// A policy in the database. Fields that every packet touches come first, next to the reference
+/// count; fields that many policies have in common are shared. Times are whole seconds, as in the
+/// kernel.
 #[derive(Debug)]
 #[repr(C)]
 pub struct PolicyEntry {
@@ -25,14 +26,14 @@ pub struct PolicyEntry {
     last_used: AtomicU32,
     bytes: AtomicU64,
     packets: AtomicU64,
-    terms: Arc<Terms>,
+    shared: Arc<SharedFields>,
     added: u32,
-    /// The lower half; the terms have the upper one.
+    /// Lower half of the insertion number; the shared fields have the upper one.
     age: u32,
-    own: Own,
+    inline: InlineFields,
 }
 
-/// An entry is the same as itself only: another policy may get its name and its index.
+/// Entries are compared by identity: another policy may get the same name and index.
 impl PartialEq for PolicyEntry {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -41,7 +42,8 @@ impl PartialEq for PolicyEntry {
 
 impl Eq for PolicyEntry {}
 
-/// Where a policy stands among those of its direction and kind: offloaded ones first, then by priority, then the older.
+/// Match order within direction and kind: offloaded policies first, then by priority, then the
+/// older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     software: bool,
@@ -49,63 +51,64 @@ pub struct Place {
     age: u64,
 }
 
-/// Which number, age and terms a new policy gets.
+/// What the store assigns to a new policy.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct NewEntry {
     pub(crate) index: PolicyIndex,
     pub(crate) slot: u32,
     pub(crate) age: u64,
     pub(crate) added: Moment,
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) shared: Arc<SharedFields>,
 }
 
 impl Place {
-    /// Whether it stands behind all that devices have.
+    /// Whether no device has the policy.
     #[must_use]
     #[inline]
     pub const fn is_software(self) -> bool {
         self.software
     }
 
-    /// The priority in it.
+    /// Its priority.
     #[must_use]
     pub const fn priority(self) -> Priority {
         self.priority
     }
 
-    /// Whether a policy that takes the place of the one here stands there too.
-    pub(crate) fn suits(self, policy: &Policy) -> bool {
+    /// Whether `policy` would have the same precedence, insertion order apart.
+    pub(crate) fn is_equal_rank(self, policy: &Policy) -> bool {
         (self.software, self.priority) == (is_software(policy), policy.priority)
     }
 
-    /// Rises with every policy added: the youngest has the highest. One that takes another's place has its age.
+    /// Rises with each policy added. A policy that replaces another with equal priority takes over
+    /// its number.
     #[must_use]
     pub const fn age(self) -> u64 {
         self.age
     }
 }
 
-/// Whether no device has all of it.
+/// Whether the policy is not offloaded to a device.
 fn is_software(policy: &Policy) -> bool {
     policy.offload.as_ref().is_none_or(|offload| offload.kind != OffloadKind::Packet)
 }
 
-/// In whole seconds, of which there are enough for a century.
+/// Whole seconds; 32 bits last a century.
 fn seconds(moment: Moment) -> u32 {
     u32::try_from(moment.as_secs()).unwrap_or(NEVER - 1)
 }
 
 const NEVER: u32 = u32::MAX;
 
-#[expect(clippy::cast_possible_truncation, reason = "the terms have the upper half")]
+#[expect(clippy::cast_possible_truncation, reason = "the shared have the upper half")]
 const fn lower_half(age: u64) -> u32 {
     age as u32
 }
 
 impl PolicyEntry {
-    /// A policy with its own terms.
-    pub(crate) fn new(policy: &Policy, admission: Admission) -> Self {
-        let Admission { index, slot, age, added, terms } = admission;
+    /// A policy with its shared fields.
+    pub(crate) fn new(policy: &Policy, admission: NewEntry) -> Self {
+        let NewEntry { index, slot, age, added, shared } = admission;
         Self {
             priority: policy.priority,
             answer: AnswerId::of(slot, policy.action, &policy.templates),
@@ -115,12 +118,12 @@ impl PolicyEntry {
             packets: AtomicU64::new(0),
             added: seconds(added),
             age: lower_half(age),
-            own: Own::of(&terms.form.bytes(policy)),
-            terms,
+            inline: InlineFields::of(&shared.layout.bytes(policy)),
+            shared,
         }
     }
 
-    /// What it says, put together again; its index is the one that it was given.
+    /// The policy as configured, with the index that it was given.
     #[must_use]
     pub fn policy(&self) -> Policy {
         Policy {
@@ -131,15 +134,15 @@ impl PolicyEntry {
             priority: self.priority,
             action: self.action(),
             templates: self.templates().collect(),
-            mark: self.terms.mark,
-            if_id: self.terms.if_id,
-            flags: self.terms.flags,
-            limits: self.terms.limits(),
-            offload: self.terms.offload().cloned(),
+            mark: self.shared.mark,
+            if_id: self.shared.if_id,
+            flags: self.shared.flags,
+            limits: self.shared.limits(),
+            offload: self.shared.offload().cloned(),
         }
     }
 
-    /// Its name by index, which finds it and no other.
+    /// Its key by index, which is unique.
     #[must_use]
     pub fn key(&self) -> PolicyKey {
         PolicyKey {
@@ -151,7 +154,7 @@ impl PolicyEntry {
         }
     }
 
-    /// Whether it lets packets pass.
+    /// Allow or block.
     #[must_use]
     #[inline]
     pub const fn action(&self) -> Action {
@@ -162,118 +165,118 @@ impl PolicyEntry {
     #[must_use]
     #[inline]
     pub fn kind(&self) -> PolicyKind {
-        self.terms.kind
+        self.shared.kind
     }
 
     /// In, out or forward.
     #[must_use]
     #[inline]
     pub fn direction(&self) -> Direction {
-        self.terms.form.direction
+        self.shared.layout.direction
     }
 
-    /// The traffic it is for.
+    /// Traffic that it matches.
     #[must_use]
     pub fn selector(&self) -> Selector {
-        let Terms { form, port_masks, ref traffic, ifindex, user, .. } = *self.terms;
-        let said = form.selector(self.own.words(), traffic, port_masks);
+        let SharedFields { layout, port_masks, ref traffic, ifindex, user, .. } = *self.shared;
+        let said = layout.selector(self.inline.bytes(), traffic, port_masks);
         Selector { ifindex, user, ..said }
     }
 
-    /// Whether fragments cannot tell if it is for them, or cannot be protected as it says (RFC 4303 §3.1.1): ports are in the first one only, so is the
-    /// protocol of an IPv6 datagram with destination options, and transport mode is for whole datagrams.
+    /// Whether it needs whole datagrams (RFC 4303 §3.1.1): only the first fragment has ports and,
+    /// in IPv6 with destination options, the protocol; and transport mode protects whole datagrams.
     pub(crate) fn asks_for_whole(&self) -> bool {
-        self.terms.port_masks != [0, 0]
+        self.shared.port_masks != [0, 0]
             || (self.family() == Family::V6 && self.selector().protocol != 0)
             || self.templates().any(|template| template.mode == Mode::Transport)
     }
 
-    /// The family of that traffic.
+    /// Address family of that traffic.
     #[must_use]
     #[inline]
     pub fn family(&self) -> Family {
-        self.terms.form.family
+        self.shared.layout.family
     }
 
-    /// What is to be done, innermost first.
+    /// Templates, innermost first.
     #[must_use]
     #[inline]
     pub fn templates(&self) -> impl ExactSizeIterator<Item = Template> + DoubleEndedIterator {
-        self.terms.templates(self.own.words())
+        self.shared.templates(self.inline.bytes())
     }
 
-    /// Packets whose mark fits match.
+    /// Mark and mask that packets must match.
     #[must_use]
     #[inline]
     pub fn mark(&self) -> Mark {
-        self.terms.mark
+        self.shared.mark
     }
 
     /// XFRM interface id.
     #[must_use]
     #[inline]
     pub fn if_id(&self) -> IfId {
-        self.terms.if_id
+        self.shared.if_id
     }
 
     /// Flags.
     #[must_use]
     pub fn flags(&self) -> PolicyFlags {
-        self.terms.flags
+        self.shared.flags
     }
 
-    /// Whether it only stands for a policy of the last run ([`PolicyFlags::HELD`]).
+    /// Whether it is a placeholder for a policy of the previous run ([`PolicyFlags::HELD`]).
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.terms.flags.contains(PolicyFlags::HELD)
+        self.shared.flags.contains(PolicyFlags::HELD)
     }
 
-    /// Limits.
+    /// Lifetime limits.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        self.terms.limits()
+        self.shared.limits()
     }
 
-    /// The device that has it, or had it until it went down.
+    /// Device that has it, or had it until the device went down.
     #[must_use]
     pub fn device(&self) -> Option<DeviceId> {
-        self.terms.device()
+        self.shared.device()
     }
 
-    /// The index it was given; the lowest three bits are the direction.
+    /// Its index; the lowest three bits are the direction.
     #[must_use]
     pub const fn index(&self) -> PolicyIndex {
         self.index
     }
 
-    /// A small number that no other policy has while this one is in the database.
+    /// Slot number, unique among policies in the database.
     #[inline]
     pub(crate) const fn slot(&self) -> u32 {
         self.answer.slot()
     }
 
-    /// What it comes to where it decides alone.
+    /// The verdict where this policy decides alone.
     #[inline]
     pub(crate) const fn answer(&self) -> AnswerId {
         self.answer
     }
 
-    /// What it asks of packets beside the bits of the other side's address, where that is kept for many.
-    pub(crate) fn shape(&self) -> Option<&Arc<Shape>> {
-        self.terms.shape.as_ref()
+    /// Mask template that it shares with others, if any.
+    pub(crate) fn mask_template(&self) -> Option<&Arc<MaskTemplate>> {
+        self.shared.mask_template.as_ref()
     }
 
-    /// What it shares with others.
-    pub(crate) const fn terms(&self) -> &Arc<Terms> {
-        &self.terms
+    /// Fields shared with others.
+    pub(crate) const fn shared(&self) -> &Arc<SharedFields> {
+        &self.shared
     }
 
-    /// Its place among the others; smaller is found first.
+    /// Its precedence; lower is matched first.
     #[must_use]
     #[inline]
     pub fn place(&self) -> Place {
-        let age = u64::from(self.terms.epoch) << u32::BITS | u64::from(self.age);
-        Place { software: self.terms.is_software(), priority: self.priority, age }
+        let age = u64::from(self.shared.epoch) << u32::BITS | u64::from(self.age);
+        Place { software: self.shared.is_software(), priority: self.priority, age }
     }
 
     /// When it was added, in whole seconds.
@@ -282,13 +285,13 @@ impl PolicyEntry {
         Moment::from_secs(self.added as u64)
     }
 
-    /// Whether a packet is what it is for: `net/xfrm/xfrm_policy.c: xfrm_policy_match`.
+    /// Whether it matches a packet: `net/xfrm/xfrm_policy.c: xfrm_policy_match`.
     #[must_use]
     pub fn matches(&self, flow: &FlowKey) -> bool {
         self.mark().fits(flow.mark) && self.if_id().0 == flow.if_id && self.selector().matches(flow)
     }
 
-    /// Counts packets that met it. Policies have no limits by count in the kernel, only by time.
+    /// Counts packets that matched. In the kernel policies have time limits only.
     #[inline]
     pub fn charge(&self, packets: u32, bytes: u64, now: Moment) {
         self.packets.fetch_add(u64::from(packets), Ordering::Relaxed);
@@ -296,33 +299,33 @@ impl PolicyEntry {
         self.last_used.store(seconds(now), Ordering::Relaxed);
     }
 
-    /// Goes on from the counts of another process, which has had it until now.
+    /// Restores the counters of a previous process.
     pub fn set_counts(&self, packets: u64, bytes: u64, last_used: Option<Moment>) {
         self.packets.store(packets, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
         self.last_used.store(last_used.map_or(NEVER, seconds), Ordering::Relaxed);
     }
 
-    /// Asks for what [`PolicyEntry::charge`] writes.
+    /// Prefetches what [`PolicyEntry::charge`] writes.
     #[inline]
     pub(crate) fn prefetch_counts(&self) {
         uxfrm_packet::prefetch_far(&self.bytes);
         uxfrm_packet::prefetch_far(&self.last_used);
     }
 
-    /// Bytes that met it.
+    /// Bytes that matched.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Packets that met it.
+    /// Packets that matched.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// When the latest packet met it, in whole seconds.
+    /// Time of the latest match, in whole seconds.
     #[must_use]
     pub fn last_used(&self) -> Option<Moment> {
         match self.last_used.load(Ordering::Relaxed) {
@@ -337,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_of_them_fit() {
+    fn policy_entry_is_at_most_72_bytes() {
         assert!(size_of::<PolicyEntry>() <= 72, "{}", size_of::<PolicyEntry>());
     }
 }

@@ -1,9 +1,9 @@
-//! Policies `fwd` and plain pieces of larger packets.
+//! `fwd` policies and plain fragments.
 //!
-//! Only the first piece has ports, and the next header of a later IPv6 piece is whatever its sender
-//! wrote: receivers join pieces by addresses and identification alone. So a policy that refuses
-//! plain packets takes a piece whatever its untold ports and protocol are, and one that lets them
-//! pass takes none by these.
+//! Only the first fragment has ports, and the next header of a later IPv6 fragment is whatever its
+//! sender wrote: receivers reassemble by addresses and identification alone. So a policy that
+//! refuses plain packets applies to a fragment whatever its unknown ports and protocol, and one
+//! that allows them does not apply because of these.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::{
     Action, Direction, Family, FlowKey, Level, PolicyEntry, PolicyKind, PortMask, Prefix, Spd,
 };
 
-/// A plain piece of a larger packet that is to be forwarded.
+/// A plain fragment that is to be forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece<'a> {
     pub(crate) flow: &'a FlowKey,
@@ -23,25 +23,24 @@ pub(crate) struct Piece<'a> {
     pub(crate) tells_protocol: bool,
 }
 
-/// Policies `fwd` that refuse plain packets by ports, or in IPv6 by protocol, found by their
+/// `fwd` policies that refuse plain packets by ports, or in IPv6 by protocol, indexed by their
 /// networks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RefusingPieces {
+pub(crate) struct FragmentRules {
     shards: Option<Arc<[Shard; SHARDS]>>,
-    /// How many there are of each pair of prefix lengths.
+    /// Number of policies for each pair of prefix lengths.
     lengths: Arc<BTreeMap<Lengths, usize>>,
 }
 
-/// In shards, so that a change copies few.
+/// In shards, so that a change copies little.
 type Shard = Arc<HashMap<Networks, Vec<Arc<PolicyEntry>>, foldhash::fast::RandomState>>;
 type Lengths = (Family, u8, u8);
-/// Source and destination, with the bits that count.
+/// Networks of source and destination.
 type Networks = (Prefix, Prefix);
 
 const SHARDS: usize = 64;
 
-/// Ports for which policies that ask for none are looked up: a policy that asks for some hardly
-/// fits them all.
+/// Ports that stand for "no port" in look-ups: a policy with ports hardly matches them all.
 const PROBES: [u16; 3] = [0, u16::MAX, 0x5a5a];
 /// A protocol that no packet has (IANA: reserved).
 const NO_PROTOCOL: u8 = 255;
@@ -52,13 +51,13 @@ impl<'a> Piece<'a> {
         Self { flow, tells_protocol: ip.version == Version::V4 || !is_later }
     }
 
-    /// Whether a policy asks for something that the piece doesn't tell.
-    fn leaves_open(&self, entry: &PolicyEntry) -> bool {
+    /// Whether a policy matches on something that the fragment does not have.
+    fn is_undecided(&self, entry: &PolicyEntry) -> bool {
         asks_for_ports(entry) || (!self.tells_protocol && entry.selector().protocol != 0)
     }
 
-    /// Whether a policy fits, whatever it asks for that the piece doesn't tell.
-    fn may_be_of(&self, entry: &PolicyEntry) -> bool {
+    /// Whether a policy matches, apart from what the fragment does not have.
+    fn may_match(&self, entry: &PolicyEntry) -> bool {
         let mut selector = entry.selector();
         (selector.source_port, selector.destination_port) =
             (PortMask::default(), PortMask::default());
@@ -72,21 +71,21 @@ impl<'a> Piece<'a> {
 }
 
 impl Spd {
-    /// The policy that refuses a plain piece, if one does. What it leaves is judged as a packet
+    /// The policy that refuses a plain fragment, if any. Fragments that pass are judged as packets
     /// without ports.
     pub(crate) fn refuses_piece(&self, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
         if !self.asks_for_whole(Direction::Forward) {
             return None;
         }
-        // A sub policy that lets pass leaves it to the main ones.
+        // A sub policy that allows leaves the decision to the main ones.
         [PolicyKind::Sub, PolicyKind::Main].into_iter().find_map(|kind| {
-            let deciding = [self.certain(kind, piece), self.pieces().first(kind, piece)];
+            let deciding = [self.certain(kind, piece), self.fragment_rules().first(kind, piece)];
             let first = deciding.into_iter().flatten().min_by_key(|entry| entry.place())?;
-            refuses_plain(first).then_some(first)
+            blocks_plaintext(first).then_some(first)
         })
     }
 
-    /// The first policy that asks for nothing but what the piece tells.
+    /// The first policy that matches only on what the fragment has.
     fn certain(&self, kind: PolicyKind, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
         let mut flow = *piece.flow;
         if !piece.tells_protocol {
@@ -95,24 +94,23 @@ impl Spd {
         for port in PROBES {
             (flow.source_port, flow.destination_port) = (port, port);
             let found = self.lookup_kind(kind, Direction::Forward, &flow);
-            // Those that ask for ports and stand before it don't fit: this is the first of the
-            // others.
-            if found.is_none_or(|entry| !piece.leaves_open(entry)) {
+            // Policies with ports that precede it do not match: this is the first of the others.
+            if found.is_none_or(|entry| !piece.is_undecided(entry)) {
                 return found;
             }
         }
         let fits = |entry: &&Arc<PolicyEntry>| {
             (entry.kind(), entry.direction()) == (kind, Direction::Forward)
-                && !piece.leaves_open(entry)
-                && piece.may_be_of(entry)
+                && !piece.is_undecided(entry)
+                && piece.may_match(entry)
         };
         self.iter().filter(fits).min_by_key(|entry| entry.place())
     }
 }
 
-impl RefusingPieces {
+impl FragmentRules {
     pub(crate) fn insert(&mut self, entry: &Arc<PolicyEntry>) {
-        if !is_one(entry) {
+        if !is_relevant(entry) {
             return;
         }
         let networks = networks_of(entry);
@@ -121,9 +119,9 @@ impl RefusingPieces {
         all.insert(all.partition_point(|other| other.place() < entry.place()), Arc::clone(entry));
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
-        if !is_one(entry) {
+        if !is_relevant(entry) {
             return;
         }
         let networks = networks_of(entry);
@@ -142,7 +140,7 @@ impl RefusingPieces {
         }
     }
 
-    /// The first of a kind that may be for a piece.
+    /// The first policy of a kind that may match a fragment.
     fn first(&self, kind: PolicyKind, piece: &Piece<'_>) -> Option<&Arc<PolicyEntry>> {
         let shards = self.shards.as_ref()?;
         let FlowKey { source, destination, .. } = *piece.flow;
@@ -151,7 +149,7 @@ impl RefusingPieces {
         let found = lengths.filter_map(|(_, source_len, destination_len)| {
             let networks = (network(source, *source_len), network(destination, *destination_len));
             let mut all = shards[shard_of(networks)].get(&networks)?.iter();
-            all.find(|entry| entry.kind() == kind && piece.may_be_of(entry))
+            all.find(|entry| entry.kind() == kind && piece.may_match(entry))
         });
         found.min_by_key(|entry| entry.place())
     }
@@ -166,8 +164,8 @@ impl RefusingPieces {
     }
 }
 
-/// Whether plain packets that a policy is for don't pass.
-fn refuses_plain(entry: &PolicyEntry) -> bool {
+/// Whether a policy refuses plain packets.
+fn blocks_plaintext(entry: &PolicyEntry) -> bool {
     entry.action() == Action::Block
         || entry.templates().any(|template| template.level == Level::Required)
 }
@@ -177,12 +175,12 @@ fn asks_for_ports(entry: &PolicyEntry) -> bool {
     selector.source_port.mask | selector.destination_port.mask != 0
 }
 
-/// Whether a policy may refuse pieces of which it asks more than they tell.
-fn is_one(entry: &PolicyEntry) -> bool {
+/// Whether a policy may refuse fragments on fields that they do not have.
+fn is_relevant(entry: &PolicyEntry) -> bool {
     entry.direction() == Direction::Forward
         && (asks_for_ports(entry)
             || (entry.family() == Family::V6 && entry.selector().protocol != 0))
-        && refuses_plain(entry)
+        && blocks_plaintext(entry)
 }
 
 fn networks_of(entry: &PolicyEntry) -> Networks {
@@ -194,7 +192,7 @@ fn lengths((source, destination): Networks) -> Lengths {
     (destination.family(), source.prefix_len(), destination.prefix_len())
 }
 
-/// The first bits of an address; all of it where its family has no more.
+/// Network of an address; the address itself if the prefix length exceeds its family.
 fn network(address: IpAddr, len: u8) -> Prefix {
     Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address)).network()
 }

@@ -6,7 +6,8 @@ use crate::{
     Direction, IfId, Limits, Mark, Offload, PolicyIndex, Prefix, Priority, Selector, Template,
 };
 
-/// What happens to packets that match. Allowed packets go through the templates; without templates they pass as they are.
+/// Action on packets that match. Allowed packets go through the templates, or pass unchanged if
+/// there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
     /// `action allow`
@@ -36,16 +37,16 @@ bitflags! {
         const ICMP = 2;
         /// `cpu-acquire`: kept for listing.
         const CPU_ACQUIRE = 4;
-        /// uxfrm's own, in a bit that the kernel does not use: says what a policy of the last run
-        /// did, until one of the same name comes. No client may ask for it.
+        /// uxfrm's own flag, in a bit that the kernel does not use: a placeholder for a policy of
+        /// the previous run, until one of the same name is added. Clients cannot set it.
         const HELD = 128;
     }
 }
 
-/// How many templates a policy has at the most (`XFRM_MAX_DEPTH`).
+/// Upper limit of templates in a policy (`XFRM_MAX_DEPTH`).
 pub const MAX_TEMPLATES: usize = 6;
 
-/// A policy as configured. Its age, which decides among equal priorities, is the order of adding.
+/// A policy as configured. Among equal priorities the order of insertion decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// In, out or forward.
@@ -54,47 +55,47 @@ pub struct Policy {
     pub kind: PolicyKind,
     /// Index asked for; 0 lets the database choose.
     pub index: PolicyIndex,
-    /// The traffic it is for.
+    /// Traffic that it matches.
     pub selector: Selector,
-    /// Lower goes first.
+    /// Lower values are matched first.
     pub priority: Priority,
     /// Allow or block.
     pub action: Action,
-    /// What is to be done, innermost first, at most [`MAX_TEMPLATES`].
+    /// Transformations, innermost first, at most [`MAX_TEMPLATES`].
     pub templates: Vec<Template>,
-    /// Packets whose mark fits match.
+    /// Mark and mask that packets must match.
     pub mark: Mark,
     /// XFRM interface id.
     pub if_id: IfId,
     /// Flags.
     pub flags: PolicyFlags,
-    /// Limits.
+    /// Lifetime limits.
     pub limits: Limits,
-    /// Packet offload asked for.
+    /// Requested packet offload.
     pub offload: Option<Offload>,
 }
 
-/// Which policy is meant.
+/// Identifies a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyKey {
-    /// Its direction.
+    /// Direction.
     pub direction: Direction,
     /// Main or sub.
     pub kind: PolicyKind,
-    /// Its mark, value and mask.
+    /// Mark, value and mask.
     pub mark: Mark,
-    /// Its XFRM interface id.
+    /// XFRM interface id.
     pub if_id: IfId,
-    /// By what it is named.
+    /// Selector or index.
     pub name: PolicyName,
 }
 
-/// A policy has two names.
+/// A policy is identified by index or by selector.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PolicyName {
     /// Its index.
     Index(PolicyIndex),
-    /// Its selector, as it was given.
+    /// Its selector as configured.
     Selector(Selector),
 }
 

@@ -1,60 +1,67 @@
-//! Which flows a change of policies may concern, told in so few words that what was known of all others can be kept.
+//! Compact summary of the flows that a policy change can affect, so that cached verdicts of all
+//! others stay valid.
 //!
-//! Addresses fall into cells, by the bits of a host, of a network and of a site, of either end: six grains. A policy lies in one cell of one grain, that
-//! of the longer of its prefixes; a flow lies in one of each. A policy that comes or goes can change what is found for flows in its cell, and for no others.
+//! Addresses are hashed into buckets by their host, network and site bits, for source and
+//! destination: six granularities. A policy belongs to one bucket of one granularity, given by the
+//! longer of its prefixes; a flow belongs to one bucket of each. A policy change affects flows in
+//! its bucket only.
 
 use std::net::IpAddr;
 
 use crate::{Direction, Family, FlowKey, PolicyEntry, Prefix};
 
-/// All flows that a change may concern.
+/// Flows that a change can affect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Concern {
-    /// Those in a cell.
-    Cell(Grain, u16),
-    /// All.
+pub(crate) enum InvalidationScope {
+    /// Flows in one bucket.
+    Bucket(PrefixGranularity, u16),
+    /// All flows.
     All,
 }
 
-/// By which addresses cells are told apart: the place of the bits among an end's lengths.
+/// Which end of a flow is hashed, and by which of its prefix lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grain {
+pub(crate) enum PrefixGranularity {
     Source(u8),
     Destination(u8),
 }
 
-/// Cells of a grain, each of addresses from all over: with few of them concerned, few other flows are taken for concerned.
-pub(crate) const CELLS: usize = 1 << 14;
+/// Buckets of a granularity. Each holds unrelated addresses, so that a change in a few buckets
+/// invalidates few other flows.
+pub(crate) const BUCKETS: usize = 1 << 14;
 
 const LENGTHS: usize = 3;
-/// Bits that are told apart: of a host, a network, a site.
+/// Prefix lengths: host, network, site.
 const V4: [u8; LENGTHS] = [32, 24, 16];
 const V6: [u8; LENGTHS] = [128, 64, 48];
-/// 2^64 over the golden ratio, which spreads numbers that follow each other; and another odd number.
+/// Multipliers of the hash: 2^64 over the golden ratio, and another odd number.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const APART: u64 = 0xd6e8_feb8_6659_fd93;
 
-impl Concern {
-    /// The flows that a policy may decide over, and others.
+impl InvalidationScope {
+    /// Scope of a policy: all flows that it can match, and some others.
     pub(crate) fn of(entry: &PolicyEntry) -> Self {
         let (direction, selector) = (entry.direction(), entry.selector());
-        let source = length(selector.source).map(|at| (at, Grain::Source(at), selector.source));
-        let destination = length(selector.destination)
-            .map(|at| (at, Grain::Destination(at), selector.destination));
-        // Tunnels to many sites have this side's prefix in common, and may have no longer one on the other.
+        let source = granularity_of(selector.source)
+            .map(|at| (at, PrefixGranularity::Source(at), selector.source));
+        let destination = granularity_of(selector.destination)
+            .map(|at| (at, PrefixGranularity::Destination(at), selector.destination));
+        // The remote end first: tunnels to many sites share the local prefix.
         let ends = match direction {
             Direction::Out => [destination, source],
             Direction::In | Direction::Forward => [source, destination],
         };
         match ends.into_iter().flatten().min_by_key(|(at, ..)| *at) {
-            Some((_, grain, prefix)) => Self::Cell(grain, grain.cell(direction, prefix.address())),
+            Some((_, granularity, prefix)) => {
+                Self::Bucket(granularity, granularity.bucket(direction, prefix.address()))
+            }
             None => Self::All,
         }
     }
 }
 
-impl Grain {
-    /// All of them.
+impl PrefixGranularity {
+    /// All granularities.
     pub(crate) const ALL: [Self; 2 * LENGTHS] = [
         Self::Source(0),
         Self::Source(1),
@@ -64,19 +71,19 @@ impl Grain {
         Self::Destination(2),
     ];
 
-    /// Its place among all.
+    /// Its index in [`PrefixGranularity::ALL`].
     #[inline]
-    pub(crate) const fn place(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         match self {
             Self::Source(at) => at as usize,
             Self::Destination(at) => LENGTHS + at as usize,
         }
     }
 
-    /// The cell that a flow lies in, below [`CELLS`].
+    /// Bucket of a flow, below [`BUCKETS`].
     #[inline]
-    pub(crate) fn cell_of(self, direction: Direction, flow: &FlowKey) -> u16 {
-        self.cell(
+    pub(crate) fn bucket_of(self, direction: Direction, flow: &FlowKey) -> u16 {
+        self.bucket(
             direction,
             match self {
                 Self::Source(_) => flow.source,
@@ -86,8 +93,8 @@ impl Grain {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "halves, and a cell's bits")]
-    fn cell(self, direction: Direction, address: IpAddr) -> u16 {
+    #[expect(clippy::cast_possible_truncation, reason = "halves, and a bucket's bits")]
+    fn bucket(self, direction: Direction, address: IpAddr) -> u16 {
         let (Self::Source(at) | Self::Destination(at)) = self;
         let bits = match address {
             IpAddr::V4(v4) => {
@@ -99,12 +106,12 @@ impl Grain {
             }
         };
         let spread = (bits ^ (direction as u64).wrapping_mul(APART)).wrapping_mul(SPREAD);
-        (spread >> (u64::BITS - CELLS.ilog2())) as u16
+        (spread >> (u64::BITS - BUCKETS.ilog2())) as u16
     }
 }
 
-/// The place of the most bits that all addresses of a prefix have in common.
-fn length(prefix: Prefix) -> Option<u8> {
+/// Index of the longest prefix length that all addresses of a prefix share.
+fn granularity_of(prefix: Prefix) -> Option<u8> {
     let lengths = match Family::of(prefix.address()) {
         Family::V4 => V4,
         Family::V6 => V6,
@@ -142,7 +149,7 @@ mod tests {
         }
     }
 
-    /// A prefix of so many bits, and an address in it that has the others from elsewhere.
+    /// A prefix, and a random address in it.
     fn prefix(family: Family, [bits, others]: [u128; 2], len: u8) -> (Prefix, IpAddr) {
         let len = len.min(family.bits());
         let host = u128::MAX.checked_shr(len.into()).unwrap_or(0);
@@ -152,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_flow_of_a_policy_lies_in_its_cell(
+        fn scope_contains_all_flows_of_policy(
             direction in direction(), is_v4: bool,
             ends: [[u128; 2]; 2], lens in [0..=128_u8, 0..=128_u8],
         ) {
@@ -162,41 +169,43 @@ mod tests {
             let entry = entry(direction, source, destination);
             let flow = FlowKey::between(from, to);
             prop_assert!(entry.matches(&flow));
-            let has_site = length(source).is_some() || length(destination).is_some();
-            match Concern::of(&entry) {
-                Concern::All => prop_assert!(!has_site),
-                Concern::Cell(grain, cell) => {
-                    prop_assert!(has_site && usize::from(cell) < CELLS);
-                    prop_assert_eq!(grain.cell_of(direction, &flow), cell);
-                    prop_assert_eq!(Grain::ALL[grain.place()], grain);
+            let has_site = granularity_of(source).is_some() || granularity_of(destination).is_some();
+            match InvalidationScope::of(&entry) {
+                InvalidationScope::All => prop_assert!(!has_site),
+                InvalidationScope::Bucket(granularity, bucket) => {
+                    prop_assert!(has_site && usize::from(bucket) < BUCKETS);
+                    prop_assert_eq!(granularity.bucket_of(direction, &flow), bucket);
+                    prop_assert_eq!(PrefixGranularity::ALL[granularity.index()], granularity);
                 }
             }
         }
     }
 
     #[test]
-    fn tunnels_of_one_side_lie_apart_whichever_way_packets_go() {
+    fn scope_separates_tunnels_in_both_directions() {
         let here = Prefix::new(IpAddr::from([10, 0, 0, 0]), 24).unwrap();
-        let cells = |direction: Direction| {
-            let mut cells: Vec<_> = (0..200_u8)
+        let buckets = |direction: Direction| {
+            let mut buckets: Vec<_> = (0..200_u8)
                 .map(|site| {
                     let there = Prefix::new(IpAddr::from([10, 1, site, 0]), 24).unwrap();
                     let (from, to) = match direction {
                         Direction::Out => (here, there),
                         Direction::In | Direction::Forward => (there, here),
                     };
-                    match Concern::of(&entry(direction, from, to)) {
-                        Concern::Cell(grain, cell) => (grain.place(), cell),
-                        Concern::All => panic!("it has prefixes"),
+                    match InvalidationScope::of(&entry(direction, from, to)) {
+                        InvalidationScope::Bucket(granularity, bucket) => {
+                            (granularity.index(), bucket)
+                        }
+                        InvalidationScope::All => panic!("it has prefixes"),
                     }
                 })
                 .collect();
-            cells.sort_unstable();
-            cells.dedup();
-            cells.len()
+            buckets.sort_unstable();
+            buckets.dedup();
+            buckets.len()
         };
         for direction in [Direction::In, Direction::Out, Direction::Forward] {
-            assert!(cells(direction) > 190, "{direction:?}: {}", cells(direction));
+            assert!(buckets(direction) > 190, "{direction:?}: {}", buckets(direction));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The writer's side of the SPD: policies by name, and in the order in which they came.
+//! The writer's side of the SPD: policies by key, and in order of insertion.
 
 mod id_index;
 mod order;
@@ -7,48 +7,48 @@ use std::{hash::BuildHasher, sync::Arc};
 
 use foldhash::fast::RandomState;
 
-use super::compact::shared::AllTerms;
-use super::entry::Admission;
+use super::compact::shared::SharedFieldsTable;
+use super::entry::NewEntry;
 use super::validate;
 use crate::{
     DeviceId, Direction, Error, IfId, Mark, Moment, Policy, PolicyEntry, PolicyIndex, PolicyKey,
     PolicyKind, PolicyName, Selector,
 };
-use id_index::Directory;
+use id_index::IdIndex;
+use order::InsertionOrder;
 pub use order::PolicyCursor;
-use order::Roll;
 
 /// All policies.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// By their slots.
+    /// By slot.
     entries: Entries,
     free_slots: Vec<u32>,
-    /// By the hashes of their names.
-    by_name: Directory,
-    /// By [`number`].
-    by_index: Directory,
-    roll: Roll,
+    /// By hash of selector, mark and the like.
+    by_name: IdIndex,
+    /// By index; see [`number`].
+    by_index: IdIndex,
+    order: InsertionOrder,
     hasher: RandomState,
-    terms: AllTerms,
+    shared: SharedFieldsTable,
     age: u64,
     serial: u32,
 }
 
 type Entries = Vec<Option<Arc<PolicyEntry>>>;
 
-/// Where a policy is to stand: by name, among its equals, and among those that came.
-struct Standing {
+/// Position of a policy: by index, in match order, and in dump order.
+struct ListPosition {
     index: PolicyIndex,
     age: u64,
-    turn: u64,
+    seq: u64,
 }
 
-/// What two policies must not share.
-type Name = (Direction, PolicyKind, Selector, Mark, IfId);
+/// What identifies a policy.
+type PolicyIdentity = (Direction, PolicyKind, Selector, Mark, IfId);
 
 impl Ledger {
-    /// Adds a policy whose name is new.
+    /// Adds a policy; fails if one with the same identity exists.
     pub(crate) fn add(
         &mut self,
         policy: &Policy,
@@ -60,25 +60,26 @@ impl Ledger {
             return Err(Error::Exists);
         }
         let (index, age) = (self.index(policy), self.next_age());
-        Ok(self.insert(policy, device, Standing { index, age, turn: age }, now))
+        Ok(self.insert(policy, device, ListPosition { index, age, seq: age }, now))
     }
 
-    /// Adds a policy that was in before, by the number that it had, where it stood, and as old as it was.
+    /// Adds a policy that was removed, with its old index, position and time.
     pub(crate) fn restore(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
         let policy = entry.policy();
         if self.named(&name(&policy)).is_some() {
             return Err(Error::Exists);
         }
         let (index, age) = (self.index(&policy), entry.place().age());
-        let standing = Standing { index, age, turn: age };
-        let restored = self.insert(&policy, entry.device(), standing, entry.added());
+        let position = ListPosition { index, age, seq: age };
+        let restored = self.insert(&policy, entry.device(), position, entry.added());
         restored.set_counts(entry.packets(), entry.bytes(), entry.last_used());
         Ok(restored)
     }
 
-    /// Adds a policy; one of the same name gives it its index and goes. With the same priority it stands where that stood, with another
-    /// behind its equals, as a new one does (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). Among those that came it is the last
-    /// in any case. It, and the one that went.
+    /// Adds or replaces a policy. A policy that replaces another takes its index and, with equal
+    /// priority, its position in match order; otherwise it comes behind its equals
+    /// (`net/xfrm/xfrm_policy.c: xfrm_policy_insert_list`). In dump order it is always last.
+    /// Returns the new policy and the replaced one.
     pub(crate) fn update(
         &mut self,
         policy: &Policy,
@@ -91,13 +92,13 @@ impl Ledger {
         if let Some(old) = &old {
             self.remove(old);
         }
-        let place = old.as_ref().map(|old| old.place()).filter(|old| old.suits(policy));
-        let turn = self.next_age();
-        let standing = Standing { index, age: place.map_or(turn, |old| old.age()), turn };
-        Ok((self.insert(policy, device, standing, now), old))
+        let place = old.as_ref().map(|old| old.place()).filter(|old| old.is_equal_rank(policy));
+        let seq = self.next_age();
+        let position = ListPosition { index, age: place.map_or(seq, |old| old.age()), seq };
+        Ok((self.insert(policy, device, position, now), old))
     }
 
-    /// The policy of that name.
+    /// Finds a policy.
     pub(crate) fn find(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
         let PolicyKey { direction, kind, mark, if_id, name } = key;
         match name {
@@ -111,33 +112,33 @@ impl Ledger {
         }
     }
 
-    /// All policies, in no order.
+    /// All policies in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
         self.entries.iter().flatten()
     }
 
-    /// Those that a cursor has not passed, the youngest first, each with the cursor that has just passed it.
+    /// Policies that a cursor has not passed, youngest first, each with the cursor behind it.
     pub(crate) fn from(
         &self,
         cursor: PolicyCursor,
     ) -> impl Iterator<Item = (PolicyCursor, &Arc<PolicyEntry>)> {
-        let slots = self.roll.from(cursor, |slot| age_in(&self.entries, slot));
+        let slots = self.order.from(cursor, |slot| age_in(&self.entries, slot));
         slots.filter_map(|(cursor, slot)| self.held(slot).map(|entry| (cursor, entry)))
     }
 
-    /// Whether this very entry is in.
+    /// Whether this very entry is present.
     pub(crate) fn holds(&self, entry: &Arc<PolicyEntry>) -> bool {
         let held = self.entries.get(entry.slot() as usize);
         held.and_then(Option::as_ref).is_some_and(|held| Arc::ptr_eq(held, entry))
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, entry: &Arc<PolicyEntry>) {
         let slot = entry.slot();
         self.by_name.remove(self.hash(&name_of(entry)), slot);
         self.by_index.remove(number(entry.index()), slot);
-        self.terms.release(entry.terms());
-        self.roll.remove(slot, |slot| age_in(&self.entries, slot));
+        self.shared.release(entry.shared());
+        self.order.remove(slot, |slot| age_in(&self.entries, slot));
         self.entries[slot as usize] = None;
         self.free_slots.push(slot);
     }
@@ -146,16 +147,16 @@ impl Ledger {
         &mut self,
         policy: &Policy,
         device: Option<DeviceId>,
-        standing: Standing,
+        position: ListPosition,
         now: Moment,
     ) -> Arc<PolicyEntry> {
         let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.entries.push(None);
             u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX)
         });
-        let Standing { index, age, turn } = standing;
-        let terms = self.terms.share(policy, device, age);
-        let admission = Admission { index, slot, age, added: now, terms };
+        let ListPosition { index, age, seq } = position;
+        let shared = self.shared.share(policy, device, age);
+        let admission = NewEntry { index, slot, age, added: now, shared };
         let entry = Arc::new(PolicyEntry::new(policy, admission));
         let Self { entries, hasher, .. } = self;
         entries[slot as usize] = Some(Arc::clone(&entry));
@@ -163,17 +164,17 @@ impl Ledger {
         let name_hash = |slot| held(slot).map_or(0, |entry| hasher.hash_one(name_of(entry)));
         self.by_name.insert(slot, name_hash);
         self.by_index.insert(slot, |slot| held(slot).map_or(0, |entry| number(entry.index())));
-        self.roll.insert(turn, slot, |slot| age_in(entries, slot));
+        self.order.insert(seq, slot, |slot| age_in(entries, slot));
         entry
     }
 
-    /// A number above all so far.
+    /// The next insertion number.
     const fn next_age(&mut self) -> u64 {
         self.age += 1;
         self.age
     }
 
-    /// The index asked for if it is free, else the next free one.
+    /// The requested index if free, else the next free one.
     fn index(&mut self, policy: &Policy) -> PolicyIndex {
         let mut index = policy.index;
         while index.0 == 0 || self.indexed(index).is_some() {
@@ -183,14 +184,14 @@ impl Ledger {
         index
     }
 
-    fn named(&self, name: &Name) -> Option<&Arc<PolicyEntry>> {
-        let is_it = |slot| self.held(slot).is_some_and(|entry| name_of(entry) == *name);
-        self.by_name.find(self.hash(name), is_it).and_then(|slot| self.held(slot))
+    fn named(&self, name: &PolicyIdentity) -> Option<&Arc<PolicyEntry>> {
+        let is_match = |slot| self.held(slot).is_some_and(|entry| name_of(entry) == *name);
+        self.by_name.find(self.hash(name), is_match).and_then(|slot| self.held(slot))
     }
 
     fn indexed(&self, index: PolicyIndex) -> Option<&Arc<PolicyEntry>> {
-        let is_it = |slot| self.held(slot).is_some_and(|entry| entry.index() == index);
-        self.by_index.find(number(index), is_it).and_then(|slot| self.held(slot))
+        let is_match = |slot| self.held(slot).is_some_and(|entry| entry.index() == index);
+        self.by_index.find(number(index), is_match).and_then(|slot| self.held(slot))
     }
 
     fn held(&self, slot: u32) -> Option<&Arc<PolicyEntry>> {
@@ -202,24 +203,24 @@ impl Ledger {
     }
 }
 
-/// What tells where a policy of that index is: its serial number, and only then its direction, which most have alike.
+/// Hash of an index: the serial number first, as most share the direction.
 fn number(index: PolicyIndex) -> u64 {
-    /// Bits that say the direction.
+    /// Direction bits.
     const DIRECTION: u32 = 3;
     index.0.rotate_right(DIRECTION).into()
 }
 
-/// How old the policy of a slot is: the older, the lower.
+/// Insertion number of the policy in a slot.
 fn age_in(entries: &Entries, slot: u32) -> u64 {
     let entry = entries.get(slot as usize).and_then(Option::as_ref);
     entry.map_or(0, |entry| entry.place().age())
 }
 
-fn name(policy: &Policy) -> Name {
+fn name(policy: &Policy) -> PolicyIdentity {
     (policy.direction, policy.kind, policy.selector, policy.mark, policy.if_id)
 }
 
-fn name_of(entry: &PolicyEntry) -> Name {
+fn name_of(entry: &PolicyEntry) -> PolicyIdentity {
     (entry.direction(), entry.kind(), entry.selector(), entry.mark(), entry.if_id())
 }
 
@@ -236,15 +237,15 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_kept_once_and_go_with_the_last_policy_that_has_them() {
+    fn store_frees_shared_fields_with_last_policy() {
         let mut ledger = Ledger::default();
         let entries: Vec<_> = (0..100).map(|port| add(&mut ledger, port, 0)).collect();
         let other = add(&mut ledger, 1, 1);
-        assert_eq!(ledger.terms.len(), 2);
+        assert_eq!(ledger.shared.len(), 2);
         ledger.remove(&other);
-        assert_eq!(ledger.terms.len(), 1);
+        assert_eq!(ledger.shared.len(), 1);
         entries.iter().for_each(|entry| ledger.remove(entry));
-        assert_eq!((ledger.terms.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
+        assert_eq!((ledger.shared.len(), ledger.by_name.len(), ledger.by_index.len()), (0, 0, 0));
         assert_eq!((ledger.iter().count(), ledger.from(PolicyCursor::default()).count()), (0, 0));
         assert_eq!(add(&mut ledger, 7, 7).slot(), entries[99].slot(), "slots are used again");
     }

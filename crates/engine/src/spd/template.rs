@@ -1,35 +1,36 @@
-//! What a policy wants done: one state per template, the first one innermost.
+//! Templates of a policy: one SA each, innermost first.
 
 use std::net::IpAddr;
 
 use crate::{Family, Mode, Reqid, SaProtocol, Spi};
 
-/// Whether a template must be met.
+/// Whether a template must be satisfied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Level {
     /// `level required`.
     #[default]
     Required,
-    /// `level use`: met if a state is there, skipped otherwise.
+    /// `level use`: applied if an SA exists, else skipped.
     Use,
 }
 
 /// `tmpl …` of a policy (`struct xfrm_user_tmpl`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Template {
-    /// Outer source; unspecified fits any.
+    /// Outer source; unspecified matches any.
     pub source: IpAddr,
-    /// Outer destination; unspecified means the packet's own (transport) and fits any state inbound.
+    /// Outer destination; unspecified means the packet's own (transport mode), and matches any SA
+    /// inbound.
     pub destination: IpAddr,
-    /// The protocol.
+    /// IPsec protocol.
     pub protocol: SaProtocol,
-    /// A certain SPI, or 0 for any.
+    /// SPI, or 0 for any.
     pub spi: Spi,
-    /// The mode.
+    /// Mode.
     pub mode: Mode,
-    /// The states that may serve it. On the way out it must be the state's own, also when 0; on the way in 0 fits any.
+    /// Request id. Outbound it must equal the SA's, even if 0; inbound 0 matches any.
     pub reqid: Reqid,
-    /// Whether it must be met.
+    /// Whether it must be satisfied.
     pub level: Level,
 }
 

@@ -1,4 +1,5 @@
-//! What a policy must fulfil to be added: `net/xfrm/xfrm_user.c: verify_newpolicy_info` and `validate_tmpl`, in their order.
+//! Validation of new policies, in the order of `net/xfrm/xfrm_user.c: verify_newpolicy_info` and
+//! `validate_tmpl`.
 
 use crate::{
     Direction, Error, Family, Level, Mode, OffloadKind, Policy, PolicyIndex, Template,
@@ -46,7 +47,7 @@ const fn bits(direction: Direction) -> u32 {
     }
 }
 
-/// Checks one template under which packets of `family` arrive; gives the family of those that leave it.
+/// Checks one template for packets of `family`; returns the outer family.
 fn inner_to_outer(policy: &Policy, template: &Template, family: Family) -> Result<Family, Error> {
     let outer = Family::of(template.destination);
     if Family::of(template.source) != outer {

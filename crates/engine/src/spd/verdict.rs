@@ -1,8 +1,9 @@
-//! What the policies say of a flow, by a short number.
+//! The verdict of the policies on a flow, as a number.
 
 use crate::{Action, Template};
 
-/// The policies that decide over a flow, by their place in the cache; it holds until the next [`PolicyCache::begin`](super::PolicyCache::begin).
+/// The policies that decide over a flow, by their slots in the cache; valid until the next
+/// [`PolicyCache::begin`](crate::PolicyCache::begin).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerId(pub(crate) u32);
 
@@ -10,7 +11,7 @@ impl AnswerId {
     /// No policy.
     pub(crate) const NONE: Self = Self(u32::MAX);
 
-    /// That of one policy, by its slot.
+    /// Verdict of one policy, by its slot.
     pub(crate) fn of(slot: u32, action: Action, templates: &[Template]) -> Self {
         Self(match action {
             Action::Block => slot | BLOCK,
@@ -19,40 +20,44 @@ impl AnswerId {
         })
     }
 
-    /// What the policy does, where there is but one.
+    /// Action of a single policy.
     #[inline]
     pub(crate) const fn action(self) -> Action {
         if self.0 & BLOCK == 0 { Action::Allow } else { Action::Block }
     }
 
-    /// That of one policy in [`BRIEF`] bits; all ones when it needs more.
-    pub(crate) const fn brief(self) -> u32 {
+    /// Verdict of a single policy in [`COMPACT_BITS`] bits; all ones if it does not fit.
+    pub(crate) const fn compact(self) -> u32 {
         let (slot, ruling) = (self.slot(), (self.0 & (BLOCK | PASS)) >> PASS.trailing_zeros());
-        if slot < BRIEF_SLOTS { ruling << BRIEF_SLOTS.trailing_zeros() | slot } else { NOT_BRIEF }
+        if slot < COMPACT_SLOTS {
+            ruling << COMPACT_SLOTS.trailing_zeros() | slot
+        } else {
+            NOT_COMPACT
+        }
     }
 
-    /// That of so many bits.
+    /// Verdict of a compact one, unless it did not fit.
     #[inline]
-    pub(crate) const fn of_brief(bits: u32) -> Option<Self> {
-        let (slot, ruling) = (bits % BRIEF_SLOTS, bits >> BRIEF_SLOTS.trailing_zeros());
+    pub(crate) const fn from_compact(bits: u32) -> Option<Self> {
+        let (slot, ruling) = (bits % COMPACT_SLOTS, bits >> COMPACT_SLOTS.trailing_zeros());
         match bits {
-            NOT_BRIEF => None,
+            NOT_COMPACT => None,
             _ => Some(Self(ruling << PASS.trailing_zeros() | slot)),
         }
     }
 
-    /// The slot of its policy, where there is but one.
+    /// Slot of a single policy.
     #[inline]
     pub(crate) const fn slot(self) -> u32 {
         self.0 & PLACE
     }
 
-    /// What two policies come to, of which the second is asked when the first allows.
-    pub(crate) const fn then(self, second: Self) -> u32 {
+    /// Outcome bits of a sub and a main policy; the latter is asked if the former allows.
+    pub(crate) const fn combined_with(self, second: Self) -> u32 {
         (self.0 | second.0) & BLOCK | self.0 & second.0 & PASS
     }
 
-    /// What it comes to, without reading the policies.
+    /// The outcome, without reading the policies.
     #[must_use]
     #[inline]
     pub const fn ruling(self) -> Ruling {
@@ -65,33 +70,33 @@ impl AnswerId {
     }
 }
 
-/// What an answer comes to, states apart.
+/// Outcome of a verdict, before SAs are considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ruling {
-    /// No policy: the direction's default.
+    /// No policy: the direction's default action.
     Default,
-    /// Blocked.
+    /// Discarded.
     Block,
-    /// Allowed without templates.
+    /// Allowed in the clear.
     Pass,
-    /// Allowed through states.
+    /// Protected by SAs.
     Protect,
 }
 
-/// Marks answers that are pairs; the others are slots of policies.
+/// Marks verdicts of a sub and a main policy; others hold the slot of a policy.
 pub(crate) const PAIR: u32 = 1 << 31;
 
-/// One of the policies blocks.
+/// A policy blocks.
 pub(crate) const BLOCK: u32 = 1 << 30;
 
-/// None blocks, and none has a template.
+/// No policy blocks or has a template.
 pub(crate) const PASS: u32 = 1 << 29;
 
 pub(crate) const PLACE: u32 = PASS - 1;
 
-/// Bits that a brief answer has: two, which are not both set, for what it comes to, the others for the slot.
-const BRIEF: u32 = 23;
+/// Bits of a compact verdict: two for the outcome, of which at most one is set, and the slot.
+const COMPACT_BITS: u32 = 23;
 
-pub(crate) const BRIEF_SLOTS: u32 = 1 << (BRIEF - 2);
+pub(crate) const COMPACT_SLOTS: u32 = 1 << (COMPACT_BITS - 2);
 
-const NOT_BRIEF: u32 = (1 << BRIEF) - 1;
+const NOT_COMPACT: u32 = (1 << COMPACT_BITS) - 1;

@@ -1,79 +1,79 @@
-//! Whether a flow cache pays: it counts how many packets find their flows, takes more room or steps aside, and tries again.
+//! Judges a flow cache by its hit rate over windows of packets: keep, grow or bypass it.
 
-/// What comes of a window.
+/// Decision after a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nothing that the table has to know.
-    GoOn,
-    /// Flows push each other out.
-    TakeRoom,
-    /// It does not pay. It is not to be tried again before so many packets.
-    StepAside(usize),
+    /// Keep the table.
+    Continue,
+    /// Grow: flows evict each other.
+    Grow,
+    /// Bypass: the cache does not pay. No sampling for this many packets.
+    Bypass(usize),
 }
 
-/// In view of what a window is judged.
+/// What a window is judged by, besides its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Prospects {
+pub(crate) struct WindowContext {
     pub(crate) may_grow: bool,
-    pub(crate) worth: Worth,
-    /// Flows that are known, all of which a change of policies may make outdated.
+    pub(crate) worth: HitBenefit,
+    /// Cached flows, all of which a policy change may invalidate.
     pub(crate) known: usize,
 }
 
-/// How much is gained by a hit.
+/// Benefit of a hit, compared with the loss of a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Worth {
-    /// Hardly more than is lost by a miss.
+pub(crate) enum HitBenefit {
+    /// Hardly more than a miss loses.
     Little,
-    /// More, but a few misses eat it up.
+    /// More, but offset by a few misses.
     Some,
-    /// As much as is lost by a miss, or the cache was asked for: that it misses half of all packets never pays.
+    /// As much as a miss loses, or the cache was requested; a hit rate below half never pays.
     Much,
 }
 
-/// How a cache does.
+/// Hit rate of a cache, with its history.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct HitRateWindow {
     window: Window,
-    /// How often it stepped aside of late.
-    lapses: u32,
-    /// Packets that may yet come before it is judged: an empty cache needs each flow two times.
-    patience: u32,
-    /// Outdated packets that are not held against it: what its hits have left it to lose.
+    /// Recent number of bypasses.
+    bypasses: u32,
+    /// Packets of grace before it is judged: an empty cache needs each flow twice.
+    grace: u32,
+    /// Budget of stale packets that do not count against it, earned by hits.
     credit: u32,
 }
 
-/// What packets found, since the last decision.
+/// Counts since the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     asked: u32,
     found: u32,
-    /// Packets whose flows were known, but under other policies.
+    /// Packets whose verdict was stale.
     outdated: u32,
     evicted: u32,
 }
 
-/// Packets between two decisions.
+/// Packets per window.
 const WINDOW: u32 = 4096;
-/// Hits of a hundred packets with which it takes no more room.
-const ENOUGH: u32 = 99;
-/// Of so many packets one pushes another flow out when there is too little room.
-const CROWDED: u32 = 256;
-/// For so many packets it does not look out when it stepped aside a second time, longer and longer from then on.
-const SITS_OUT: usize = 1 << 18;
-const MOST_LAPSES: u32 = 8;
-/// A key manager changes the policies of a tunnel one by one: so many times all flows may be outdated after a long quiet.
-const FORGIVEN: u32 = 2;
+/// Hit rate in percent above which it does not grow.
+const ENOUGH_HITS: u32 = 99;
+/// One eviction in this many packets means too little room.
+const CROWDED_EVICTIONS: u32 = 256;
+/// Packets without sampling after a second bypass; doubles with each further one.
+const BACK_OFF: usize = 1 << 18;
+const MAX_BYPASSES: u32 = 8;
+/// Number of times that all flows may become stale after a long quiet: a key manager changes a
+/// tunnel's policies one by one.
+const FORGIVEN_FLUSHES: u32 = 2;
 
-impl Pace {
-    /// That of a cache that so many flows at the most have yet to fill, or to find outdated.
+impl HitRateWindow {
+    /// Starts over with a cache that up to `flows` flows have yet to fill, or to find stale.
     pub(crate) fn refill(&mut self, flows: usize) {
         let credit = count(flows).max(4 * WINDOW);
-        *self = Self { patience: patience(flows), credit, lapses: self.lapses, ..Self::default() };
+        *self = Self { grace: grace(flows), credit, bypasses: self.bypasses, ..Self::default() };
     }
 
-    /// Counts some packets, how many of them found their flows, and how many pushed others out; true when there is something to
-    /// [decide](Self::decide).
+    /// Counts packets, hits and evictions; true when it is time to [decide](Self::decide).
     #[inline]
     pub(crate) fn note(&mut self, asked: usize, found: usize, evicted: usize) -> bool {
         self.window.asked += count(asked);
@@ -82,63 +82,65 @@ impl Pace {
         self.window.asked >= WINDOW
     }
 
-    /// Counts a packet, of those that are [noted](Self::note), whose flow was known under other policies.
+    /// Counts a stale packet among those [noted](Self::note).
     #[inline]
     pub(crate) fn note_outdated(&mut self) {
         self.window.outdated += 1;
     }
 
-    /// What is to be done after a window.
-    pub(crate) fn decide(&mut self, prospects: Prospects) -> Decision {
-        let Prospects { may_grow, worth, .. } = prospects;
+    /// Decides after a window.
+    pub(crate) fn decide(&mut self, prospects: WindowContext) -> Decision {
+        let WindowContext { may_grow, worth, .. } = prospects;
         let window = std::mem::take(&mut self.window);
-        self.patience = self.patience.saturating_sub(window.asked);
-        let forgiven = self.forgive(window, prospects);
-        if window.share(window.outdated - forgiven) > worth.may_miss() {
-            // However long it takes to fill, what it holds does not last.
-            return self.step_aside();
+        self.grace = self.grace.saturating_sub(window.asked);
+        let forgiven = self.forgive_outdated(window, prospects);
+        if window.share(window.outdated - forgiven) > worth.max_misses() {
+            // No grace: what it holds does not last.
+            return self.bypass_for();
         }
         let percent = window.share(window.found + forgiven);
-        if self.patience > 0 {
-            return Decision::GoOn;
+        if self.grace > 0 {
+            return Decision::Continue;
         }
-        if percent < ENOUGH && may_grow && window.evicted > window.asked / CROWDED {
-            return Decision::TakeRoom;
+        if percent < ENOUGH_HITS && may_grow && window.evicted > window.asked / CROWDED_EVICTIONS {
+            return Decision::Grow;
         }
-        if percent < worth.leave() {
-            return self.step_aside();
+        if percent < worth.bypass_below() {
+            return self.bypass_for();
         }
-        self.lapses = self.lapses.saturating_sub(1);
-        Decision::GoOn
+        self.bypasses = self.bypasses.saturating_sub(1);
+        Decision::Continue
     }
 
-    /// How many outdated packets are not held against it. It may lose as many of all as it may miss, but those after a change come all at once.
-    fn forgive(&mut self, window: Window, prospects: Prospects) -> u32 {
-        let most = count(prospects.known).saturating_mul(FORGIVEN).saturating_add(4 * WINDOW);
-        let earned = window.found.saturating_mul(prospects.worth.may_miss()) / 100;
+    /// Number of stale packets forgiven. The cache may lose as many as it may miss, but those after
+    /// a change come all at once.
+    fn forgive_outdated(&mut self, window: Window, prospects: WindowContext) -> u32 {
+        let most =
+            count(prospects.known).saturating_mul(FORGIVEN_FLUSHES).saturating_add(4 * WINDOW);
+        let earned = window.found.saturating_mul(prospects.worth.max_misses()) / 100;
         self.credit = self.credit.saturating_add(earned).min(most);
         let forgiven = window.outdated.min(self.credit);
         self.credit -= forgiven;
         forgiven
     }
 
-    fn step_aside(&mut self) -> Decision {
-        let out = if self.lapses == 0 { 0 } else { SITS_OUT << self.lapses };
-        self.lapses = (self.lapses + 1).min(MOST_LAPSES);
-        Decision::StepAside(out)
+    fn bypass_for(&mut self) -> Decision {
+        let out = if self.bypasses == 0 { 0 } else { BACK_OFF << self.bypasses };
+        self.bypasses = (self.bypasses + 1).min(MAX_BYPASSES);
+        Decision::Bypass(out)
     }
 }
 
 impl Window {
-    /// So many of its packets, of a hundred.
+    /// Percentage of the window's packets.
     fn share(self, packets: u32) -> u32 {
         packets * 100 / self.asked.max(1)
     }
 }
 
-impl Worth {
-    /// Below how many hits of a hundred packets it steps aside.
-    const fn leave(self) -> u32 {
+impl HitBenefit {
+    /// Hit rate in percent below which it is bypassed.
+    const fn bypass_below(self) -> u32 {
         match self {
             Self::Much => 50,
             Self::Some => 75,
@@ -146,13 +148,13 @@ impl Worth {
         }
     }
 
-    /// How many of a hundred packets may find nothing that holds.
-    const fn may_miss(self) -> u32 {
-        100 - self.leave()
+    /// Percentage of packets that may miss.
+    const fn max_misses(self) -> u32 {
+        100 - self.bypass_below()
     }
 
-    /// Of how many of a hundred packets the flows must have come before, for it to come back.
-    pub(crate) const fn come(self) -> u32 {
+    /// Percentage of sampled packets that must recur before it is used again.
+    pub(crate) const fn resume_above(self) -> u32 {
         match self {
             Self::Much => 60,
             Self::Some => 80,
@@ -161,9 +163,9 @@ impl Worth {
     }
 }
 
-/// Packets until a cache that so many flows fill is as full as it will be. In a small one that takes longer: more flows than it holds keep each other
-/// out for a while, and only once it is full is it seen that they push each other out.
-fn patience(flows: usize) -> u32 {
+/// Packets until a cache for `flows` flows is full. A small one takes longer: flows that do not fit
+/// keep each other out at first, and only then are evictions seen.
+fn grace(flows: usize) -> u32 {
     count(flows).saturating_mul(3).max(4 * WINDOW)
 }
 
@@ -176,65 +178,73 @@ fn count(of: usize) -> u32 {
 mod tests {
     use super::*;
 
-    const PROSPECTS: Prospects = Prospects { may_grow: true, worth: Worth::Some, known: 2048 };
+    const PROSPECTS: WindowContext =
+        WindowContext { may_grow: true, worth: HitBenefit::Some, known: 2048 };
 
-    /// What is decided after a window in which so many packets found their flows, and found them outdated.
-    fn window(pace: &mut Pace, found: usize, outdated: usize, known: usize) -> Decision {
-        (0..outdated).for_each(|_| pace.note_outdated());
-        assert!(pace.note(4096, found, 0));
-        pace.decide(Prospects { known, ..PROSPECTS })
+    /// What is decided after a window in which so many packets found their flows, and found them
+    /// outdated.
+    fn window(
+        hit_rate: &mut HitRateWindow,
+        found: usize,
+        outdated: usize,
+        known: usize,
+    ) -> Decision {
+        (0..outdated).for_each(|_| hit_rate.note_outdated());
+        assert!(hit_rate.note(4096, found, 0));
+        hit_rate.decide(WindowContext { known, ..PROSPECTS })
     }
 
     #[test]
-    fn a_small_cache_is_judged_once_it_is_full_and_takes_room_for_flows_in_turn() {
-        let mut pace = Pace::default();
-        pace.refill(2048);
-        // Twice as many flows as it has room for, in turn: their first packets, their second ones, and then they push each other out.
+    fn hit_rate_small_full_cache_with_evictions_grows() {
+        let mut hit_rate = HitRateWindow::default();
+        hit_rate.refill(2048);
+        // Twice as many flows as it has room for, in turn: their first packets, their second ones,
+        // and then they push each other out.
         for (found, evicted) in [(0, 0), (0, 0), (1500, 1400)] {
-            assert!(pace.note(4096, found, evicted));
-            assert_eq!(pace.decide(PROSPECTS), Decision::GoOn);
+            assert!(hit_rate.note(4096, found, evicted));
+            assert_eq!(hit_rate.decide(PROSPECTS), Decision::Continue);
         }
-        assert!(pace.note(4096, 1700, 800));
-        assert_eq!(pace.decide(PROSPECTS), Decision::TakeRoom);
+        assert!(hit_rate.note(4096, 1700, 800));
+        assert_eq!(hit_rate.decide(PROSPECTS), Decision::Grow);
     }
 
     #[test]
-    fn flows_that_do_not_come_again_are_done_without() {
-        let mut pace = Pace::default();
-        pace.refill(2048);
+    fn hit_rate_without_reuse_bypasses() {
+        let mut hit_rate = HitRateWindow::default();
+        hit_rate.refill(2048);
         let decisions = [(); 4].map(|()| {
-            pace.note(4096, 0, 0);
-            pace.decide(PROSPECTS)
+            hit_rate.note(4096, 0, 0);
+            hit_rate.decide(PROSPECTS)
         });
-        assert_eq!(decisions[..3], [Decision::GoOn; 3]);
-        assert!(matches!(decisions[3], Decision::StepAside(_)));
+        assert_eq!(decisions[..3], [Decision::Continue; 3]);
+        assert!(matches!(decisions[3], Decision::Bypass(_)));
     }
 
     #[test]
-    fn what_a_rare_change_made_outdated_is_forgiven_and_what_many_did_is_not() {
-        let mut pace = Pace::default();
-        pace.refill(16_384);
-        let quiet = |pace: &mut Pace| {
-            assert!((0..100).all(|_| window(pace, 4096, 0, 16_384) == Decision::GoOn));
+    fn hit_rate_stale_flows_forgiven_after_rare_changes_only() {
+        let mut hit_rate = HitRateWindow::default();
+        hit_rate.refill(16_384);
+        let quiet = |hit_rate: &mut HitRateWindow| {
+            assert!((0..100).all(|_| window(hit_rate, 4096, 0, 16_384) == Decision::Continue));
         };
-        let changes = |pace: &mut Pace, most: u32| {
-            (0..most).position(|_| window(pace, 0, 4096, 16_384) != Decision::GoOn)
+        let changes = |hit_rate: &mut HitRateWindow, most: u32| {
+            (0..most).position(|_| window(hit_rate, 0, 4096, 16_384) != Decision::Continue)
         };
         for _ in 0..3 {
             // Two policies of a tunnel, one by one.
-            quiet(&mut pace);
-            assert_eq!(changes(&mut pace, 8), None);
+            quiet(&mut hit_rate);
+            assert_eq!(changes(&mut hit_rate, 8), None);
         }
-        quiet(&mut pace);
-        assert_eq!(changes(&mut pace, 100), Some(12));
+        quiet(&mut hit_rate);
+        assert_eq!(changes(&mut hit_rate, 100), Some(12));
     }
 
     #[test]
-    fn a_cache_that_fills_is_not_waited_for_while_what_it_holds_does_not_last() {
-        let mut pace = Pace::default();
-        pace.refill(1 << 15);
-        let decisions: Vec<_> = (0..9).map(|_| window(&mut pace, 0, 4096, 1 << 15)).collect();
-        assert_eq!(decisions[..8], [Decision::GoOn; 8]);
-        assert_eq!(decisions[8], Decision::StepAside(0), "a whole room of flows was outdated");
+    fn hit_rate_grace_ends_when_entries_do_not_last() {
+        let mut hit_rate = HitRateWindow::default();
+        hit_rate.refill(1 << 15);
+        let decisions: Vec<_> = (0..9).map(|_| window(&mut hit_rate, 0, 4096, 1 << 15)).collect();
+        assert_eq!(decisions[..8], [Decision::Continue; 8]);
+        assert_eq!(decisions[8], Decision::Bypass(0), "a whole room of flows was outdated");
     }
 }

@@ -1,42 +1,42 @@
-//! What finding a policy takes without a cache: how much a hit gains, and beside how many flows.
+//! Cost of a look-up without the cache: how much a hit gains, and up to how many flows.
 
-use super::hit_rate::Worth;
+use super::hit_rate::HitBenefit;
 use crate::Family;
-use crate::flow_cache::Question;
+use crate::flow_cache::LookupContext;
 
-/// What finding a policy takes without a cache.
+/// Cost class of a look-up without the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Search {
-    /// As much as a hit in a small table: a few are compared, or in IPv6 some more.
+pub(crate) enum LookupCost {
+    /// As much as a hit in a small table: a few policies are compared, some more in IPv6.
     Glance,
-    /// As much as one in a middling table: a few more are.
+    /// As much as a hit in a medium table: some policies are compared.
     Short,
-    /// The same, but for more misses that hits make good.
+    /// The same, but hits make up for more misses.
     Middling,
     /// More than any hit.
     Long,
-    /// So much more that few hits make good many misses.
+    /// So much more that few hits make up for many misses.
     Far,
 }
 
-/// Flows that a cache begins with.
+/// Initial number of flows.
 pub(crate) const SMALLEST: usize = 2048;
-/// Room among fewer policies than [`MANY`]: a larger table is slower than they are.
+/// Largest table with fewer than [`MANY`] policies: a larger one is slower than a look-up.
 const ALWAYS: usize = 1 << 17;
-/// So few policies are compared in no more time than a hit takes out of the second-level cache.
+/// Up to this many policies are compared as fast as a hit in the second-level cache.
 const FEW: usize = 4;
-/// Room beside these.
+/// Largest table with that few policies.
 const WITH_FEW: usize = SMALLEST;
-/// Policies from which on finding one costs more than a hit does that waits for memory.
+/// Policies from which on a look-up costs more than a hit that misses all CPU caches.
 pub(crate) const MANY: usize = 1 << 12;
-/// Policies from which on finding one costs so much that half of all packets may miss.
+/// Policies from which on half of all packets may miss.
 const VERY_MANY: usize = 1 << 18;
 
-impl Search {
-    pub(crate) fn of<const N: usize>(question: &Question<'_>) -> Self {
-        let Question { spd, direction, .. } = *question;
+impl LookupCost {
+    pub(crate) fn of<const N: usize>(lookup: &LookupContext<'_>) -> Self {
+        let LookupContext { spd, direction, .. } = *lookup;
         let family = if N == 2 { Family::V4 } else { Family::V6 };
-        match spd.compared(direction, family) {
+        match spd.linear_len(direction, family) {
             Some(0..=FEW) => Self::Glance,
             Some(_) => Self::Short,
             None if spd.len() < MANY => Self::Middling,
@@ -45,7 +45,7 @@ impl Search {
         }
     }
 
-    /// How many flows there may be room for, so that a hit is no slower.
+    /// Largest table in which a hit is no slower than a look-up.
     pub(crate) const fn most(self) -> usize {
         match self {
             Self::Glance => WITH_FEW,
@@ -54,12 +54,12 @@ impl Search {
         }
     }
 
-    /// What is gained by a hit.
-    pub(crate) const fn worth(self) -> Worth {
+    /// Benefit of a hit.
+    pub(crate) const fn worth(self) -> HitBenefit {
         match self {
-            Self::Glance | Self::Short => Worth::Little,
-            Self::Middling | Self::Long => Worth::Some,
-            Self::Far => Worth::Much,
+            Self::Glance | Self::Short => HitBenefit::Little,
+            Self::Middling | Self::Long => HitBenefit::Some,
+            Self::Far => HitBenefit::Much,
         }
     }
 }

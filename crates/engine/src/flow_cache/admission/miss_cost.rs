@@ -1,62 +1,64 @@
-//! What finding a policy takes without the cache, for the packets that come: those that no policy is for are often found out about sooner than a hit in a
-//! large table takes.
+//! Measures the cost of look-ups for actual packets: those that match no policy are often decided
+//! faster than by a hit in a large table.
 //!
-//! Nobody measures time here. Now and then a packet is weighed: what it costs in the tree is foretold, in tenths of a cycle, but for memory that it waits for.
-//! In `uxfrm bench lookup` the weights of 160 rows were 17, 28, 42 and more, where 19, 31, 40 and more cycles were measured.
+//! No clock is read. Now and then the cost of a packet's look-up is estimated, in tenths of a
+//! cycle, without cache misses. In `uxfrm bench lookup` the estimates of 160 rows were 17, 28, 42
+//! and more, where 19, 31, 40 and more cycles were measured.
 
 use crate::FlowKey;
-use crate::flow_cache::Question;
+use crate::flow_cache::LookupContext;
 
-/// Of late.
+/// Recent estimates.
 #[derive(Debug, Default)]
-pub(crate) struct SearchCost {
+pub(crate) struct MissCost {
     tenths: usize,
-    weighed: u32,
-    /// Packets since the last that was weighed.
-    passed: usize,
+    samples: u32,
+    /// Packets since the last sample.
+    since_sample: usize,
 }
 
-/// A packet of so many is weighed: that takes some hundred cycles.
-const EACH: usize = 1024;
-/// So many are enough to say something.
-const ENOUGH: u32 = 4;
-/// The share of the latest.
-const LATEST: usize = 4;
+/// One packet in this many is sampled: an estimate takes some hundred cycles.
+const SAMPLE_EVERY: usize = 1024;
+/// Samples needed for a judgement.
+const MIN_SAMPLES: u32 = 4;
+/// The latest sample has a weight of one in this many.
+const WEIGHT: usize = 4;
 
-/// A hit in a table that the first and second-level caches hold, in one that is near, and in one that is not.
-const HIT: [usize; 3] = [150, 240, 450];
+/// Cost of a hit in a table that fits the first and second-level caches, the third-level cache, or
+/// neither.
+const HIT_COST: [usize; 3] = [150, 240, 450];
 const SECOND_LEVEL: usize = 1 << 19;
 const NEAR: usize = 1 << 22;
 
-impl SearchCost {
-    /// Whether, with so many packets more, one of them is to be weighed.
+impl MissCost {
+    /// Counts packets; true when one is to be sampled.
     #[inline]
-    pub(crate) const fn is_due(&mut self, packets: usize) -> bool {
-        self.passed += packets;
-        self.passed >= EACH
+    pub(crate) const fn is_sample_due(&mut self, packets: usize) -> bool {
+        self.since_sample += packets;
+        self.since_sample >= SAMPLE_EVERY
     }
 
-    /// Weighs a packet.
+    /// Samples a packet.
     #[inline(never)]
-    pub(crate) fn weigh(&mut self, question: &Question<'_>, flow: &FlowKey) {
-        let weight = question.spd.weigh(question.direction, flow);
-        self.passed = 0;
-        self.tenths = match self.weighed {
-            0 => weight,
-            _ => (self.tenths * (LATEST - 1) + weight) / LATEST,
+    pub(crate) fn sample(&mut self, lookup: &LookupContext<'_>, flow: &FlowKey) {
+        let cost = lookup.spd.weigh(lookup.direction, flow);
+        self.since_sample = 0;
+        self.tenths = match self.samples {
+            0 => cost,
+            _ => (self.tenths * (WEIGHT - 1) + cost) / WEIGHT,
         };
-        self.weighed = self.weighed.saturating_add(1);
+        self.samples = self.samples.saturating_add(1);
     }
 
-    /// Whether it is less than a hit in a table of so many bytes.
-    pub(crate) const fn is_below_a_hit(&self, memory: usize) -> bool {
+    /// Whether a look-up is cheaper than a hit in a table of `memory` bytes.
+    pub(crate) const fn is_below_hit(&self, memory: usize) -> bool {
         let hit = if memory <= SECOND_LEVEL {
-            HIT[0]
+            HIT_COST[0]
         } else if memory <= NEAR {
-            HIT[1]
+            HIT_COST[1]
         } else {
-            HIT[2]
+            HIT_COST[2]
         };
-        self.weighed >= ENOUGH && self.tenths < hit
+        self.samples >= MIN_SAMPLES && self.tenths < hit
     }
 }

@@ -1,142 +1,151 @@
-//! Whether flows come again while a cache stands aside, and how much room they would take.
+//! Samples flows while the cache is bypassed, to tell whether they recur and how much room they
+//! need.
 //!
-//! It watches spells of several lengths, in the long ones some flows only, chosen by what is cheap to read. What it notes of a flow is
-//! found again with the flow's next packet if that comes within the spell, so a long spell finds many flows and a short one soon finds
-//! few. A scan leaves notes that nothing asks for again. Between spells it rests, where even a glance at each packet counts.
+//! Sampling has rounds of several lengths; in long ones only some flows are sampled, chosen by
+//! fields that are cheap to read. A sample counts as reuse if the flow's next packet comes within
+//! the round, so that long rounds detect many flows and short ones detect few flows soon. A scan
+//! leaves samples that are never found. Between rounds it rests, as even a glance at each packet
+//! costs.
 
 use std::net::IpAddr;
 
 use crate::FlowKey;
 
-/// What a cache does while it stands aside.
+/// Sampling state of a bypassed cache.
 #[derive(Debug, Default)]
-pub(crate) struct Lookout {
-    /// By a flow's hash.
-    notes: Box<[Note]>,
-    /// Chooses other flows in each spell.
+pub(crate) struct ReuseSampler {
+    /// By flow hash.
+    samples: Box<[Sample]>,
+    /// Selects other flows in each round.
     salt: u32,
-    /// Flows whose number is above are not chosen: one of 2^`rarity` is.
+    /// Flows whose number is above are not sampled: one in 2^`log2_ratio` is.
     limit: u32,
-    rarity: u32,
-    /// Packets until the spell ends, and before it begins.
+    log2_ratio: u32,
+    /// Packets until the round ends, and until the next begins.
     left: usize,
-    rests: usize,
-    /// Spells so far: each second one is of the shortest, each fourth of the next length, and so on.
-    spells: u32,
-    /// Packets of chosen flows in this block, and those that had a note.
+    is_resting: usize,
+    /// Rounds so far: every second one has the shortest length, every fourth the next, and so on.
+    rounds: u32,
+    /// Packets of sampled flows in this block, and those that recurred.
     asked: u32,
     found: u32,
-    /// Flows noted in this spell.
-    noted: usize,
+    /// Flows sampled in this round.
+    distinct: usize,
 }
 
-/// A packet of a flow that is watched.
+/// A sampled packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Note {
-    /// A part of its hash; 0 for none.
+struct Sample {
+    /// Part of its hash; 0 for none.
     hash: u16,
-    /// The policies' epoch.
+    /// Epoch of the policies.
     policies: u16,
 }
 
-/// How to look out.
+/// Parameters of sampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Orders {
-    /// Flows that there may be room for.
+pub(crate) struct SamplerSettings {
+    /// Upper limit of flows.
     pub(crate) most: usize,
-    /// Of a hundred packets so many must have come before.
-    pub(crate) come: u32,
-    /// It rests for so many spells after each.
+    /// Percentage of packets that must recur.
+    pub(crate) min_reuse: u32,
+    /// Length of rests, in rounds.
     pub(crate) rest: usize,
 }
 
-const NOTES: usize = 8192;
-/// Packets of the shortest spell, of which all are noted, and as many of each longer one.
-const SHORTEST: usize = 4096;
-/// Each longer one is 2^`GROWTH` times as long.
-const GROWTH: u32 = 3;
-/// It is judged after so many packets of chosen flows.
-const BLOCK: u32 = 128;
+const SAMPLES: usize = 8192;
+/// Packets of the shortest round, all of which are sampled, and the samples of longer rounds.
+const SHORTEST_ROUND: usize = 4096;
+/// Each longer round is 2^`ROUND_GROWTH` times as long.
+const ROUND_GROWTH: u32 = 3;
+/// Sampled packets per judgement.
+const JUDGE_AFTER: u32 = 128;
 
-impl Lookout {
-    /// Room for each flow.
+impl ReuseSampler {
+    /// Table slots per flow.
     pub(crate) const ROOM: usize = 4;
 
-    /// Begins anew: looks out when so many packets have passed.
-    pub(crate) fn begin(&mut self, rests: usize) {
-        if self.notes.is_empty() {
-            self.notes = vec![Note::default(); NOTES].into();
+    /// Starts over, after `rests` packets.
+    pub(crate) fn begin(&mut self, is_resting: usize) {
+        if self.samples.is_empty() {
+            self.samples = vec![Sample::default(); SAMPLES].into();
         }
-        self.spells = 0;
-        self.rests = rests;
+        self.rounds = 0;
+        self.is_resting = is_resting;
         self.prepare(0);
     }
 
-    /// Whether these packets are not even looked at.
+    /// Counts packets; true while resting.
     #[inline]
-    pub(crate) fn rests(&mut self, packets: usize) -> bool {
-        let rests = self.rests > 0;
-        self.rests = self.rests.saturating_sub(packets);
-        rests
+    pub(crate) fn is_resting(&mut self, packets: usize) -> bool {
+        let is_resting = self.is_resting > 0;
+        self.is_resting = self.is_resting.saturating_sub(packets);
+        is_resting
     }
 
-    /// Whether a flow is one of those that are watched.
+    /// Whether a flow is sampled.
     #[inline]
-    pub(crate) fn chooses(&self, flow: &FlowKey) -> bool {
+    pub(crate) fn is_sampled(&self, flow: &FlowKey) -> bool {
         let ports = u32::from(flow.source_port) << 16 | u32::from(flow.destination_port);
         let ends = fold(flow.source).rotate_left(7) ^ fold(flow.destination);
         (ends ^ ports ^ flow.mark).wrapping_mul(self.salt) <= self.limit
     }
 
-    /// Notes a packet of a flow that is watched, in an epoch of policies. If what a cache would have held of it since another epoch is outdated, it comes
-    /// for the first time.
+    /// Samples a packet, in an epoch of policies. A sample from an epoch whose verdict is stale
+    /// does not count as reuse.
     #[expect(clippy::cast_possible_truncation, reason = "parts of a hash")]
     pub(crate) fn note(&mut self, hash: u64, policies: u16, outdated: impl Fn(u16) -> bool) {
-        let note = Note { hash: (hash >> 32) as u16 | 1, policies };
-        let Some(noted) = self.notes.get_mut(hash as usize % NOTES) else { return };
+        let note = Sample { hash: (hash >> 32) as u16 | 1, policies };
+        let Some(distinct) = self.samples.get_mut(hash as usize % SAMPLES) else { return };
         self.asked += 1;
-        self.found += u32::from(noted.hash == note.hash && !outdated(noted.policies));
-        self.noted += usize::from(noted.hash == 0);
-        *noted = note;
+        self.found += u32::from(distinct.hash == note.hash && !outdated(distinct.policies));
+        self.distinct += usize::from(distinct.hash == 0);
+        *distinct = note;
     }
 
-    /// What there should be room for, if it is time to come back. To be asked after so many packets.
-    pub(crate) fn report(&mut self, packets: usize, orders: Orders) -> Option<usize> {
-        let flows = self.noted << self.rarity;
-        let come = self.asked >= BLOCK && self.found * 100 >= self.asked * orders.come;
-        if come && flows <= orders.most {
-            // So that hardly any flow has to stay away from home.
+    /// Table size, if the cache should be used again. To be called after `packets` packets.
+    pub(crate) fn decide_resume(
+        &mut self,
+        packets: usize,
+        sampler_settings: SamplerSettings,
+    ) -> Option<usize> {
+        let flows = self.distinct << self.log2_ratio;
+        let min_reuse = self.asked >= JUDGE_AFTER
+            && self.found * 100 >= self.asked * sampler_settings.min_reuse;
+        if min_reuse && flows <= sampler_settings.most {
+            // So that hardly any flow overflows its line.
             return Some(Self::ROOM * flows);
         }
-        if self.asked >= BLOCK {
+        if self.asked >= JUDGE_AFTER {
             (self.asked, self.found) = (0, 0);
         }
         self.left = self.left.saturating_sub(packets);
         if self.left == 0 {
-            self.rests = (SHORTEST << self.rarity) * orders.rest;
-            self.spells = self.spells.wrapping_add(1);
-            // Flows that there is room for come again within so many packets, or else too rarely.
-            let longest = (4 * orders.most / SHORTEST).max(1).ilog2() / GROWTH;
-            self.prepare((self.spells + 1).trailing_zeros().min(longest));
+            self.is_resting = (SHORTEST_ROUND << self.log2_ratio) * sampler_settings.rest;
+            self.rounds = self.rounds.wrapping_add(1);
+            // Flows that would fit recur within this many packets, or too rarely.
+            let longest =
+                (4 * sampler_settings.most / SHORTEST_ROUND).max(1).ilog2() / ROUND_GROWTH;
+            self.prepare((self.rounds + 1).trailing_zeros().min(longest));
         }
         None
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of_val(&*self.notes)
+        size_of_val(&*self.samples)
     }
 
     fn prepare(&mut self, length: u32) {
-        self.notes.fill(Note::default());
+        self.samples.fill(Sample::default());
         self.salt = self.salt.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15) | 1;
-        self.rarity = GROWTH * length;
-        self.left = SHORTEST << self.rarity;
-        self.limit = u32::MAX >> self.rarity;
-        (self.asked, self.found, self.noted) = (0, 0, 0);
+        self.log2_ratio = ROUND_GROWTH * length;
+        self.left = SHORTEST_ROUND << self.log2_ratio;
+        self.limit = u32::MAX >> self.log2_ratio;
+        (self.asked, self.found, self.distinct) = (0, 0, 0);
     }
 }
 
-/// All bits of an address in a word.
+/// Folds an address to a word.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "all parts are used")]
 fn fold(address: IpAddr) -> u32 {
@@ -157,41 +166,47 @@ mod tests {
     use super::*;
     use crate::spd::classifier::ternary::mix;
 
-    const ORDERS: Orders = Orders { most: 1 << 20, come: 60, rest: 0 };
+    const ORDERS: SamplerSettings = SamplerSettings { most: 1 << 20, min_reuse: 60, rest: 0 };
 
-    fn report(flows: u32, orders: Orders, packets: u32) -> Option<(u32, usize)> {
-        report_beside(u32::MAX, flows, orders, packets)
+    fn decide_resume(
+        flows: u32,
+        sampler_settings: SamplerSettings,
+        packets: u32,
+    ) -> Option<(u32, usize)> {
+        report_beside(u32::MAX, flows, sampler_settings, packets)
     }
 
-    /// After how many packets it reports, and what, when they are of so many flows turn by turn, and policies change after so many of them.
+    /// Number of packets until it resumes, and the table size, for flows in turn and policies that
+    /// change every `changes` packets.
     fn report_beside(
         changes: u32,
         flows: u32,
-        orders: Orders,
+        sampler_settings: SamplerSettings,
         packets: u32,
     ) -> Option<(u32, usize)> {
-        let mut lookout = Lookout::default();
-        lookout.begin(0);
+        let mut sampler = ReuseSampler::default();
+        sampler.begin(0);
         (0..packets).find_map(|serial| {
             let [a, b, c, d] = (serial % flows).to_be_bytes();
             let source = IpAddr::from([10 + a, b, c, d]);
             let flow = FlowKey::between(source, IpAddr::from([10, 0, 0, 1]));
-            if lookout.rests(1) {
+            if sampler.is_resting(1) {
                 return None;
             }
-            if lookout.chooses(&flow) {
+            if sampler.is_sampled(&flow) {
                 let hash = mix(u64::from(serial % flows) ^ 0x1234_5678_9abc, !0x9e37_79b9);
                 let epoch = u16::try_from(serial / changes).unwrap_or(0);
-                lookout.note(hash, epoch, |since| since < epoch);
+                sampler.note(hash, epoch, |since| since < epoch);
             }
-            lookout.report(1, orders).map(|room| (serial, room))
+            sampler.decide_resume(1, sampler_settings).map(|room| (serial, room))
         })
     }
 
     #[test]
-    fn flows_that_come_again_are_seen_and_counted() {
+    fn reuse_sampler_recurring_flows_resume_with_fitting_size() {
         for flows in [100, 1000, 16_384, 200_000] {
-            let (packets, room) = report(flows, ORDERS, 8_000_000).expect("they come again");
+            let (packets, room) =
+                decide_resume(flows, ORDERS, 8_000_000).expect("they min_reuse again");
             assert!(packets < 20 * flows.max(4096), "{flows} flows after {packets}");
             let flows = flows as usize;
             assert!((2 * flows..8 * flows).contains(&room), "room for {room} of {flows} flows");
@@ -199,24 +214,27 @@ mod tests {
     }
 
     #[test]
-    fn few_flows_are_seen_at_once() {
+    fn reuse_sampler_few_flows_resume_within_one_round() {
         for flows in 1..9 {
-            assert!(report(flows, ORDERS, 5000).is_some(), "{flows}");
+            assert!(decide_resume(flows, ORDERS, 5000).is_some(), "{flows}");
         }
     }
 
     #[test]
-    fn a_scan_is_not_taken_for_flows() {
-        assert_eq!(report(u32::MAX, ORDERS, 4_000_000), None);
+    fn reuse_sampler_scan_never_resumes() {
+        assert_eq!(decide_resume(u32::MAX, ORDERS, 4_000_000), None);
     }
 
     #[test]
-    fn more_flows_than_there_may_be_room_for_are_left_alone() {
-        assert_eq!(report(100_000, Orders { most: 16_384, ..ORDERS }, 4_000_000), None);
+    fn reuse_sampler_too_many_flows_never_resume() {
+        assert_eq!(
+            decide_resume(100_000, SamplerSettings { most: 16_384, ..ORDERS }, 4_000_000),
+            None
+        );
     }
 
     #[test]
-    fn flows_that_come_again_only_after_policies_changed_are_left_alone() {
+    fn reuse_sampler_flows_stale_on_return_never_resume() {
         for (changes, flows) in [(100, 16_384), (10_000, 16_384), (10_000, 50_000)] {
             assert_eq!(report_beside(changes, flows, ORDERS, 4_000_000), None, "{changes}");
         }

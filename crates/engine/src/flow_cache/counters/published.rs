@@ -1,17 +1,17 @@
-//! What one worker's caches did, for others to read while it goes on.
+//! Statistics of one worker's caches, published to other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::flow_cache::CacheStats;
 
-/// Counts of one worker's four caches, as they were when it last looked after such things. One thread writes, any may read.
+/// Statistics of one worker's four caches as of its last update. One thread writes, any may read.
 #[derive(Debug, Default)]
 pub struct CacheCounts([[Shared; 2]; 2]);
 
 type Shared = [AtomicU64; 8];
 
 impl CacheCounts {
-    /// Outbound, then inbound; of each IPv4, then IPv6.
+    /// Outbound, then inbound; each IPv4, then IPv6.
     #[must_use]
     pub fn read(&self) -> [[CacheStats; 2]; 2] {
         self.0.each_ref().map(|families| families.each_ref().map(read))

@@ -1,12 +1,13 @@
-//! Which policies have been met since they last changed, by their slots: a bit each, so that a million of them stay near the processor.
+//! Slots whose policy was matched since policies last changed: one bit each, so that a million fit
+//! the CPU cache.
 
-/// Slots with a mark; all marks are taken back at once.
+/// Marked slots; all marks can be cleared at once.
 #[derive(Debug, Default)]
-pub(crate) struct Roll {
+pub(crate) struct ValidSlots {
     lines: Vec<Line>,
-    /// Of each line the turn that its marks are of: they count while it is the roll's.
-    turns: Vec<u64>,
-    turn: u64,
+    /// Epoch of each line's marks: they count while it is the current one.
+    epochs: Vec<u64>,
+    epoch: u64,
 }
 
 /// A cache line of marks.
@@ -15,21 +16,23 @@ pub(crate) struct Roll {
 struct Line([u64; WORDS]);
 
 const WORDS: usize = 8;
-/// Slots of a line.
+/// Slots per line.
 const SLOTS: usize = WORDS * 64;
 
-impl Roll {
-    /// Takes all marks back.
-    pub(crate) fn begin_anew(&mut self) {
-        self.turn += 1;
+impl ValidSlots {
+    /// Clears all marks.
+    pub(crate) fn invalidate(&mut self) {
+        self.epoch += 1;
     }
 
     /// Whether a slot is marked.
     #[inline]
     pub(crate) fn has(&self, slot: u32) -> bool {
         let (at, word, bit) = place(slot);
-        match (self.lines.get(at), self.turns.get(at)) {
-            (Some(Line(marks)), Some(turn)) => (*turn == self.turn) & (marks[word] >> bit & 1 != 0),
+        match (self.lines.get(at), self.epochs.get(at)) {
+            (Some(Line(marks)), Some(epoch)) => {
+                (*epoch == self.epoch) & (marks[word] >> bit & 1 != 0)
+            }
             (Some(_) | None, _) => false,
         }
     }
@@ -39,21 +42,21 @@ impl Roll {
         let (at, word, bit) = place(slot);
         if self.lines.len() <= at {
             self.lines.resize(at + 1, Line::default());
-            self.turns.resize(at + 1, self.turn);
+            self.epochs.resize(at + 1, self.epoch);
         }
         let Line(marks) = &mut self.lines[at];
-        if std::mem::replace(&mut self.turns[at], self.turn) != self.turn {
+        if std::mem::replace(&mut self.epochs[at], self.epoch) != self.epoch {
             *marks = [0; WORDS];
         }
         marks[word] |= 1 << bit;
     }
 
     pub(crate) fn memory(&self) -> usize {
-        self.lines.capacity() * size_of::<Line>() + self.turns.capacity() * size_of::<u64>()
+        self.lines.capacity() * size_of::<Line>() + self.epochs.capacity() * size_of::<u64>()
     }
 }
 
-/// Line, word of it, bit of that.
+/// Line, word, bit.
 #[inline]
 fn place(slot: u32) -> (usize, usize, usize) {
     let slot = slot as usize;
@@ -65,14 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_hold_until_the_next_turn() {
-        let mut roll = Roll::default();
-        for turn in 0..3 {
-            let slots: Vec<u32> = (0..2000).filter(|slot| (slot * 7 + turn) % 3 == 0).collect();
-            assert!((0..3000).all(|slot| !roll.has(slot)));
-            slots.iter().for_each(|slot| roll.mark(*slot));
-            assert!((0..3000).all(|slot| roll.has(slot) == slots.contains(&slot)));
-            roll.begin_anew();
+    fn valid_slots_marks_hold_until_invalidated() {
+        let mut valid = ValidSlots::default();
+        for epoch in 0..3 {
+            let slots: Vec<u32> = (0..2000).filter(|slot| (slot * 7 + epoch) % 3 == 0).collect();
+            assert!((0..3000).all(|slot| !valid.has(slot)));
+            slots.iter().for_each(|slot| valid.mark(*slot));
+            assert!((0..3000).all(|slot| valid.has(slot) == slots.contains(&slot)));
+            valid.invalidate();
         }
     }
 }

@@ -1,61 +1,63 @@
-//! What a line with a word to spare says of flows that are at home in it but stay elsewhere: which of them stays where.
+//! Hints in a line with a spare word: which flows have overflowed from it, and to which line.
 //!
-//! Four of sixteen bits each: by how much the line is away, counted by exclusive or, over a part of the flow's hash. Zero is nobody.
+//! Four hints of sixteen bits: the distance to the line (exclusive or), above a tag from the flow's
+//! hash. Zero means none.
 
-/// Flows that a line knows of.
+/// Overflow hints of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Strays(pub(super) u64);
+pub(super) struct OverflowHints(pub(super) u64);
 
-/// Bits of a flow's.
-const LANE: u32 = 16;
-const LANES: u32 = u64::BITS / LANE;
-/// Bits of its hash in them.
-const TAG: u32 = 12;
-/// The lowest bit of each.
+/// Bits of a hint.
+const HINT: u32 = 16;
+const HINTS: u32 = u64::BITS / HINT;
+/// Hash bits of a hint.
+const TAG_BITS: u32 = 12;
+/// Lowest bit of each hint.
 const LOWEST: u64 = 0x0001_0001_0001_0001;
-/// All bits of hashes.
-const TAGS: u64 = LOWEST * ((1 << TAG) - 1);
-/// The bit above each of these.
-const ABOVE: u64 = LOWEST << TAG;
+/// All tag bits.
+const TAG_MASK: u64 = LOWEST * ((1 << TAG_BITS) - 1);
+/// The bit above each tag.
+const ABOVE: u64 = LOWEST << TAG_BITS;
 
-impl Strays {
-    /// By how much the line is away in which a flow of this hash stays; rarely another's, of a hash much like it.
+impl OverflowHints {
+    /// Distance to the line of a flow with this hash; rarely that of another flow with an equal
+    /// tag.
     #[inline]
-    pub(super) fn away(self, hash: u64) -> Option<usize> {
-        let differing = (self.0 ^ (tag(hash) * LOWEST)) & TAGS;
-        // Each takes from the bit above its tag, which stays where nothing differs.
+    pub(super) fn distance(self, hash: u64) -> Option<usize> {
+        let differing = (self.0 ^ (tag(hash) * LOWEST)) & TAG_MASK;
+        // Each subtraction borrows from the bit above its tag unless the tags are equal.
         let alike = (ABOVE - differing) & ABOVE;
-        let lane = alike.trailing_zeros() / LANE;
-        (alike != 0).then(|| self.away_in(lane))
+        let lane = alike.trailing_zeros() / HINT;
+        (alike != 0).then(|| self.distance_at(lane))
     }
 
-    /// Whether there are four.
+    /// Whether all hints are in use.
     pub(super) fn is_full(self) -> bool {
-        (0..LANES).all(|lane| self.away_in(lane) != 0)
+        (0..HINTS).all(|lane| self.distance_at(lane) != 0)
     }
 
-    /// With one more, unless there are four.
-    pub(super) fn with(self, hash: u64, away: usize) -> Option<Self> {
-        let lane = (0..LANES).find(|lane| self.away_in(*lane) == 0)?;
-        Some(Self(self.0 | ((away as u64) << TAG | tag(hash)) << (lane * LANE)))
+    /// Adds a hint, unless all are in use.
+    pub(super) fn with(self, hash: u64, distance: usize) -> Option<Self> {
+        let lane = (0..HINTS).find(|lane| self.distance_at(*lane) == 0)?;
+        Some(Self(self.0 | ((distance as u64) << TAG_BITS | tag(hash)) << (lane * HINT)))
     }
 
-    /// Without the one that stays in this line.
-    pub(super) fn without(self, away: usize) -> Self {
-        let lanes = (0..LANES).filter(|lane| self.away_in(*lane) == away);
-        Self(lanes.fold(self.0, |left, lane| left & !(0xffff << (lane * LANE))))
+    /// Removes the hint for a line.
+    pub(super) fn without(self, distance: usize) -> Self {
+        let lanes = (0..HINTS).filter(|lane| self.distance_at(*lane) == distance);
+        Self(lanes.fold(self.0, |left, lane| left & !(0xffff << (lane * HINT))))
     }
 
     #[inline]
-    const fn away_in(self, lane: u32) -> usize {
-        ((self.0 >> (lane * LANE + TAG)) & 0xf) as usize
+    const fn distance_at(self, lane: u32) -> usize {
+        ((self.0 >> (lane * HINT + TAG_BITS)) & 0xf) as usize
     }
 }
 
-/// Never zero, as nobody's is.
+/// Never zero, which means none.
 #[inline]
 const fn tag(hash: u64) -> u64 {
-    (hash % (1 << TAG)) | 1
+    (hash % (1 << TAG_BITS)) | 1
 }
 
 #[cfg(test)]
@@ -66,31 +68,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_knows_where_up_to_four_stay(
+        fn overflow_hints_hold_up_to_four_distances(
             steps in proptest::collection::vec((any::<u64>(), 1..16_usize, any::<bool>()), 1..60),
         ) {
-            let (mut strays, mut model) = (Strays(0), Vec::<(u64, usize)>::new());
-            for (hash, away, comes) in steps {
-                let taken = model.iter().any(|(_, held)| *held == away);
+            let (mut hints, mut model) = (OverflowHints(0), Vec::<(u64, usize)>::new());
+            for (hash, distance, comes) in steps {
+                let taken = model.iter().any(|(_, held)| *held == distance);
                 if comes && !taken {
-                    match strays.with(hash, away) {
+                    match hints.with(hash, distance) {
                         Some(with) => {
-                            strays = with;
-                            model.push((hash, away));
+                            hints = with;
+                            model.push((hash, distance));
                         }
                         None => prop_assert_eq!(model.len(), 4),
                     }
                 } else {
-                    strays = strays.without(away);
-                    model.retain(|(_, held)| *held != away);
+                    hints = hints.without(distance);
+                    model.retain(|(_, held)| *held != distance);
                 }
-                for (hash, away) in &model {
+                for (hash, distance) in &model {
                     let alike = |other: &&(u64, usize)| tag(other.0) == tag(*hash);
-                    let found = strays.away(*hash);
-                    prop_assert!(model.iter().filter(alike).any(|(_, held)| found == Some(*held)), "{away}");
+                    let found = hints.distance(*hash);
+                    prop_assert!(model.iter().filter(alike).any(|(_, held)| found == Some(*held)), "{distance}");
                 }
                 let known = model.iter().any(|(held, _)| tag(*held) == tag(hash));
-                prop_assert_eq!(strays.away(hash).is_some(), known);
+                prop_assert_eq!(hints.distance(hash).is_some(), known);
             }
         }
     }

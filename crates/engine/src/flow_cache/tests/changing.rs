@@ -139,7 +139,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn a_cache_says_what_the_policies_say_whatever_changes(
+    fn cache_agrees_with_spd_under_any_changes(
         (flows, steps) in (any::<bool>(), any::<bool>()).prop_flat_map(|(is_v4, has_subs)| {
             let family = if is_v4 { Family::V4 } else { Family::V6 };
             (flows(family), vec(step(family, has_subs), 1..40))

@@ -1,323 +1,335 @@
-//! Many packets go down a tree together. All of them go along its trunk, the cuts that every packet meets, to what the last cut leaves: the widest
-//! policies, some of which fit nearly every packet, so that there is a policy to better before the first branch. Then they go up the branches of
-//! some of these cuts after the other, level by level, so that they wait for memory together, and leave out what has no better one; and at
-//! last by the kind of what is to be compared, because a processor that does the same again and again need not guess what comes next.
+//! Batched look-up in a decision tree. All packets pass the root cuts, down to what the last one
+//! leaves: the widest policies, which give most packets a match to compare with. Then the branches
+//! of a few root cuts at a time are followed level by level, so that cache misses overlap, and
+//! packets with a better match drop out. Finally leaves are compared grouped by kind, for the sake
+//! of branch prediction.
 
-mod sift;
+mod tuple_batch;
 
 use std::hint::select_unpredictable;
 
 use arrayvec::ArrayVec;
 
-use super::lean::LeanOf;
+use super::compact_rule::CompactRules;
 use super::node::Node;
 use super::rule::Best;
-use super::several::{self, EightOf as _};
+use super::simd_leaf::{self, RuleBlock as _};
 use super::ternary::{Key, Words};
 use super::window::Window;
-use super::{TOGETHER, few};
+use super::{LOOKUP_BATCH, linear_leaf};
 
-pub(super) use sift::sift;
+pub(super) use tuple_batch::find_each_tuples;
 
-/// A packet among others, and a node that it has come to.
+/// A packet and a node that it has reached.
 #[derive(Clone, Copy, Debug)]
-struct Way<'a, W: Words> {
+struct Visit<'a, W: Words> {
     packet: usize,
     node: &'a Node<W>,
 }
 
-/// Where packets are.
-struct Batch<'a, 'k, W: Words> {
+/// State of a batch.
+struct BatchWalk<'a, 'k, W: Words> {
     keys: &'k [Key<W>],
-    bests: &'k mut [Best<'a>; TOGETHER],
-    /// Whether there may be any best yet.
+    bests: &'k mut [Best<'a>; LOOKUP_BATCH],
+    /// Whether any packet may have a match.
     has_compared: bool,
-    /// Nodes that are being fetched.
-    coming: Ways<'a, W>,
-    /// Nodes that are here, by their kind.
-    here: [Ways<'a, W>; KINDS],
+    /// Nodes being prefetched.
+    fetching: Visits<'a, W>,
+    /// Prefetched nodes by kind.
+    ready: [Visits<'a, W>; KINDS],
 }
 
-type Ways<'a, W> = ArrayVec<Way<'a, W>, WAYS>;
-/// Cuts that every packet meets, from the root on.
-type Trunk<'a, W> = ArrayVec<(Window, &'a [Node<W>]), TRUNK>;
+type Visits<'a, W> = ArrayVec<Visit<'a, W>, MAX_VISITS>;
+/// Cuts that every packet passes, from the root on.
+type RootCuts<'a, W> = ArrayVec<(Window, &'a [Node<W>]), MAX_ROOT_CUTS>;
 
-/// So many ways of a kind are held at the most; who comes to more goes on alone.
-const WAYS: usize = 128;
-/// So many cuts of a trunk are held; what is behind them is looked for alone.
-const TRUNK: usize = 16;
-/// So many of them are followed together: enough to wait for much memory at once, few enough that what they find spares the next ones' ways.
-pub(super) const STAGE: usize = 2;
+/// Upper limit of visits per kind; packets beyond are looked up singly.
+const MAX_VISITS: usize = 128;
+/// Upper limit of root cuts; the tree behind them is searched singly.
+const MAX_ROOT_CUTS: usize = 16;
+/// Root cuts followed together: enough to overlap cache misses, few enough that matches prune the
+/// next ones.
+pub(super) const CUTS_PER_STAGE: usize = 2;
 const KINDS: usize = 6;
-// As nodes are numbered, so that nothing has to be looked up for it.
+// In the order of [`Node`]'s variants, so that the kind is the discriminant.
 const EMPTY: usize = 0;
-const FEW: usize = 1;
-const LEAN: usize = 2;
-const SEVERAL: usize = 3;
-const MANY: usize = 4;
+const LINEAR: usize = 1;
+const COMPACT: usize = 2;
+const SIMD: usize = 3;
+const BITVECTOR: usize = 4;
 const CUT: usize = 5;
 
-// Steps are functions of their own, so that each has the registers to itself.
+// Steps are not inlined, so that each has all registers.
 
-/// Considers the first policy that fits, of each key, of which there are [`TOGETHER`] at the most.
+/// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
 pub(super) fn find_each<'a, W: Words>(
     root: &'a Node<W>,
     keys: &[Key<W>],
-    bests: &mut [Best<'a>; TOGETHER],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
-    let mut batch = Batch::of(keys, bests);
-    let trunk = batch.go_along(root);
-    for cuts in trunk.rchunks(STAGE) {
+    let mut batch = BatchWalk::of(keys, bests);
+    let root_cuts = batch.descend_root_cuts(root);
+    for cuts in root_cuts.rchunks(CUTS_PER_STAGE) {
         if batch.has_compared {
-            batch.follow(cuts, unless_behind);
+            batch.visit_branches(cuts, kind_unless_beaten);
         } else {
-            batch.follow(cuts, |node, _| kind(node));
+            batch.visit_branches(cuts, |node, _| kind(node));
         }
     }
 }
 
-impl<'a, 'k, W: Words> Batch<'a, 'k, W> {
-    fn of(keys: &'k [Key<W>], bests: &'k mut [Best<'a>; TOGETHER]) -> Self {
+impl<'a, 'k, W: Words> BatchWalk<'a, 'k, W> {
+    fn of(keys: &'k [Key<W>], bests: &'k mut [Best<'a>; LOOKUP_BATCH]) -> Self {
         Self {
-            keys: &keys[..keys.len().min(TOGETHER)],
+            keys: &keys[..keys.len().min(LOOKUP_BATCH)],
             bests,
             has_compared: false,
-            coming: ArrayVec::new(),
-            here: std::array::from_fn(|_| ArrayVec::new()),
+            fetching: ArrayVec::new(),
+            ready: std::array::from_fn(|_| ArrayVec::new()),
         }
     }
 }
 
-impl<'a, W: Words> Batch<'a, '_, W> {
-    /// From the root through all rests, where every packet comes by, to what the last one leaves; the cuts on the way.
+impl<'a, W: Words> BatchWalk<'a, '_, W> {
+    /// Descends through the rests, which every packet passes, to the last one; returns the cuts
+    /// passed.
     #[inline(never)]
-    fn go_along(&mut self, root: &'a Node<W>) -> Trunk<'a, W> {
-        let mut cuts = Trunk::new();
-        let mut trunk = root;
-        while let Node::Cut { window, rest, nodes, .. } = trunk
+    fn descend_root_cuts(&mut self, root: &'a Node<W>) -> RootCuts<'a, W> {
+        let mut cuts = RootCuts::new();
+        let mut root_cuts = root;
+        while let Node::Cut { window, rest, nodes, .. } = root_cuts
             && cuts.try_push((*window, &**nodes)).is_ok()
         {
             let ([.., rest_node, _], true) = (&**nodes, *rest) else { return cuts };
-            trunk = rest_node;
+            root_cuts = rest_node;
         }
         self.has_compared = true;
-        self.end(trunk);
+        self.end(root_cuts);
         cuts
     }
 
-    /// What every packet comes to.
+    /// Compares all packets with what the root cuts end in.
     fn end(&mut self, node: &'a Node<W>) {
         let Self { keys, bests, .. } = self;
         match node {
-            Node::Many { matrix, .. } => matrix.find_each(keys, &mut **bests),
-            Node::Grid { grid, .. } => grid.find_each(keys, &mut **bests),
+            Node::ByteBits { bits, .. } => bits.find_each(keys, &mut **bests),
+            Node::FieldBits { bits, .. } => bits.find_each(keys, &mut **bests),
             Node::Empty { .. }
-            | Node::Few { .. }
-            | Node::Lean { .. }
-            | Node::Several { .. }
+            | Node::Linear { .. }
+            | Node::Compact { .. }
+            | Node::Simd { .. }
             | Node::Cut { .. }
-            | Node::Sieve { .. }
-            | Node::Tally { .. } => {
+            | Node::TupleSpace { .. }
+            | Node::Counts { .. } => {
                 keys.iter().zip(&mut **bests).for_each(|(key, best)| node.find(key, best));
             }
         }
     }
 
-    /// All packets up the branches of some cuts, as far as `list` lets them, and compares what is there.
+    /// Follows the branches of some cuts for all packets that `kind_of` admits, and compares
+    /// leaves.
     #[inline]
-    fn follow(&mut self, cuts: &[(Window, &'a [Node<W>])], list: impl List<W>) {
-        self.here.iter_mut().for_each(ArrayVec::clear);
-        cuts.iter().rev().for_each(|(window, nodes)| self.part(*window, nodes, list));
-        self.descend_to_the_end(list);
+    fn visit_branches(&mut self, cuts: &[(Window, &'a [Node<W>])], kind_of: impl KindOf<W>) {
+        self.ready.iter_mut().for_each(ArrayVec::clear);
+        cuts.iter().rev().for_each(|(window, nodes)| self.split(*window, nodes, kind_of));
+        self.descend_to_the_end(kind_of);
         self.fetch();
         self.compare();
         self.has_compared = true;
     }
 
-    /// From cuts to what is none.
+    /// Descends until no cut is left.
     #[inline]
-    fn descend_to_the_end(&mut self, list: impl List<W>) {
-        while !self.here[CUT].is_empty() {
+    fn descend_to_the_end(&mut self, kind_of: impl KindOf<W>) {
+        while !self.ready[CUT].is_empty() {
             self.descend();
-            self.arrive(list);
+            self.sort_fetched(kind_of);
         }
     }
 
-    /// All packets from one cut to its parts.
+    /// Moves all packets from one cut to its children.
     #[inline(never)]
-    fn part(&mut self, window: Window, nodes: &'a [Node<W>], list: impl List<W>) {
+    fn split(&mut self, window: Window, nodes: &'a [Node<W>], kind_of: impl KindOf<W>) {
         for (packet, key) in self.keys.iter().enumerate() {
-            let Some(node) = nodes.get(window.part(&key.words)) else { continue };
-            let way = Way { packet, node };
-            if self.here[list(node, &self.bests[packet % TOGETHER])].try_push(way).is_err() {
-                alone(way, self.keys, self.bests);
+            let Some(node) = nodes.get(window.value_in(&key.words)) else { continue };
+            let visit = Visit { packet, node };
+            if self.ready[kind_of(node, &self.bests[packet % LOOKUP_BATCH])]
+                .try_push(visit)
+                .is_err()
+            {
+                find_single(visit, self.keys, self.bests);
             }
         }
-        self.here[EMPTY].clear();
+        self.ready[EMPTY].clear();
     }
 
-    /// From each cut to the part and, if there is one, to the rest.
+    /// Descends from each cut to the child and the rest.
     #[inline(never)]
     fn descend(&mut self) {
-        let Self { keys, bests, coming, here, .. } = self;
-        coming.clear();
-        for way in &here[CUT] {
-            if let Node::Cut { window, rest, nodes, .. } = way.node
-                && let Some(key) = keys.get(way.packet)
-                && let Some(node) = nodes.get(window.part(&key.words))
+        let Self { keys, bests, fetching, ready, .. } = self;
+        fetching.clear();
+        for visit in &ready[CUT] {
+            if let Node::Cut { window, rest, nodes, .. } = visit.node
+                && let Some(key) = keys.get(visit.packet)
+                && let Some(node) = nodes.get(window.value_in(&key.words))
             {
-                let mut go = |way: Way<'a, W>| {
-                    uxfrm_packet::prefetch(way.node);
-                    if coming.try_push(way).is_err() {
-                        alone(way, keys, bests);
+                let mut push = |visit: Visit<'a, W>| {
+                    uxfrm_packet::prefetch(visit.node);
+                    if fetching.try_push(visit).is_err() {
+                        find_single(visit, keys, bests);
                     }
                 };
-                go(Way { node, ..*way });
+                push(Visit { node, ..*visit });
                 if *rest && let [.., rest, _] = &**nodes {
-                    go(Way { node: rest, ..*way });
+                    push(Visit { node: rest, ..*visit });
                 }
             }
         }
-        here[CUT].clear();
+        ready[CUT].clear();
     }
 
-    /// Sorts what was fetched.
+    /// Sorts prefetched nodes by kind.
     #[inline(never)]
-    fn arrive(&mut self, list: impl List<W>) {
-        for way in &self.coming {
-            let list = list(way.node, &self.bests[way.packet % TOGETHER]);
-            if self.here[list].try_push(*way).is_err() {
-                alone(*way, self.keys, self.bests);
+    fn sort_fetched(&mut self, kind_of: impl KindOf<W>) {
+        for visit in &self.fetching {
+            let kind_of = kind_of(visit.node, &self.bests[visit.packet % LOOKUP_BATCH]);
+            if self.ready[kind_of].try_push(*visit).is_err() {
+                find_single(*visit, self.keys, self.bests);
             }
         }
-        self.here[EMPTY].clear();
+        self.ready[EMPTY].clear();
     }
 
-    /// Fetches what is behind all that is no cut.
+    /// Prefetches leaves.
     fn fetch(&self) {
-        let [_, few, lean, several, many, _] = &self.here;
-        few.iter().for_each(|way| way.node.prefetch());
-        lean.iter().for_each(|way| way.node.prefetch());
-        several.iter().for_each(|way| way.node.prefetch());
-        many.iter().for_each(|way| way.node.prefetch());
+        let [_, linear, compact, simd, bitvectors, _] = &self.ready;
+        linear.iter().for_each(|visit| visit.node.prefetch());
+        compact.iter().for_each(|visit| visit.node.prefetch());
+        simd.iter().for_each(|visit| visit.node.prefetch());
+        bitvectors.iter().for_each(|visit| visit.node.prefetch());
     }
 
-    /// All that is no cut.
+    /// Compares leaves.
     fn compare(&mut self) {
-        let Self { keys, bests, here: [_, few, lean, several, many, _], .. } = self;
-        compare_few(few, keys, bests);
-        compare_lean(lean, keys, bests);
-        compare_several(several, keys, bests);
-        compare_many(many, keys, bests);
+        let Self { keys, bests, ready: [_, linear, compact, simd, bitvectors, _], .. } = self;
+        compare_linear(linear, keys, bests);
+        compare_compact(compact, keys, bests);
+        compare_simd(simd, keys, bests);
+        compare_bitvectors(bitvectors, keys, bests);
     }
 }
 
 #[inline(never)]
-fn compare_few<'a, W: Words>(
-    few: &[Way<'a, W>],
+fn compare_linear<'a, W: Words>(
+    linear: &[Visit<'a, W>],
     keys: &[Key<W>],
-    bests: &mut [Best<'a>; TOGETHER],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
-    for way in few {
-        if let (Node::Few { rules, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-            few::find(rules, &key.words, key, &mut bests[way.packet % TOGETHER]);
+    for visit in linear {
+        if let (Node::Linear { rules, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
+            linear_leaf::find(rules, &key.words, key, &mut bests[visit.packet % LOOKUP_BATCH]);
         }
     }
 }
 
 #[inline(never)]
-fn compare_lean<'a, W: Words>(
-    lean: &[Way<'a, W>],
+fn compare_compact<'a, W: Words>(
+    compact: &[Visit<'a, W>],
     keys: &[Key<W>],
-    bests: &mut [Best<'a>; TOGETHER],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
-    for way in lean {
-        if let (Node::Lean { far, rules, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-            let seen = W::Lean::seen(&key.words, *far);
-            few::find(rules, &seen, key, &mut bests[way.packet % TOGETHER]);
+    for visit in compact {
+        if let (Node::Compact { far, rules, .. }, Some(key)) = (visit.node, keys.get(visit.packet))
+        {
+            let far_first = W::Compact::far_first(&key.words, *far);
+            linear_leaf::find(rules, &far_first, key, &mut bests[visit.packet % LOOKUP_BATCH]);
         }
     }
 }
 
 #[inline(never)]
-fn compare_several<'a, W: Words>(
-    several: &[Way<'a, W>],
+fn compare_simd<'a, W: Words>(
+    simd: &[Visit<'a, W>],
     keys: &[Key<W>],
-    bests: &mut [Best<'a>; TOGETHER],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
-    let none = Key { words: W::NOTHING, extra: 0 };
-    let key = |way: &Way<'a, W>| keys.get(way.packet).unwrap_or(&none);
-    let eights = |way: &Way<'a, W>| match way.node {
-        Node::Several { eights, .. } => &**eights,
+    let none = Key { words: W::ZERO, extra: 0 };
+    let key = |visit: &Visit<'a, W>| keys.get(visit.packet).unwrap_or(&none);
+    let blocks = |visit: &Visit<'a, W>| match visit.node {
+        Node::Simd { blocks, .. } => &**blocks,
         Node::Empty { .. }
-        | Node::Few { .. }
-        | Node::Lean { .. }
-        | Node::Many { .. }
-        | Node::Grid { .. }
+        | Node::Linear { .. }
+        | Node::Compact { .. }
+        | Node::ByteBits { .. }
+        | Node::FieldBits { .. }
         | Node::Cut { .. }
-        | Node::Sieve { .. }
-        | Node::Tally { .. } => &[],
+        | Node::TupleSpace { .. }
+        | Node::Counts { .. } => &[],
     };
-    for ways in several.chunks(TOGETHER) {
-        let mut fits = [0; TOGETHER];
-        let pairs = ways.iter().map(|way| (eights(way), &key(way).words));
-        W::Eight::fitting_each(pairs, &mut fits);
-        for (way, fits) in ways.iter().zip(&fits) {
-            let best = &mut bests[way.packet % TOGETHER];
-            several::consider(eights(way), *fits, key(way), best);
+    for visits in simd.chunks(LOOKUP_BATCH) {
+        let mut fits = [0; LOOKUP_BATCH];
+        let pairs = visits.iter().map(|visit| (blocks(visit), &key(visit).words));
+        W::RuleBlock8::fitting_each(pairs, &mut fits);
+        for (visit, fits) in visits.iter().zip(&fits) {
+            let best = &mut bests[visit.packet % LOOKUP_BATCH];
+            simd_leaf::consider(blocks(visit), *fits, key(visit), best);
         }
     }
 }
 
-/// All are searched for before the first of the policies is waited for.
+/// All rows are searched before the first policy is read.
 #[inline(never)]
-fn compare_many<'a, W: Words>(
-    many: &[Way<'a, W>],
+fn compare_bitvectors<'a, W: Words>(
+    bitvectors: &[Visit<'a, W>],
     keys: &[Key<W>],
-    bests: &mut [Best<'a>; TOGETHER],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
 ) {
-    for ways in many.chunks(TOGETHER) {
-        let mut found = [u32::MAX; TOGETHER];
-        for (way, found) in ways.iter().zip(&mut found) {
-            if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-                *found = matrix.first_bit(key);
+    for visits in bitvectors.chunks(LOOKUP_BATCH) {
+        let mut found = [u32::MAX; LOOKUP_BATCH];
+        for (visit, found) in visits.iter().zip(&mut found) {
+            if let (Node::ByteBits { bits, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
+                *found = bits.find_first_bit(key);
             }
         }
-        for (way, found) in ways.iter().zip(&found) {
-            if let (Node::Many { matrix, .. }, Some(key)) = (way.node, keys.get(way.packet)) {
-                matrix.consider(*found, key, &mut bests[way.packet % TOGETHER]);
+        for (visit, found) in visits.iter().zip(&found) {
+            if let (Node::ByteBits { bits, .. }, Some(key)) = (visit.node, keys.get(visit.packet)) {
+                bits.consider(*found, key, &mut bests[visit.packet % LOOKUP_BATCH]);
             }
         }
     }
 }
 
 #[cold]
-fn alone<'a, W: Words>(way: Way<'a, W>, keys: &[Key<W>], bests: &mut [Best<'a>; TOGETHER]) {
-    if let Some(key) = keys.get(way.packet) {
-        way.node.find(key, &mut bests[way.packet % TOGETHER]);
+fn find_single<'a, W: Words>(
+    visit: Visit<'a, W>,
+    keys: &[Key<W>],
+    bests: &mut [Best<'a>; LOOKUP_BATCH],
+) {
+    if let Some(key) = keys.get(visit.packet) {
+        visit.node.find(key, &mut bests[visit.packet % LOOKUP_BATCH]);
     }
 }
 
-/// Tells which of the lists a node belongs in, for a packet that has found some policy.
-trait List<W: Words>: Fn(&Node<W>, &Best<'_>) -> usize + Copy {}
+/// Kind of a node, given the packet's match so far.
+trait KindOf<W: Words>: Fn(&Node<W>, &Best<'_>) -> usize + Copy {}
 
-impl<W: Words, F: Fn(&Node<W>, &Best<'_>) -> usize + Copy> List<W> for F {}
+impl<W: Words, F: Fn(&Node<W>, &Best<'_>) -> usize + Copy> KindOf<W> for F {}
 
-/// Which of the lists a node belongs in. No branch, as nobody could foretell it.
+/// Kind of a node. Branch-free.
 #[inline]
 const fn kind<W: Words>(node: &Node<W>) -> usize {
     match node {
-        Node::Empty { .. } | Node::Tally { .. } => EMPTY,
-        Node::Few { .. } => FEW,
-        Node::Lean { .. } => LEAN,
-        Node::Several { .. } => SEVERAL,
-        Node::Many { .. } => MANY,
-        Node::Cut { .. } | Node::Grid { .. } | Node::Sieve { .. } => CUT,
+        Node::Empty { .. } | Node::Counts { .. } => EMPTY,
+        Node::Linear { .. } => LINEAR,
+        Node::Compact { .. } => COMPACT,
+        Node::Simd { .. } => SIMD,
+        Node::ByteBits { .. } => BITVECTOR,
+        Node::Cut { .. } | Node::FieldBits { .. } | Node::TupleSpace { .. } => CUT,
     }
 }
 
-/// The same; where nothing can be better than what the packet has found, it is as if there were nothing.
+/// [`kind`], but empty if no policy of the node can precede the match.
 #[inline]
-fn unless_behind<W: Words>(node: &Node<W>, best: &Best<'_>) -> usize {
-    select_unpredictable(best.stands_before(node.first_rank()), EMPTY, kind(node))
+fn kind_unless_beaten<W: Words>(node: &Node<W>, best: &Best<'_>) -> usize {
+    select_unpredictable(best.precedes(node.best_rank()), EMPTY, kind(node))
 }

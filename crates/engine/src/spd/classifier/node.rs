@@ -1,84 +1,86 @@
-//! A tree of cuts: policies that some bits of the packet tell apart go their own ways, and those that are indifferent to these bits another.
+//! A decision tree: a cut partitions policies by some bits of the packet, and keeps those that do
+//! not match on these bits in a rest.
 //!
-//! Each policy is in one place only, so that adding and removing touch one way down. Where cutting does not pay, policies are compared:
-//! a few one by one, several eight by eight, many at once. What has doubled or shrunk since it was planned is planned anew, unless it is so large that
-//! its parts may as well do that on their own.
+//! Each policy is in one node only, so that insertion and removal touch one path. Where cutting
+//! does not pay, policies are compared: linearly, eight at a time, or by bit vectors. A node that
+//! doubled or shrank since it was planned is replanned, unless it is so large that its parts can do
+//! that themselves.
 //!
-//! Each node says which rank its first policy has: who has found a better one passes by, without a look at what may lie far away in memory.
-
-mod made;
+//! Each node stores the rank of its first policy: a look-up with a better match skips the node
+//! without reading it.
 
 use std::sync::Arc;
 
-use super::grid::Grid;
-use super::lean::{End, LeanOf};
-use super::matrix::Matrix;
+use super::byte_bitvector::ByteBitvector;
+use super::compact_rule::{AddressEnd, CompactRules};
+use super::field_bitvector::FieldBitvector;
 use super::plan::FEW;
-use super::planning::{Planned, Planning};
-use super::rule::{Best, Comparable, Rank, Rule};
-use super::several::{self, EightOf, Several, count};
-use super::sieve::Sieve;
+use super::replanning::{PlanScope, ReplanTiming};
+use super::rule::{Best, MatchRule, Rank, Rule};
+use super::simd_leaf::{self, RuleBlock, SimdLeaf, count};
 use super::ternary::{Key, Words};
+use super::tuple_space::TupleSpace;
 use super::window::Window;
-use super::{TOGETHER, batch, few, trunk};
+use super::{LOOKUP_BATCH, batch, linear_leaf, root_cuts};
 use crate::PolicyEntry;
 
-/// Some policies. All that it may be has `first` at the same place, so that reading it is no branch.
+/// Some policies. `first` is at the same offset in all variants, so that it is read without a
+/// branch.
 #[derive(Clone, Debug)]
 pub(crate) enum Node<W: Words> {
     Empty {
         first: Rank,
     },
-    /// One by one, in their order.
-    Few {
+    /// Compared one by one, in match order.
+    Linear {
         first: Rank,
         rules: Arc<[Rule<W>]>,
     },
-    /// One by one, in their order; what most policies ask alike stands elsewhere, so that more of them fit into a cache line.
-    Lean {
+    /// Compared one by one, in match order, in compact form.
+    Compact {
         first: Rank,
-        far: End,
-        rules: Arc<[W::Lean]>,
+        far: AddressEnd,
+        rules: Arc<[W::Compact]>,
     },
-    /// Eight by eight, in their order.
-    Several {
+    /// Compared eight at a time, in match order.
+    Simd {
         first: Rank,
-        eights: Several<W>,
+        blocks: SimdLeaf<W>,
     },
-    /// All at once.
-    Many {
+    /// Compared by byte bit vectors.
+    ByteBits {
         first: Rank,
-        matrix: Arc<Matrix<W>>,
+        bits: Arc<ByteBitvector<W>>,
     },
-    /// All at once, by fields.
-    Grid {
+    /// Compared by field bit vectors.
+    FieldBits {
         first: Rank,
-        grid: Arc<Grid<W>>,
+        bits: Arc<FieldBitvector<W>>,
     },
-    /// By what stands in a window: one node for each value; behind them those to which not all of its bits matter, `rest` says
-    /// whether there are any; and at last a tally.
+    /// Partitioned by a window: one node per value, then the rest (policies that do not match on
+    /// all bits of the window; `rest` tells whether there are any), then the counts.
     Cut {
         first: Rank,
         window: Window,
         rest: bool,
         nodes: Arc<[Self]>,
     },
-    /// By tiers; only the root may be that. Its first may have gone, as nobody passes by a root.
-    Sieve {
+    /// Partitioned by tuples; only as root. `first` may be outdated, as nobody skips a root.
+    TupleSpace {
         first: Rank,
-        sieve: Arc<Sieve<W>>,
+        space: Arc<TupleSpace<W>>,
     },
-    /// How many policies a cut has, and had when it was planned. No place for a policy.
-    Tally {
+    /// Policies of a cut, now and when it was planned. Holds no policy.
+    Counts {
         first: Rank,
         len: usize,
         planned: usize,
     },
 }
 
-/// So few policies are found sooner packet by packet.
+/// Up to this many policies are searched packet by packet.
 const ALONE: usize = 32;
-/// Larger sets are not planned anew as a whole.
+/// Larger sets are not replanned as a whole.
 const REPLANNED: usize = 4096;
 
 impl<W: Words> Default for Node<W> {
@@ -90,100 +92,114 @@ impl<W: Words> Default for Node<W> {
 impl<W: Words> Node<W> {
     const EMPTY: Self = Self::Empty { first: Rank::LAST };
 
-    /// The first policy that fits, if any does.
+    /// The first matching policy, if any.
     #[inline]
     pub(crate) fn first(&self, key: &Key<W>) -> Best<'_> {
         let mut best = Best::NONE;
         match self {
-            Self::Few { rules, .. } => few::find(rules, &key.words, key, &mut best),
+            Self::Linear { rules, .. } => linear_leaf::find(rules, &key.words, key, &mut best),
             Self::Empty { .. }
-            | Self::Lean { .. }
-            | Self::Several { .. }
-            | Self::Many { .. }
-            | Self::Grid { .. }
+            | Self::Compact { .. }
+            | Self::Simd { .. }
+            | Self::ByteBits { .. }
+            | Self::FieldBits { .. }
             | Self::Cut { .. }
-            | Self::Sieve { .. }
-            | Self::Tally { .. } => {
+            | Self::TupleSpace { .. }
+            | Self::Counts { .. } => {
                 self.find(key, &mut best);
             }
         }
         best
     }
 
-    /// Considers the first that fits, for each key, of which there are [`TOGETHER`] at the most.
+    /// Offers the first match of each key; at most [`LOOKUP_BATCH`] keys.
     #[inline]
-    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>; TOGETHER]) {
+    pub(crate) fn find_each<'a>(&'a self, keys: &[Key<W>], bests: &mut [Best<'a>; LOOKUP_BATCH]) {
         match self {
-            Self::Cut { nodes, .. } if counts(nodes).0 > ALONE => {
+            Self::Cut { nodes, .. } if cut_counts(nodes).0 > ALONE => {
                 batch::find_each(self, keys, bests)
             }
-            Self::Sieve { sieve, .. } => batch::sift(sieve, keys, bests),
-            Self::Few { rules, .. } => few::find_each(rules, |key| key.words, keys, bests),
-            Self::Lean { far, rules, .. } => {
-                few::find_each(rules, |key| W::Lean::seen(&key.words, *far), keys, bests);
+            Self::TupleSpace { space, .. } => batch::find_each_tuples(space, keys, bests),
+            Self::Linear { rules, .. } => {
+                linear_leaf::find_each(rules, |key| key.words, keys, bests)
             }
-            Self::Many { matrix, .. } => matrix.find_each(keys, bests),
-            Self::Grid { grid, .. } => grid.find_each(keys, bests),
-            Self::Empty { .. } | Self::Several { .. } | Self::Cut { .. } | Self::Tally { .. } => {
+            Self::Compact { far, rules, .. } => {
+                linear_leaf::find_each(
+                    rules,
+                    |key| W::Compact::far_first(&key.words, *far),
+                    keys,
+                    bests,
+                );
+            }
+            Self::ByteBits { bits, .. } => bits.find_each(keys, bests),
+            Self::FieldBits { bits, .. } => bits.find_each(keys, bests),
+            Self::Empty { .. } | Self::Simd { .. } | Self::Cut { .. } | Self::Counts { .. } => {
                 keys.iter().zip(bests).for_each(|(key, best)| self.find(key, best));
             }
         }
     }
 
-    /// Fetches what is compared here.
+    /// Prefetches what is compared here.
     #[inline]
     pub(super) fn prefetch(&self) {
         match self {
             Self::Empty { .. }
-            | Self::Tally { .. }
+            | Self::Counts { .. }
             | Self::Cut { .. }
-            | Self::Grid { .. }
-            | Self::Sieve { .. } => {}
-            Self::Few { rules, .. } => {
+            | Self::FieldBits { .. }
+            | Self::TupleSpace { .. } => {}
+            Self::Linear { rules, .. } => {
                 let Some(last) = rules.last() else { return };
-                // Always as often, because a branch less is worth more.
+                // A fixed count is cheaper than a branch.
                 for at in 0..FEW {
                     uxfrm_packet::prefetch_whole(rules.get(at).unwrap_or(last));
                 }
                 uxfrm_packet::prefetch(&last.entry);
             }
-            Self::Lean { rules, .. } => {
+            Self::Compact { rules, .. } => {
                 let Some(last) = rules.last() else { return };
                 for at in 0..FEW {
                     uxfrm_packet::prefetch(rules.get(at).unwrap_or(last));
                 }
                 uxfrm_packet::prefetch(last.entry());
             }
-            Self::Several { eights, .. } => {
-                eights.iter().take(2).for_each(uxfrm_packet::prefetch_whole);
+            Self::Simd { blocks, .. } => {
+                blocks.iter().take(2).for_each(uxfrm_packet::prefetch_whole);
             }
-            Self::Many { matrix, .. } => uxfrm_packet::prefetch(&**matrix),
+            Self::ByteBits { bits, .. } => uxfrm_packet::prefetch(&**bits),
         }
     }
 
-    /// Considers the first that fits here.
+    /// Offers the first match of this node.
     pub(super) fn find<'a>(&'a self, key: &Key<W>, best: &mut Best<'a>) {
         let mut node = self;
         loop {
             match node {
-                Self::Empty { .. } | Self::Tally { .. } => return,
-                Self::Few { rules, .. } => return few::find(rules, &key.words, key, best),
-                Self::Lean { far, rules, .. } => {
-                    return few::find(rules, &W::Lean::seen(&key.words, *far), key, best);
+                Self::Empty { .. } | Self::Counts { .. } => return,
+                Self::Linear { rules, .. } => {
+                    return linear_leaf::find(rules, &key.words, key, best);
                 }
-                Self::Several { eights, .. } => return several::find(eights, key, best),
-                Self::Many { matrix, .. } => return matrix.find(key, best),
-                Self::Grid { grid, .. } => return grid.find(key, best),
-                Self::Sieve { sieve, .. } => return sieve.find(key, best),
+                Self::Compact { far, rules, .. } => {
+                    return linear_leaf::find(
+                        rules,
+                        &W::Compact::far_first(&key.words, *far),
+                        key,
+                        best,
+                    );
+                }
+                Self::Simd { blocks, .. } => return simd_leaf::find(blocks, key, best),
+                Self::ByteBits { bits, .. } => return bits.find(key, best),
+                Self::FieldBits { bits, .. } => return bits.find(key, best),
+                Self::TupleSpace { space, .. } => return space.find(key, best),
                 Self::Cut { window, rest, nodes, .. } => {
                     if *rest
                         && let [.., rest, _] = &**nodes
-                        && !best.stands_before(rest.first_rank())
+                        && !best.precedes(rest.best_rank())
                     {
                         rest.find(key, best);
                     }
-                    let Some(part) = nodes.get(window.part(&key.words)) else { return };
-                    if best.stands_before(part.first_rank()) {
+                    let Some(part) = nodes.get(window.value_in(&key.words)) else { return };
+                    if best.precedes(part.best_rank()) {
                         return;
                     }
                     node = part;
@@ -192,49 +208,50 @@ impl<W: Words> Node<W> {
         }
     }
 
-    pub(crate) fn insert(&mut self, rule: Rule<W>, planning: Planning) {
+    pub(crate) fn insert(&mut self, rule: Rule<W>, timing: ReplanTiming) {
         let rank = rule.rank();
         match self {
-            Self::Empty { .. } | Self::Tally { .. } => *self = Self::few(vec![rule]),
-            Self::Few { .. } | Self::Lean { .. } => {
+            Self::Empty { .. } | Self::Counts { .. } => *self = Self::linear(vec![rule]),
+            Self::Linear { .. } | Self::Compact { .. } => {
                 let mut rules = self.rules();
                 let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
                 rules.insert(rules.partition_point(before), rule);
-                let is_few = rules.len() <= planning.few();
-                *self = if is_few { Self::few(rules) } else { Self::of(rules) };
+                let is_few = rules.len() <= timing.few();
+                *self = if is_few { Self::linear(rules) } else { Self::of(rules) };
             }
-            Self::Several { eights, .. } if count::<W>(eights) < several::MOST => {
+            Self::Simd { blocks, .. } if count::<W>(blocks) < simd_leaf::MAX_RULES => {
                 let mut rules = self.rules();
                 let before = |other: &Rule<W>| other.entry.place() < rule.entry.place();
                 rules.insert(rules.partition_point(before), rule);
-                *self = Self::several(&rules);
+                *self = Self::simd(&rules);
             }
-            Self::Many { first, matrix } if matrix.len() < planning.growth() * matrix.planned => {
+            Self::ByteBits { first, bits } if bits.len() < timing.growth() * bits.planned => {
                 *first = rank.min(*first);
-                Arc::make_mut(matrix).insert(rule);
+                Arc::make_mut(bits).insert(rule);
             }
-            Self::Grid { first, grid } if grid.has_room() => {
+            Self::FieldBits { first, bits } if bits.has_room() => {
                 *first = rank.min(*first);
-                Arc::make_mut(grid).insert(rule);
+                Arc::make_mut(bits).insert(rule);
             }
-            Self::Grid { .. } => {
+            Self::FieldBits { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
-                *self = Self::grid(rules.iter().collect()).unwrap_or_else(|| Self::of(rules));
+                *self = Self::field_bitvector(rules.iter().collect())
+                    .unwrap_or_else(|| Self::of(rules));
             }
-            Self::Cut { first, window, rest, nodes } if !outgrown(nodes, planning) => {
+            Self::Cut { first, window, rest, nodes } if !needs_replan(nodes, timing) => {
                 *first = rank.min(*first);
-                let nodes = own(nodes);
-                tally(nodes, |len| len + 1);
+                let nodes = make_mut(nodes);
+                update_counts(nodes, |len| len + 1);
                 let (at, aside) = place(*window, &rule);
                 *rest |= aside;
-                nodes[at].insert(rule, planning);
+                nodes[at].insert(rule, timing);
             }
-            Self::Sieve { first, sieve } => {
+            Self::TupleSpace { first, space } => {
                 *first = rank.min(*first);
-                Arc::make_mut(sieve).insert(rule, planning);
+                Arc::make_mut(space).insert(rule, timing);
             }
-            Self::Several { .. } | Self::Many { .. } | Self::Cut { .. } => {
+            Self::Simd { .. } | Self::ByteBits { .. } | Self::Cut { .. } => {
                 let mut rules = self.rules();
                 rules.push(rule);
                 *self = Self::of(rules);
@@ -242,106 +259,108 @@ impl<W: Words> Node<W> {
         }
     }
 
-    /// Makes ready for another policy where one came, which is where the next one mostly comes: the way there is shared with no snapshot, and
-    /// what has outgrown its plan is planned anew.
+    /// Prepares for another policy at the same place, where the next one mostly comes: unshares the
+    /// path and replans what has outgrown its plan.
     pub(crate) fn prepare(&mut self, rule: &Rule<W>) {
         let is_outgrown = match self {
-            Self::Empty { .. } | Self::Tally { .. } => false,
-            Self::Few { rules, .. } => rules.len() > FEW,
-            Self::Lean { .. } | Self::Several { .. } => false,
-            Self::Many { matrix, .. } => matrix.len() >= Planning::Now.growth() * matrix.planned,
-            Self::Cut { nodes, .. } => outgrown(nodes, Planning::Now),
-            Self::Grid { .. } | Self::Sieve { .. } => false,
+            Self::Empty { .. } | Self::Counts { .. } => false,
+            Self::Linear { rules, .. } => rules.len() > FEW,
+            Self::Compact { .. } | Self::Simd { .. } => false,
+            Self::ByteBits { bits, .. } => bits.len() >= ReplanTiming::Now.growth() * bits.planned,
+            Self::Cut { nodes, .. } => needs_replan(nodes, ReplanTiming::Now),
+            Self::FieldBits { .. } | Self::TupleSpace { .. } => false,
         };
         if is_outgrown {
             *self = Self::of(self.rules());
             return;
         }
         match self {
-            Self::Many { matrix, .. } => Arc::make_mut(matrix).prepare(),
-            Self::Grid { grid, .. } if !grid.is_ready() => {
+            Self::ByteBits { bits, .. } => Arc::make_mut(bits).prepare(),
+            Self::FieldBits { bits, .. } if !bits.is_ready() => {
                 let rules = self.rules();
-                *self = Self::grid(rules.iter().collect()).unwrap_or_else(|| Self::of(rules));
+                *self = Self::field_bitvector(rules.iter().collect())
+                    .unwrap_or_else(|| Self::of(rules));
             }
-            Self::Sieve { sieve, .. } => Arc::make_mut(sieve).prepare(rule),
+            Self::TupleSpace { space, .. } => Arc::make_mut(space).prepare(rule),
             Self::Cut { window, nodes, .. } => {
                 let (at, _) = place(*window, rule);
-                own(nodes)[at].prepare(rule);
+                make_mut(nodes)[at].prepare(rule);
             }
             Self::Empty { .. }
-            | Self::Few { .. }
-            | Self::Lean { .. }
-            | Self::Several { .. }
-            | Self::Grid { .. }
-            | Self::Tally { .. } => {}
+            | Self::Linear { .. }
+            | Self::Compact { .. }
+            | Self::Simd { .. }
+            | Self::FieldBits { .. }
+            | Self::Counts { .. } => {}
         }
     }
 
-    /// Plans anew when they are most of all there is, which is much faster than one by one.
-    pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W>>) -> Planned {
+    /// Replans if the new rules are the majority, which is much faster than single insertions.
+    pub(crate) fn insert_all(&mut self, coming: Vec<Rule<W>>) -> PlanScope {
         if coming.len() < self.len().max(FEW) {
-            coming.into_iter().for_each(|rule| self.insert(rule, Planning::Now));
-            return Planned::Apart;
+            coming.into_iter().for_each(|rule| self.insert(rule, ReplanTiming::Now));
+            return PlanScope::Incremental;
         }
         let mut rules = self.rules();
         rules.extend(coming);
-        *self = trunk::tree(rules);
-        Planned::Together
+        *self = root_cuts::best_root(rules);
+        PlanScope::Whole
     }
 
-    /// The same policies planned together, in the order in which they decide: plans go by samples, and which they are is not to hang on when policies came.
-    pub(super) fn revised(&self) -> Self {
+    /// The same policies, planned as a whole. Sorted first, as plans use samples and must not
+    /// depend on the order of insertion.
+    pub(super) fn replanned(&self) -> Self {
         let mut rules = self.rules();
         rules.sort_by_cached_key(|rule| rule.entry.place());
-        trunk::tree(rules)
+        root_cuts::best_root(rules)
     }
 
-    /// Takes a policy out that is in.
+    /// Removes a policy that is present.
     pub(crate) fn remove(&mut self, rule: &Rule<W>) {
         let (len, planned) = match self {
-            Self::Empty { .. } | Self::Tally { .. } => return,
-            Self::Few { .. } | Self::Lean { .. } => {
+            Self::Empty { .. } | Self::Counts { .. } => return,
+            Self::Linear { .. } | Self::Compact { .. } => {
                 let mut rules = self.rules();
                 rules.retain(|other| other.entry.place() != rule.entry.place());
-                *self = if rules.is_empty() { Self::EMPTY } else { Self::few(rules) };
+                *self = if rules.is_empty() { Self::EMPTY } else { Self::linear(rules) };
                 return;
             }
-            Self::Several { .. } => {
+            Self::Simd { .. } => {
                 let mut rules = self.rules();
                 rules.retain(|other| other.entry.place() != rule.entry.place());
                 *self = Self::of(rules);
                 return;
             }
-            Self::Many { first, matrix } => {
-                let matrix = Arc::make_mut(matrix);
-                matrix.remove(rule);
+            Self::ByteBits { first, bits } => {
+                let bits = Arc::make_mut(bits);
+                bits.remove(rule);
                 if *first == rule.rank() {
-                    *first = matrix.first();
+                    *first = bits.first();
                 }
-                (matrix.len(), matrix.planned)
+                (bits.len(), bits.planned)
             }
-            Self::Grid { first, grid } => {
-                let grid = Arc::make_mut(grid);
-                grid.remove(rule);
+            Self::FieldBits { first, bits } => {
+                let bits = Arc::make_mut(bits);
+                bits.remove(rule);
                 if *first == rule.rank() {
-                    *first = grid.first();
+                    *first = bits.first();
                 }
-                (grid.len(), grid.planned)
+                (bits.len(), bits.planned)
             }
             Self::Cut { first, window, rest, nodes } => {
-                let nodes = own(nodes);
+                let nodes = make_mut(nodes);
                 let (at, aside) = place(*window, rule);
                 nodes[at].remove(rule);
                 *rest &= !aside || !matches!(nodes[at], Self::Empty { .. });
                 if *first == rule.rank() {
                     *first = first_in(nodes);
                 }
-                tally(nodes, |len| len - 1)
+                update_counts(nodes, |len| len - 1)
             }
-            Self::Sieve { sieve, .. } => {
-                let sieve = Arc::make_mut(sieve);
-                sieve.remove(rule);
-                (sieve.len(), sieve.planned())
+            Self::TupleSpace { space, .. } => {
+                let space = Arc::make_mut(space);
+                space.remove(rule);
+                (space.len(), space.planned())
             }
         };
         if len <= FEW || len * 4 < planned && len <= REPLANNED {
@@ -349,7 +368,8 @@ impl<W: Words> Node<W> {
         }
     }
 
-    /// Becomes what `newer` is where a policy has its place. Elsewhere it may have grown in another way, but has the same policies.
+    /// Copies the path of a policy from `newer`. Other parts may differ in shape, but hold the same
+    /// policies.
     pub(crate) fn follow(&mut self, newer: &Self, rule: &Rule<W>) {
         if let (
             Self::Cut { first, window, rest, nodes },
@@ -361,22 +381,22 @@ impl<W: Words> Node<W> {
                 return;
             }
             (*first, *rest) = (*newer_first, *newer_rest);
-            let nodes = own(nodes);
+            let nodes = make_mut(nodes);
             let (at, _) = place(*window, rule);
             nodes[at].follow(&newer[at], rule);
-            if let ([.., tally], [.., newer]) = (nodes, &**newer) {
-                tally.clone_from(newer);
+            if let ([.., update_counts], [.., newer]) = (nodes, &**newer) {
+                update_counts.clone_from(newer);
             }
         } else if let (
-            Self::Sieve { first, sieve },
-            Self::Sieve { first: newer_first, sieve: newer_sieve },
+            Self::TupleSpace { first, space },
+            Self::TupleSpace { first: newer_first, space: newer_space },
         ) = (&mut *self, newer)
         {
-            if Arc::ptr_eq(sieve, newer_sieve) {
+            if Arc::ptr_eq(space, newer_space) {
                 return;
             }
             *first = *newer_first;
-            if !Arc::make_mut(sieve).follow(newer_sieve, rule) {
+            if !Arc::make_mut(space).follow(newer_space, rule) {
                 self.clone_from(newer);
             }
         } else {
@@ -384,123 +404,123 @@ impl<W: Words> Node<W> {
         }
     }
 
-    /// The rank of its first policy: who has found one before that need not look here.
+    /// Rank of its first policy; a better match need not look here.
     #[inline]
-    pub(super) fn first_rank(&self) -> Rank {
+    pub(super) fn best_rank(&self) -> Rank {
         match self {
             Self::Empty { first }
-            | Self::Tally { first, .. }
-            | Self::Few { first, .. }
-            | Self::Lean { first, .. }
-            | Self::Several { first, .. }
-            | Self::Many { first, .. }
-            | Self::Grid { first, .. }
-            | Self::Sieve { first, .. }
+            | Self::Counts { first, .. }
+            | Self::Linear { first, .. }
+            | Self::Compact { first, .. }
+            | Self::Simd { first, .. }
+            | Self::ByteBits { first, .. }
+            | Self::FieldBits { first, .. }
+            | Self::TupleSpace { first, .. }
             | Self::Cut { first, .. } => *first,
         }
     }
 
-    /// How many policies are compared one by one or in one go; `None` when there are too many for that.
+    /// Number of policies, if they are few enough for a linear or one-block comparison.
     #[inline]
-    pub(crate) fn compared(&self) -> Option<usize> {
+    pub(crate) fn linear_len(&self) -> Option<usize> {
         match self {
             Self::Empty { .. } => Some(0),
-            Self::Few { rules, .. } => Some(rules.len()),
-            Self::Lean { rules, .. } => Some(rules.len()),
-            Self::Several { eights, .. } if eights.len() == 1 => Some(count::<W>(eights)),
-            Self::Several { .. }
-            | Self::Many { .. }
-            | Self::Grid { .. }
+            Self::Linear { rules, .. } => Some(rules.len()),
+            Self::Compact { rules, .. } => Some(rules.len()),
+            Self::Simd { blocks, .. } if blocks.len() == 1 => Some(count::<W>(blocks)),
+            Self::Simd { .. }
+            | Self::ByteBits { .. }
+            | Self::FieldBits { .. }
             | Self::Cut { .. }
-            | Self::Sieve { .. }
-            | Self::Tally { .. } => None,
+            | Self::TupleSpace { .. }
+            | Self::Counts { .. } => None,
         }
     }
 
-    /// Whether each packet has more than one way to go, or one on which all policies are compared at once.
+    /// Whether look-ups follow more than one path or compare all policies at once.
     pub(super) const fn is_wide(&self) -> bool {
         match self {
-            Self::Many { .. } | Self::Grid { .. } | Self::Sieve { .. } => true,
+            Self::ByteBits { .. } | Self::FieldBits { .. } | Self::TupleSpace { .. } => true,
             Self::Cut { rest, .. } => *rest,
             Self::Empty { .. }
-            | Self::Few { .. }
-            | Self::Lean { .. }
-            | Self::Several { .. }
-            | Self::Tally { .. } => false,
+            | Self::Linear { .. }
+            | Self::Compact { .. }
+            | Self::Simd { .. }
+            | Self::Counts { .. } => false,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Empty { .. } | Self::Tally { .. } => 0,
-            Self::Few { rules, .. } => rules.len(),
-            Self::Lean { rules, .. } => rules.len(),
-            Self::Several { eights, .. } => count::<W>(eights),
-            Self::Many { matrix, .. } => matrix.len(),
-            Self::Grid { grid, .. } => grid.len(),
-            Self::Cut { nodes, .. } => counts(nodes).0,
-            Self::Sieve { sieve, .. } => sieve.len(),
+            Self::Empty { .. } | Self::Counts { .. } => 0,
+            Self::Linear { rules, .. } => rules.len(),
+            Self::Compact { rules, .. } => rules.len(),
+            Self::Simd { blocks, .. } => count::<W>(blocks),
+            Self::ByteBits { bits, .. } => bits.len(),
+            Self::FieldBits { bits, .. } => bits.len(),
+            Self::Cut { nodes, .. } => cut_counts(nodes).0,
+            Self::TupleSpace { space, .. } => space.len(),
         }
     }
 
-    /// Shows each policy, in no order.
+    /// Visits all policies in no order.
     pub(crate) fn each<'a>(&'a self, visit: &mut impl FnMut(&'a Arc<PolicyEntry>)) {
         match self {
-            Self::Empty { .. } | Self::Tally { .. } => {}
-            Self::Few { rules, .. } => rules.iter().for_each(|rule| visit(&rule.entry)),
-            Self::Lean { rules, .. } => rules.iter().for_each(|rule| visit(rule.entry())),
-            Self::Several { eights, .. } => several::each::<W>(eights, visit),
-            Self::Many { matrix, .. } => matrix.each(visit),
-            Self::Grid { grid, .. } => grid.each(visit),
+            Self::Empty { .. } | Self::Counts { .. } => {}
+            Self::Linear { rules, .. } => rules.iter().for_each(|rule| visit(&rule.entry)),
+            Self::Compact { rules, .. } => rules.iter().for_each(|rule| visit(rule.entry())),
+            Self::Simd { blocks, .. } => simd_leaf::each::<W>(blocks, visit),
+            Self::ByteBits { bits, .. } => bits.each(visit),
+            Self::FieldBits { bits, .. } => bits.each(visit),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.each(visit)),
-            Self::Sieve { sieve, .. } => sieve.each(visit),
+            Self::TupleSpace { space, .. } => space.each(visit),
         }
     }
 
-    /// Bytes on the heap, policies apart.
+    /// Bytes on the heap, without the policies.
     pub(crate) fn memory(&self) -> usize {
-        /// The counts of an `Arc`, and what an allocation costs.
+        /// Counts of an `Arc`, and the allocator's overhead.
         const EACH: usize = 16 + 8;
         match self {
-            Self::Empty { .. } | Self::Tally { .. } => 0,
-            Self::Few { rules, .. } => EACH + size_of_val(&**rules),
-            Self::Lean { rules, .. } => EACH + size_of_val(&**rules),
-            Self::Several { eights, .. } => EACH + size_of_val(&**eights),
-            Self::Many { matrix, .. } => EACH + matrix.memory(),
-            Self::Grid { grid, .. } => EACH + grid.memory(),
+            Self::Empty { .. } | Self::Counts { .. } => 0,
+            Self::Linear { rules, .. } => EACH + size_of_val(&**rules),
+            Self::Compact { rules, .. } => EACH + size_of_val(&**rules),
+            Self::Simd { blocks, .. } => EACH + size_of_val(&**blocks),
+            Self::ByteBits { bits, .. } => EACH + bits.memory(),
+            Self::FieldBits { bits, .. } => EACH + bits.memory(),
             Self::Cut { nodes, .. } => {
                 EACH + size_of_val(&**nodes) + nodes.iter().map(Self::memory).sum::<usize>()
             }
-            Self::Sieve { sieve, .. } => EACH + sieve.memory(),
+            Self::TupleSpace { space, .. } => EACH + space.memory(),
         }
     }
 
-    /// Cuts on the longest way down.
+    /// Cuts on the longest path.
     pub(crate) fn depth(&self) -> u32 {
         match self {
             Self::Empty { .. }
-            | Self::Few { .. }
-            | Self::Lean { .. }
-            | Self::Several { .. }
-            | Self::Many { .. }
-            | Self::Grid { .. }
-            | Self::Tally { .. } => 0,
+            | Self::Linear { .. }
+            | Self::Compact { .. }
+            | Self::Simd { .. }
+            | Self::ByteBits { .. }
+            | Self::FieldBits { .. }
+            | Self::Counts { .. } => 0,
             Self::Cut { nodes, .. } => 1 + nodes.iter().map(Self::depth).max().unwrap_or(0),
-            Self::Sieve { sieve, .. } => sieve.depth(),
+            Self::TupleSpace { space, .. } => space.depth(),
         }
     }
 
-    /// Who has it.
-    fn sharers(&self) -> usize {
+    /// Number of references to its payload.
+    fn strong_count(&self) -> usize {
         match self {
-            Self::Empty { .. } | Self::Tally { .. } => 0,
-            Self::Few { rules, .. } => Arc::strong_count(rules),
-            Self::Lean { rules, .. } => Arc::strong_count(rules),
-            Self::Several { eights, .. } => Arc::strong_count(eights),
-            Self::Many { matrix, .. } => Arc::strong_count(matrix),
-            Self::Grid { grid, .. } => Arc::strong_count(grid),
+            Self::Empty { .. } | Self::Counts { .. } => 0,
+            Self::Linear { rules, .. } => Arc::strong_count(rules),
+            Self::Compact { rules, .. } => Arc::strong_count(rules),
+            Self::Simd { blocks, .. } => Arc::strong_count(blocks),
+            Self::ByteBits { bits, .. } => Arc::strong_count(bits),
+            Self::FieldBits { bits, .. } => Arc::strong_count(bits),
             Self::Cut { nodes, .. } => Arc::strong_count(nodes),
-            Self::Sieve { sieve, .. } => Arc::strong_count(sieve),
+            Self::TupleSpace { space, .. } => Arc::strong_count(space),
         }
     }
 
@@ -512,66 +532,70 @@ impl<W: Words> Node<W> {
 
     fn gather(&self, rules: &mut Vec<Rule<W>>) {
         match self {
-            Self::Empty { .. } | Self::Tally { .. } => {}
-            Self::Few { rules: few, .. } => rules.extend_from_slice(few),
-            Self::Lean { far, rules: lean, .. } => {
-                rules.extend(lean.iter().map(|rule| rule.whole(*far)));
+            Self::Empty { .. } | Self::Counts { .. } => {}
+            Self::Linear { rules: few, .. } => rules.extend_from_slice(few),
+            Self::Compact { far, rules: compact, .. } => {
+                rules.extend(compact.iter().map(|rule| rule.expand(*far)));
             }
-            Self::Several { eights, .. } => rules.extend(eights.iter().flat_map(W::Eight::rules)),
-            Self::Many { matrix, .. } => matrix.each(&mut |entry| rules.push(Rule::of(entry))),
-            Self::Grid { grid, .. } => grid.each(&mut |entry| rules.push(Rule::of(entry))),
+            Self::Simd { blocks, .. } => rules.extend(blocks.iter().flat_map(W::RuleBlock8::rules)),
+            Self::ByteBits { bits, .. } => bits.each(&mut |entry| rules.push(Rule::of(entry))),
+            Self::FieldBits { bits, .. } => bits.each(&mut |entry| rules.push(Rule::of(entry))),
             Self::Cut { nodes, .. } => nodes.iter().for_each(|node| node.gather(rules)),
-            Self::Sieve { sieve, .. } => sieve.each(&mut |entry| rules.push(Rule::of(entry))),
+            Self::TupleSpace { space, .. } => space.each(&mut |entry| rules.push(Rule::of(entry))),
         }
     }
 }
 
-/// The node of a cut where a policy belongs, and whether that is the rest.
+/// Child of a cut for a policy, and whether it is the rest.
 fn place<W: Words>(window: Window, rule: &Rule<W>) -> (usize, bool) {
-    match window.part_of(&rule.value, &rule.mask) {
+    match window.value_of_rule(&rule.value, &rule.mask) {
         Some(part) => (part, false),
-        None => (window.parts(), true),
+        None => (window.fanout(), true),
     }
 }
 
-/// The rank of the first of rules in their order.
+/// Rank of the first of rules in match order.
 fn first_of<W: Words>(rules: &[Rule<W>]) -> Rank {
     rules.first().map_or(Rank::LAST, Rule::rank)
 }
 
-/// The rank of the first policy of a cut.
+/// Rank of the first policy of a cut.
 fn first_in<W: Words>(nodes: &[Node<W>]) -> Rank {
-    nodes.iter().map(Node::first_rank).min().unwrap_or(Rank::LAST)
+    nodes.iter().map(Node::best_rank).min().unwrap_or(Rank::LAST)
 }
 
-/// A cut's nodes, to be changed: copied first if a snapshot has them too. A copy counts on each part that it shares, and these lie all over
-/// memory: reading all counts first has them fetched at the same time.
-fn own<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
+/// Mutable children of a cut, copied first if a snapshot shares them. A copy increments scattered
+/// reference counts; reading them all first overlaps the cache misses.
+fn make_mut<W: Words>(nodes: &mut Arc<[Node<W>]>) -> &mut [Node<W>] {
     if Arc::strong_count(nodes) > 1 {
-        std::hint::black_box(nodes.iter().map(Node::sharers).sum::<usize>());
+        std::hint::black_box(nodes.iter().map(Node::strong_count).sum::<usize>());
     }
     Arc::make_mut(nodes)
 }
 
-/// How many policies a cut has, and had when it was planned.
-fn counts<W: Words>(nodes: &[Node<W>]) -> (usize, usize) {
-    let [.., Node::Tally { len, planned, .. }] = nodes else { return (0, 0) };
+/// Policies of a cut, now and when it was planned. Holds no policy.
+fn cut_counts<W: Words>(nodes: &[Node<W>]) -> (usize, usize) {
+    let [.., Node::Counts { len, planned, .. }] = nodes else { return (0, 0) };
     (*len, *planned)
 }
 
-/// Counts a policy in or out.
-fn tally<W: Words>(nodes: &mut [Node<W>], count: impl Fn(usize) -> usize) -> (usize, usize) {
-    if let [.., Node::Tally { len, .. }] = nodes {
+/// Updates the number of policies of a cut.
+fn update_counts<W: Words>(
+    nodes: &mut [Node<W>],
+    count: impl Fn(usize) -> usize,
+) -> (usize, usize) {
+    if let [.., Node::Counts { len, .. }] = nodes {
         *len = count(*len);
     }
-    counts(nodes)
+    cut_counts(nodes)
 }
 
-/// Whether a cut has so many more policies than it was planned for that another may be better.
-fn outgrown<W: Words>(nodes: &[Node<W>], planning: Planning) -> bool {
-    let (len, planned) = counts(nodes);
-    len >= planning.growth() * planned && len <= REPLANNED
+/// Whether a cut has outgrown its plan.
+fn needs_replan<W: Words>(nodes: &[Node<W>], timing: ReplanTiming) -> bool {
+    let (len, planned) = cut_counts(nodes);
+    len >= timing.growth() * planned && len <= REPLANNED
 }
 
+mod build;
 #[cfg(test)]
 pub(super) mod tests;

@@ -1,71 +1,72 @@
-//! How a set of policies is best told apart: compared one by one, all at once, or cut into parts by some bits of the packet first.
+//! Plans how to search a set of policies: linear, SIMD or bit-vector comparison, or a cut by some
+//! bits of the packet.
 //!
-//! Costs are cycles of a look-up, as far as they can be foretold from counting how the policies would fall apart.
+//! Costs are estimated cycles of a look-up, from counts of how the policies would be partitioned.
 
-use super::matrix;
+use super::byte_bitvector;
 use super::rule::Rule;
-use super::several::MOST;
+use super::simd_leaf::MAX_RULES;
 use super::ternary::Words;
 use super::window::Window;
 
-/// What to do with a set.
+/// How a set is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// Compare one by one.
-    Few,
-    /// Compare eight by eight.
-    Several,
-    /// Compare all at once.
-    Many,
-    /// Cut.
+    Linear,
+    /// Compare eight at a time.
+    Simd,
+    /// Compare all with bit vectors.
+    Bitvector,
+    /// Partition by a window.
     Cut(Window),
 }
 
-/// So many are compared one by one, whatever they are.
+/// Up to this many are always compared one by one.
 pub(crate) const FEW: usize = 4;
-/// So many are not cut.
+/// Up to this many are not cut.
 pub(crate) const LEAST: usize = 8;
-/// More are compared all at once only when nothing tells them apart.
+/// Larger sets use a bit vector only if no cut separates them.
 const MANY: usize = 1024;
-/// Of a larger set so many are looked at.
+/// Sample size for larger sets.
 const SAMPLE: usize = 2048;
-/// A change copies every cut on its way. At the root of a large set that is once in a batch of changes; further down, where sets of these
-/// sizes are, it is for each change, and a cut into more parts than `WIDE` must save more than `COPY` to be worth it. Where a rest is
-/// left, it does.
+/// A change copies each cut on its path: at the root once per batch of changes, but in inner sets
+/// of these sizes for each change. There, a cut into more parts than `WIDE` must save more than
+/// `COPY`. Cuts that leave a rest always do.
 const INNER: std::ops::Range<usize> = 1024..32_768;
 const WIDE: usize = 64;
 const COPY: usize = 30;
-/// Of the largest window.
+/// Parts of the largest window.
 const MOST_PARTS: usize = 512;
-/// Following a cut; and one more way to go, which is not foreseen.
+/// Cost of following a cut, and of searching its rest as well.
 const HOP: usize = 10;
 const WAY: usize = 20;
 
-/// The best for these.
+/// The best plan for some rules.
 pub(crate) fn plan<W: Words>(rules: &[&Rule<W>]) -> Plan {
     if rules.len() <= FEW {
-        return Plan::Few;
+        return Plan::Linear;
     }
     if rules.len() <= LEAST {
-        return Plan::Several;
+        return Plan::Simd;
     }
-    let asked = rules.iter().fold(W::NOTHING, |asked, rule| asked.union(&rule.mask));
-    let stay = if rules.len() <= MANY { flat(rules.len(), &asked) } else { usize::MAX };
+    let mask_union = rules.iter().fold(W::ZERO, |mask_union, rule| mask_union.union(&rule.mask));
+    let stay = if rules.len() <= MANY { flat(rules.len(), &mask_union) } else { usize::MAX };
     match each_cut(rules).into_iter().min_by_key(|(cost, _)| *cost) {
         Some((cost, window)) if cost < stay => Plan::Cut(window),
-        Some(_) | None if rules.len() <= several::<W>() => Plan::Several,
-        Some(_) | None => Plan::Many,
+        Some(_) | None if rules.len() <= max_simd_rules::<W>() => Plan::Simd,
+        Some(_) | None => Plan::Bitvector,
     }
 }
 
-/// Where some rules may be cut: first where that is expected to cost least.
+/// Possible cuts, cheapest first.
 pub(crate) fn cuts<W: Words>(rules: &[&Rule<W>]) -> Vec<Window> {
     let mut cuts = each_cut(rules);
     cuts.sort_by_key(|(cost, _)| *cost);
     cuts.into_iter().map(|(_, window)| window).collect()
 }
 
-/// Where some rules may be cut, with what that is expected to cost.
+/// Possible cuts with their estimated costs.
 fn each_cut<W: Words>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
     let sample: Vec<&Rule<W>> =
         rules.iter().copied().step_by(rules.len().div_ceil(SAMPLE)).collect();
@@ -74,52 +75,52 @@ fn each_cut<W: Words>(rules: &[&Rule<W>]) -> Vec<(usize, Window)> {
     windows(&sample).into_iter().filter_map(|window| Some((cost(window)?, window))).collect()
 }
 
-/// So many are compared eight by eight rather than all at once.
-const fn several<W: Words>() -> usize {
-    if W::COUNT == 2 { MOST } else { MOST * 5 / 8 }
+/// Up to this many are compared eight at a time.
+const fn max_simd_rules<W: Words>() -> usize {
+    if W::COUNT == 2 { MAX_RULES } else { MAX_RULES * 5 / 8 }
 }
 
-/// Comparing so many without a cut, of which some ask for these bits.
-fn flat<W: Words>(policies: usize, asked: &W) -> usize {
+/// Cost without a cut; `mask_union` is what the rules match.
+fn flat<W: Words>(policies: usize, mask_union: &W) -> usize {
     if policies <= FEW {
         return 25 + 2 * policies.next_multiple_of(2);
     }
-    if policies <= several::<W>() {
+    if policies <= max_simd_rules::<W>() {
         return 28 + policies.div_ceil(8) * (3 + 2 * W::COUNT);
     }
-    let bytes = matrix::bytes(asked);
-    30 + bytes + bytes * matrix::width(policies).div_ceil(8) * 2
+    let bytes = byte_bitvector::bytes(mask_union);
+    30 + bytes + bytes * byte_bitvector::width(policies).div_ceil(8) * 2
 }
 
-/// So many of which little is known yet. Cuts of IPv6 cost more, because what is behind them takes more cache lines.
-fn unknown<W: Words>(policies: usize, asked: &W) -> usize {
+/// Estimated cost of a set not yet planned. IPv6 costs more: its nodes take more cache lines.
+fn unknown<W: Words>(policies: usize, mask_union: &W) -> usize {
     let (least, doubled) = if W::COUNT == 2 { (45, 12) } else { (60, 10) };
     match policies {
         0 => 4,
-        1..=LEAST => flat(policies, asked),
+        1..=LEAST => flat(policies, mask_union),
         _ => {
             let cut = least + doubled * (policies / LEAST).ilog2() as usize;
-            if policies <= MANY { flat(policies, asked).min(cut) } else { cut }
+            if policies <= MANY { flat(policies, mask_union).min(cut) } else { cut }
         }
     }
 }
 
-/// None when it does not tell any apart. `counts` may have anything in it.
+/// Estimated cost of a cut; `None` if it separates nothing. `counts` is scratch space.
 fn cut_cost<W: Words>(
     sample: &[&Rule<W>],
     policies: usize,
     window: Window,
     counts: &mut [usize; MOST_PARTS],
 ) -> Option<usize> {
-    let parts = &mut counts[..window.parts()];
+    let parts = &mut counts[..window.fanout()];
     parts.fill(0);
-    let (mut rest, mut asked) = (0, W::NOTHING);
+    let (mut rest, mut mask_union) = (0, W::ZERO);
     for rule in sample {
-        match window.part_of(&rule.value, &rule.mask) {
+        match window.value_of_rule(&rule.value, &rule.mask) {
             Some(part) => parts[part] += 1,
             None => {
                 rest += 1;
-                asked = asked.union(&rule.mask);
+                mask_union = mask_union.union(&rule.mask);
             }
         }
     }
@@ -128,19 +129,19 @@ fn cut_cost<W: Words>(
         return None;
     }
     let scale = |count: usize| (count * policies).div_ceil(sample.len());
-    let part = |count: usize| unknown(scale(count), &W::COUNTING);
+    let part = |count: usize| unknown(scale(count), &W::SIGNIFICANT);
     let each = parts.iter().filter(|count| **count != 0);
     let parts = each.map(|count| count * part(*count)).sum::<usize>() / inside;
-    let memory = window.parts() * 8 / policies;
+    let memory = window.fanout() * 8 / policies;
     let rest = match rest {
-        0 if window.parts() > WIDE && INNER.contains(&policies) => COPY,
+        0 if window.fanout() > WIDE && INNER.contains(&policies) => COPY,
         0 => 0,
-        _ => WAY + unknown(scale(rest), &asked),
+        _ => WAY + unknown(scale(rest), &mask_union),
     };
     Some(HOP + parts + rest + memory)
 }
 
-/// Where a cut may be worth it: in each field at the highest bits that tell policies apart, further down, and at the lowest.
+/// Candidate windows: in each field at the highest separating bits, below them, and at the lowest.
 fn windows<W: Words>(sample: &[&Rule<W>]) -> Vec<Window> {
     let mut windows = Vec::with_capacity(48);
     for (word, low, len) in fields::<W>() {
@@ -172,10 +173,10 @@ fn windows<W: Words>(sample: &[&Rule<W>]) -> Vec<Window> {
     windows
 }
 
-/// Addresses by words, ports and protocol: word, lowest bit, length.
+/// Fields: word, lowest bit, length.
 fn fields<W: Words>() -> impl Iterator<Item = (u8, u8, u8)> {
     let last = u8::try_from(W::COUNT - 1).unwrap_or(0);
-    let addresses: &[(u8, u8, u8)] = match W::BITS {
+    let addresses: &[(u8, u8, u8)] = match W::ADDRESS_BITS {
         32 => &[(0, 32, 32), (0, 0, 32)],
         _ => &[(0, 0, 64), (1, 0, 64), (2, 0, 64), (3, 0, 64)],
     };

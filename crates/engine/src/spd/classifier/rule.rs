@@ -1,82 +1,83 @@
-//! A policy as the classifier compares it, and the first of those that fit.
+//! A policy as the classifier compares it, and the best match so far.
 
 use std::hint::select_unpredictable;
 use std::sync::Arc;
 
-use super::few;
+use super::linear_leaf;
 use super::ternary::{Key, Ternary, Words};
 use crate::{AnswerId, PolicyEntry};
 
-/// A policy with its selector beside it, so that only one that fits is looked at itself.
+/// A policy with its selector, so that the policy itself is read only if it matches.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule<W> {
-    /// Its lowest 24 bits, which are nothing in packets, hold the rank.
+    /// Selector value. The lowest 24 bits, unused in packets, hold the rank.
     pub(crate) value: W,
-    /// Its lowest 24 bits hold the [`Brief`].
+    /// Selector mask. The lowest 24 bits hold the [`VerdictBits`].
     pub(crate) mask: W,
     pub(crate) entry: Arc<PolicyEntry>,
 }
 
-/// A policy that packets are compared with on its own.
-pub(crate) trait Comparable<W: Words> {
+/// A rule of a linear leaf.
+pub(crate) trait MatchRule<W: Words> {
     /// Its rank.
     fn rank(&self) -> Rank;
-    /// Whether a packet's words fit as far as its own tell.
+    /// Whether a packet's words match the rule's own words.
     fn fits(&self, words: &W) -> bool;
-    /// Whether a packet that fits so far does altogether.
+    /// Whether a packet that matches so far matches all of the rule.
     fn fits_rest(&self, words: &W, key: &Key<W>) -> bool;
-    /// Which of more than four fit as far as their own words tell, as bits.
-    fn fitting_more(policies: &[Self], words: &W) -> u32
+    /// Which of five to eight rules match by their own words, as bits.
+    fn fitting_up_to_eight(policies: &[Self], words: &W) -> u32
     where
         Self: Sized;
-    /// What is kept beside what it asks.
-    fn brief(&self) -> Brief;
-    /// The policy itself.
+    /// Its compact verdict and flags.
+    fn verdict_bits(&self) -> VerdictBits;
+    /// The policy.
     fn entry(&self) -> &Arc<PolicyEntry>;
 }
 
-/// Device policies first, then by priority as far as 22 bits tell. Equal ranks are told apart by what only the policy knows.
+/// Match order: offloaded policies first, then by priority, as far as 22 bits tell. Ties are
+/// resolved by [`Place`](crate::Place).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u32);
 
-/// What is wanted of nearly every policy that is found, kept where it is compared: its answer, if it is short enough, and in the last bit whether
-/// it asks for a mark or an interface too.
+/// Compact verdict of a policy, if it fits, kept beside its selector; the last bit tells whether it
+/// also matches mark or interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Brief(u32);
+pub(crate) struct VerdictBits(u32);
 
-/// The first of the policies seen so far.
+/// The best match so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Best<'a> {
     rank: Rank,
-    brief: Brief,
+    verdict_bits: VerdictBits,
     entry: Option<&'a Arc<PolicyEntry>>,
 }
 
-const MORE: u32 = 1;
-/// Where the brief stands in a mask.
-const BRIEF: u64 = 0xff_ffff;
-/// Where the rank stands in a value.
-const RANK: u64 = 0xff_fffe;
-/// The rank of the last priorities.
+const EXTRA_BIT: u32 = 1;
+/// Position of the verdict bits in the last mask word.
+const VERDICT_MASK: u64 = 0xff_ffff;
+/// Position of the rank in the last value word.
+const RANK_MASK: u64 = 0xff_fffe;
+/// All priorities from here on share a rank.
 const LAST_PRIORITY: u32 = (1 << 22) - 1;
 
 impl Rank {
     /// Behind all policies.
     pub(crate) const LAST: Self = Self(u32::MAX - 1);
 
-    /// That which stands in the last word of a value.
+    /// Reads the rank from the last value word.
     #[inline]
-    pub(crate) const fn beside(value: u64) -> Self {
-        Self(((value & RANK) >> 1) as u32)
+    pub(crate) const fn from_value_word(value: u64) -> Self {
+        Self(((value & RANK_MASK) >> 1) as u32)
     }
 
-    /// It, but behind [all](Rank::LAST) where nothing fits.
+    /// The rank, or [`LAST`](Rank::LAST) if nothing matches. Branch-free.
     #[inline]
-    pub(crate) fn unless(self, nothing_fits: bool) -> Self {
+    pub(crate) fn or_last_if(self, nothing_fits: bool) -> Self {
         Self(self.0 | u32::from(nothing_fits).wrapping_neg())
     }
 
-    /// As a number.
+    /// The rank as a number.
     #[inline]
     pub(crate) const fn number(self) -> u32 {
         self.0
@@ -91,28 +92,29 @@ impl Rank {
 impl<W: Words> Rule<W> {
     pub(crate) fn of(entry: &Arc<PolicyEntry>) -> Self {
         let Ternary { value, mask } = Ternary::<W>::of(entry);
-        let more = if mask.extra == 0 { 0 } else { MORE };
-        let brief = Brief(entry.answer().brief() << 1 | more);
-        Self::new(value.words, mask.words, Rank::of(entry), brief, Arc::clone(entry))
+        let extra = if mask.extra == 0 { 0 } else { EXTRA_BIT };
+        let verdict_bits = VerdictBits(entry.answer().compact() << 1 | extra);
+        Self::new(value.words, mask.words, Rank::of(entry), verdict_bits, Arc::clone(entry))
     }
 
-    /// A policy with what it asks of packets.
+    /// A rule from its parts.
     pub(crate) fn new(
         value: W,
         mask: W,
         rank: Rank,
-        brief: Brief,
+        verdict_bits: VerdictBits,
         entry: Arc<PolicyEntry>,
     ) -> Self {
-        let (value, mask) = (value.or_last(u64::from(rank.0) << 1), mask.or_last(brief.0.into()));
+        let (value, mask) =
+            (value.or_last_word(u64::from(rank.0) << 1), mask.or_last_word(verdict_bits.0.into()));
         Self { value, mask, entry }
     }
 }
 
-impl<W: Words> Comparable<W> for Rule<W> {
+impl<W: Words> MatchRule<W> for Rule<W> {
     #[inline]
     fn rank(&self) -> Rank {
-        Rank::beside(self.value.word(W::COUNT - 1))
+        Rank::from_value_word(self.value.word(W::COUNT - 1))
     }
 
     #[inline]
@@ -122,18 +124,18 @@ impl<W: Words> Comparable<W> for Rule<W> {
 
     #[inline]
     fn fits_rest(&self, _: &W, key: &Key<W>) -> bool {
-        !self.brief().asks_more() || fits_more(&self.entry, key)
+        !self.verdict_bits().has_extra() || fits_extra(&self.entry, key)
     }
 
-    /// Seldom more than four are whole, and then soon planned anew.
+    /// Uncompressed rules are rarely more than four, and then replanned soon.
     #[inline]
-    fn fitting_more(policies: &[Self], words: &W) -> u32 {
-        few::fitting::<W, Self, 8>(policies, words)
+    fn fitting_up_to_eight(policies: &[Self], words: &W) -> u32 {
+        linear_leaf::fitting::<W, Self, 8>(policies, words)
     }
 
     #[inline]
-    fn brief(&self) -> Brief {
-        Brief::beside(self.mask.word(W::COUNT - 1))
+    fn verdict_bits(&self) -> VerdictBits {
+        VerdictBits::from_mask_word(self.mask.word(W::COUNT - 1))
     }
 
     #[inline]
@@ -142,48 +144,50 @@ impl<W: Words> Comparable<W> for Rule<W> {
     }
 }
 
-impl Brief {
-    /// That of no policy: as of one whose answer is not short enough.
-    const NONE: Self = Self(AnswerId::NONE.brief() << 1);
+impl VerdictBits {
+    /// No policy: reads as a verdict that does not fit.
+    const NONE: Self = Self(AnswerId::NONE.compact() << 1);
 
-    /// That which stands in the last word of a mask.
+    /// Reads the bits from the last mask word.
     #[inline]
-    pub(crate) const fn beside(mask: u64) -> Self {
-        Self((mask & BRIEF) as u32)
+    pub(crate) const fn from_mask_word(mask: u64) -> Self {
+        Self((mask & VERDICT_MASK) as u32)
     }
 
-    /// Whether the policy asks for a mark or an interface.
+    /// Whether the policy also matches mark or interface.
     #[inline]
-    pub(crate) const fn asks_more(self) -> bool {
-        self.0 & MORE != 0
+    pub(crate) const fn has_extra(self) -> bool {
+        self.0 & EXTRA_BIT != 0
     }
 }
 
-/// Whether a packet has the mark and the interface that a policy asks for.
+/// Whether a packet has the mark and interface that a policy demands.
 #[inline(never)]
-pub(crate) fn fits_more<W: Words>(entry: &PolicyEntry, key: &Key<W>) -> bool {
+pub(crate) fn fits_extra<W: Words>(entry: &PolicyEntry, key: &Key<W>) -> bool {
     let Ternary { value, mask } = Ternary::<W>::of(entry);
     (key.extra ^ value.extra) & mask.extra == 0
 }
 
 impl<'a> Best<'a> {
-    /// None yet.
-    pub(crate) const NONE: Self = Self { rank: Rank::LAST, brief: Brief::NONE, entry: None };
+    /// No match yet.
+    pub(crate) const NONE: Self =
+        Self { rank: Rank::LAST, verdict_bits: VerdictBits::NONE, entry: None };
 
-    /// It, if there is any.
+    /// The policy, if any.
     #[inline]
     pub(crate) const fn entry(&self) -> Option<&'a Arc<PolicyEntry>> {
         self.entry
     }
 
-    /// What the policy comes to where it decides alone; seldom read from the policy itself, which is far away.
+    /// The verdict where this policy decides alone; rarely read from the policy itself, which is
+    /// not cached.
     #[inline]
     pub(crate) fn answer(&self) -> AnswerId {
-        let brief = AnswerId::of_brief(self.brief.0 >> 1);
-        brief.unwrap_or_else(|| self.entry.map_or(AnswerId::NONE, |entry| entry.answer()))
+        let verdict_bits = AnswerId::from_compact(self.verdict_bits.0 >> 1);
+        verdict_bits.unwrap_or_else(|| self.entry.map_or(AnswerId::NONE, |entry| entry.answer()))
     }
 
-    /// It, or another if there is none.
+    /// This match, or `other` if there is none.
     #[inline]
     pub(crate) fn or(self, other: Self) -> Self {
         if self.entry.is_some() { self } else { other }
@@ -195,24 +199,30 @@ impl<'a> Best<'a> {
         self.rank
     }
 
-    /// Whether it stands before all policies from a rank on.
+    /// Whether it precedes all policies from `rank` on.
     #[inline]
-    pub(crate) fn stands_before(&self, rank: Rank) -> bool {
+    pub(crate) fn precedes(&self, rank: Rank) -> bool {
         self.rank < rank
     }
 
-    /// One more that fits, [or not](Rank::unless). Whether it is the first is no branch: nobody could foretell it.
+    /// Offers another match, [or none](Rank::or_last_if). Branch-free: the outcome is
+    /// unpredictable.
     #[inline(always)]
-    pub(crate) fn consider(&mut self, rank: Rank, brief: Brief, entry: &'a Arc<PolicyEntry>) {
-        let first = if rank == self.rank { self.gives_way(entry) } else { rank < self.rank };
+    pub(crate) fn consider(
+        &mut self,
+        rank: Rank,
+        verdict_bits: VerdictBits,
+        entry: &'a Arc<PolicyEntry>,
+    ) {
+        let first = if rank == self.rank { self.is_preceded_by(entry) } else { rank < self.rank };
         self.rank = select_unpredictable(first, rank, self.rank);
-        self.brief = select_unpredictable(first, brief, self.brief);
+        self.verdict_bits = select_unpredictable(first, verdict_bits, self.verdict_bits);
         self.entry = select_unpredictable(first, Some(entry), self.entry);
     }
 
-    /// Whether one of the same rank stands before it.
+    /// Whether a policy of equal rank precedes it.
     #[cold]
-    fn gives_way(&self, entry: &PolicyEntry) -> bool {
+    fn is_preceded_by(&self, entry: &PolicyEntry) -> bool {
         self.entry.is_some_and(|best| entry.place() < best.place())
     }
 }

@@ -1,71 +1,77 @@
-//! Packets and selectors as words of bits: a selector is a value under a mask, and fits where `(packet ^ value) & mask` is 0.
+//! Packets and selectors as words: a selector is a value under a mask and matches where `(packet ^
+//! value) & mask` is 0.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use uxfrm_packet::{Block, Grid, Line};
+use uxfrm_packet::{BitLine, FieldRows, TernaryBlock};
 use zerocopy::{Immutable, IntoBytes};
 
-use super::TOGETHER;
-use super::lean::{Lean, LeanOf};
-use super::several::{Eight, EightOf};
+use super::LOOKUP_BATCH;
+use super::compact_rule::{CompactRule, CompactRules};
+use super::simd_leaf::{RuleBlock, RuleBlock8};
 use crate::{FlowKey, PolicyEntry, Prefix, Selector};
 
-/// Words that hold a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one is
-/// source port, destination port, protocol, and 24 bits that are 0 in packets.
+/// Words of a packet's addresses, ports and protocol: [`V4`] or [`V6`]. The last one holds source
+/// port, destination port, protocol, and 24 bits that are 0 in packets.
 pub(crate) trait Words:
     Copy + Ord + std::hash::Hash + std::fmt::Debug + IntoBytes + Immutable + Send + Sync + 'static
 {
-    /// Eight selectors of such words.
-    type Eight: EightOf<Self>;
-    /// A policy in few bytes.
-    type Lean: LeanOf<Self>;
-    /// Words of many packets, word by word.
-    type Columns: AsRef<[[u64; TOGETHER]]> + Default;
-    /// How many words there are.
+    /// Eight selectors, for SIMD comparison.
+    type RuleBlock8: RuleBlock<Self>;
+    /// Compact form of a rule.
+    type Compact: CompactRules<Self>;
+    /// Words of many packets, transposed.
+    type WordColumns: AsRef<[[u64; LOOKUP_BATCH]]> + Default;
+    /// Number of words.
     const COUNT: usize;
-    /// Bits of an address.
-    const BITS: u8;
-    /// The bits that are something in packets.
-    const COUNTING: Self;
-    /// No bits.
-    const NOTHING: Self;
+    /// Address length in bits.
+    const ADDRESS_BITS: u8;
+    /// Bits that packets use.
+    const SIGNIFICANT: Self;
+    /// All zero.
+    const ZERO: Self;
 
-    /// Puts words together.
+    /// Assembles words.
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self;
-    /// Destination and source as [`Words::new`] takes them.
+    /// Destination and source, as [`Words::new`] takes them.
     fn ends(&self) -> [[u64; 2]; 2];
-    /// Writes those of packets, [`TOGETHER`] at the most.
-    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns);
-    /// Which of the selectors of each block fit packets' words; as [`uxfrm_packet::fit_each`].
-    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]);
-    /// As [`Grid::first_of_each`].
-    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]);
-    /// Word by word.
+    /// Transposes the words of at most [`LOOKUP_BATCH`] packets.
+    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns);
+    /// Which selectors of each block match; see [`uxfrm_packet::match_blocks`].
+    fn match_blocks<'a>(pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>, fits: &mut [u8]);
+    /// See [`FieldRows::find_first_batch`].
+    fn find_first_batch(
+        rows: &FieldRows,
+        keys: &[Key<Self>],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    );
+    /// Builds words one by one.
     fn each(word: impl FnMut(usize) -> u64) -> Self;
-    /// One of the words; `at` is below [`Words::COUNT`].
+    /// One word; `at` is below [`Words::COUNT`].
     fn word(&self, at: usize) -> u64;
-    /// All of them.
+    /// All words.
     fn all(&self) -> &[u64];
     /// These words under a mask.
-    fn under(&self, mask: &Self) -> Self;
-    /// The bits of both.
+    fn masked(&self, mask: &Self) -> Self;
+    /// Bitwise or.
     fn union(&self, other: &Self) -> Self;
-    /// These words with more bits in the last.
-    fn or_last(self, bits: u64) -> Self;
-    /// The bits under `mask` in which these differ from `value`; the last word's lowest 24, which are nothing, left out.
+    /// Sets bits in the last word.
+    fn or_last_word(self, bits: u64) -> Self;
+    /// Differences from `value` under `mask`, without the last word's 24 unused bits.
     fn difference(&self, value: &Self, mask: &Self) -> u64;
 }
 
-/// Bits of the last word that are nothing in packets.
-pub(crate) const NOTHING: u64 = 0xff_ffff;
+/// Bits of the last word that packets do not use.
+pub(crate) const UNUSED_BITS: u64 = 0xff_ffff;
 
-/// Words of IPv4: both addresses, upper layer.
+/// IPv4: both addresses in one word, upper layer.
 pub(crate) type V4 = [u64; 2];
-/// Words of IPv6: two for each address, upper layer.
+/// IPv6: two words per address, upper layer.
 pub(crate) type V6 = [u64; 5];
 
-/// A packet, a selector's values or a selector's masks.
+/// Words of a packet, of selector values or of selector masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key<W> {
     pub(crate) words: W,
@@ -117,10 +123,10 @@ impl Key<V6> {
 }
 
 impl<W: Words> Ternary<W> {
-    /// What a policy asks of packets, direction, family and interface id apart.
+    /// What a policy matches, without direction, family and interface id.
     pub(crate) fn of(policy: &PolicyEntry) -> Self {
         let selector = policy.selector();
-        let (value, words) = asked::<W>(&selector);
+        let (value, words) = selector_bits::<W>(&selector);
         let ifindex = if selector.ifindex == 0 { 0 } else { u32::MAX };
         let mask = Key { words, extra: extra(policy.mark().mask, ifindex) };
         let extra = extra(policy.mark().value, selector.ifindex);
@@ -128,8 +134,8 @@ impl<W: Words> Ternary<W> {
     }
 }
 
-/// The bits that a selector asks for, and which bits these are.
-pub(crate) fn asked<W: Words>(selector: &Selector) -> (W, W) {
+/// Value and mask of a selector.
+pub(crate) fn selector_bits<W: Words>(selector: &Selector) -> (W, W) {
     let high = |prefix: Prefix| {
         let len = u32::from(prefix.prefix_len());
         halves(u128::MAX.checked_shl(128 - len).unwrap_or(0))
@@ -140,17 +146,17 @@ pub(crate) fn asked<W: Words>(selector: &Selector) -> (W, W) {
     let mask = W::new(high(destination), high(source), mask);
     let value = upper([source_port.value, destination_port.value], protocol);
     let value = W::new(bits(destination), bits(source), value);
-    (value.under(&mask), mask)
+    (value.masked(&mask), mask)
 }
 
 impl Words for V4 {
-    type Eight = Eight<2>;
-    type Columns = [[u64; TOGETHER]; 2];
-    type Lean = Infallible;
+    type RuleBlock8 = RuleBlock8<2>;
+    type WordColumns = [[u64; LOOKUP_BATCH]; 2];
+    type Compact = Infallible;
     const COUNT: usize = 2;
-    const BITS: u8 = 32;
-    const COUNTING: Self = [u64::MAX, !NOTHING];
-    const NOTHING: Self = [0; 2];
+    const ADDRESS_BITS: u8 = 32;
+    const SIGNIFICANT: Self = [u64::MAX, !UNUSED_BITS];
+    const ZERO: Self = [0; 2];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -162,17 +168,25 @@ impl Words for V4 {
     }
 
     #[inline]
-    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]) {
-        uxfrm_packet::fit_each(pairs, !NOTHING, fits);
+    fn match_blocks<'a>(
+        pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>,
+        fits: &mut [u8],
+    ) {
+        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]
-    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]) {
-        grid.first_of_each(keys, among, found);
+    fn find_first_batch(
+        rows: &FieldRows,
+        keys: &[Key<Self>],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    ) {
+        rows.find_first_batch(keys, candidates, found);
     }
 
     #[inline]
-    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns) {
+    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
         fill(packets, columns);
     }
 
@@ -191,7 +205,7 @@ impl Words for V4 {
     }
 
     #[inline]
-    fn under(&self, mask: &Self) -> Self {
+    fn masked(&self, mask: &Self) -> Self {
         [self[0] & mask[0], self[1] & mask[1]]
     }
 
@@ -201,7 +215,7 @@ impl Words for V4 {
     }
 
     #[inline]
-    fn or_last(self, bits: u64) -> Self {
+    fn or_last_word(self, bits: u64) -> Self {
         [self[0], self[1] | bits]
     }
 
@@ -212,13 +226,13 @@ impl Words for V4 {
 }
 
 impl Words for V6 {
-    type Eight = Eight<5>;
-    type Columns = [[u64; TOGETHER]; 5];
-    type Lean = Lean;
+    type RuleBlock8 = RuleBlock8<5>;
+    type WordColumns = [[u64; LOOKUP_BATCH]; 5];
+    type Compact = CompactRule;
     const COUNT: usize = 5;
-    const BITS: u8 = 128;
-    const COUNTING: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !NOTHING];
-    const NOTHING: Self = [0; 5];
+    const ADDRESS_BITS: u8 = 128;
+    const SIGNIFICANT: Self = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, !UNUSED_BITS];
+    const ZERO: Self = [0; 5];
 
     #[inline]
     fn new(destination: [u64; 2], source: [u64; 2], upper: u64) -> Self {
@@ -230,17 +244,25 @@ impl Words for V6 {
     }
 
     #[inline]
-    fn fit_each<'a>(pairs: impl Iterator<Item = (Block<'a>, &'a Self)>, fits: &mut [u8]) {
-        uxfrm_packet::fit_each(pairs, !NOTHING, fits);
+    fn match_blocks<'a>(
+        pairs: impl Iterator<Item = (TernaryBlock<'a>, &'a Self)>,
+        fits: &mut [u8],
+    ) {
+        uxfrm_packet::match_blocks(pairs, !UNUSED_BITS, fits);
     }
 
     #[inline]
-    fn first_of_each(grid: &Grid, keys: &[Key<Self>], among: &[Line], found: &mut [u32]) {
-        grid.first_of_each(keys, among, found);
+    fn find_first_batch(
+        rows: &FieldRows,
+        keys: &[Key<Self>],
+        candidates: &[BitLine],
+        found: &mut [u32],
+    ) {
+        rows.find_first_batch(keys, candidates, found);
     }
 
     #[inline]
-    fn columns(packets: &[Key<Self>], columns: &mut Self::Columns) {
+    fn columns(packets: &[Key<Self>], columns: &mut Self::WordColumns) {
         fill(packets, columns);
     }
 
@@ -259,7 +281,7 @@ impl Words for V6 {
     }
 
     #[inline]
-    fn under(&self, mask: &Self) -> Self {
+    fn masked(&self, mask: &Self) -> Self {
         std::array::from_fn(|at| self[at] & mask[at])
     }
 
@@ -269,7 +291,7 @@ impl Words for V6 {
     }
 
     #[inline]
-    fn or_last(mut self, bits: u64) -> Self {
+    fn or_last_word(mut self, bits: u64) -> Self {
         self[4] |= bits;
         self
     }
@@ -281,17 +303,17 @@ impl Words for V6 {
     }
 }
 
-/// A function of its own: else all words of all packets are carried through registers, of which there are too few.
+/// Not inlined: otherwise the words of all packets compete for registers.
 #[inline(never)]
-fn fill<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; TOGETHER]; N]) {
+fn fill<const N: usize>(packets: &[Key<[u64; N]>], columns: &mut [[u64; LOOKUP_BATCH]; N]) {
     for (at, packet) in packets.iter().enumerate() {
-        for (column, word) in columns.iter_mut().zip(packet.words) {
-            column[at % TOGETHER] = word;
+        for (ranked_entry, word) in columns.iter_mut().zip(packet.words) {
+            ranked_entry[at % LOOKUP_BATCH] = word;
         }
     }
 }
 
-/// A product's halves over each other: every bit of both words reaches every bit of the result.
+/// Folded product: each input bit reaches each output bit.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 pub(crate) const fn mix(a: u64, b: u64) -> u64 {

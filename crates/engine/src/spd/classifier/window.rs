@@ -1,37 +1,39 @@
-//! Some neighbouring bits of a packet, by which a set of policies is cut into parts.
+//! Adjacent bits of a packet, by which policies are partitioned.
 
 use super::ternary::Words;
 
 /// Up to nine bits of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// The word's number, and in the lowest four bits how many bits: so that a cut finds room for what else it says.
-    shape: u8,
+    /// Word index, and the number of bits in the lowest four bits; packed, so that a cut has room
+    /// for its other fields.
+    layout: u8,
     shift: u8,
 }
 
 impl Window {
-    /// `bits` bits from `shift` upwards; they are inside the word.
+    /// `bits` bits from `shift` upwards, within the word.
     pub(crate) const fn new(word: u8, shift: u8, bits: u8) -> Self {
-        Self { shape: word << 4 | bits, shift }
+        Self { layout: word << 4 | bits, shift }
     }
 
-    /// What stands in it.
+    /// The window's value in a packet.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "nine bits are used")]
-    pub(crate) fn part<W: Words>(self, words: &W) -> usize {
-        let mask = self.parts() - 1;
-        (words.word((self.shape >> 4).into()) >> self.shift) as usize & mask
+    pub(crate) fn value_in<W: Words>(self, words: &W) -> usize {
+        let mask = self.fanout() - 1;
+        (words.word((self.layout >> 4).into()) >> self.shift) as usize & mask
     }
 
-    /// What stands in it in all packets that fit a selector; none when its bits do not all count.
+    /// The window's value in all packets that match a selector; `None` if the mask does not cover
+    /// the window.
     #[inline]
-    pub(crate) fn part_of<W: Words>(self, value: &W, mask: &W) -> Option<usize> {
-        (self.part(mask) == self.parts() - 1).then(|| self.part(value))
+    pub(crate) fn value_of_rule<W: Words>(self, value: &W, mask: &W) -> Option<usize> {
+        (self.value_in(mask) == self.fanout() - 1).then(|| self.value_in(value))
     }
 
-    /// How many parts there are.
-    pub(crate) const fn parts(self) -> usize {
-        1 << (self.shape & 0xf)
+    /// Number of values.
+    pub(crate) const fn fanout(self) -> usize {
+        1 << (self.layout & 0xf)
     }
 }

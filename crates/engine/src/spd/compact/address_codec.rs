@@ -1,5 +1,5 @@
-//! Words of policies as bytes, and few of them: an address of IPv6 is told by the bytes in which it differs from another, as most have zeros in them, and
-//! a peer is often near what is behind it.
+//! Encodes a policy's own fields. An IPv6 address is stored as the bytes that differ from a base:
+//! zeros, or the traffic's address, which a tunnel address often resembles.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,28 +7,28 @@ use arrayvec::ArrayVec;
 
 use crate::{Family, Reqid};
 
-/// The words of one policy.
+/// Encoded fields of one policy.
 #[derive(Debug, Default)]
-pub(crate) struct Bytes(ArrayVec<u8, MOST>);
+pub(crate) struct FieldWriter(ArrayVec<u8, MAX_BYTES>);
 
-/// Bytes that are yet to be read.
-pub(crate) struct Words<'a>(pub(crate) &'a [u8]);
+/// Bytes not yet decoded.
+pub(crate) struct FieldReader<'a>(pub(crate) &'a [u8]);
 
-/// What a tunnel's ends differ from.
+/// Base of a tunnel's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Like {
-    /// Zeros.
-    Nothing,
-    /// The addresses of the traffic, each that of its side.
+pub(crate) enum TunnelBase {
+    /// All zero.
+    Zeros,
+    /// The traffic's address on the same side.
     Traffic,
 }
 
-/// Lengths and protocol, ports, four addresses, what a tunnel's ends are like, a request id.
-const MOST: usize = 3 + 4 + 4 * (2 + 16) + 1 + 4;
-/// Beside how many bytes the request id has.
-const TRAFFIC: u8 = 0x10;
+/// Prefix lengths and protocol, ports, four addresses, a tunnel's base, a request id.
+const MAX_BYTES: usize = 3 + 4 + 4 * (2 + 16) + 1 + 4;
+/// Flag in the byte that gives the request id's length.
+const BASE_IS_TRAFFIC: u8 = 0x10;
 
-impl std::ops::Deref for Bytes {
+impl std::ops::Deref for FieldWriter {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -36,71 +36,77 @@ impl std::ops::Deref for Bytes {
     }
 }
 
-impl Bytes {
+impl FieldWriter {
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.0.extend(bytes.iter().copied());
     }
 
-    pub(crate) fn address(&mut self, address: IpAddr, like: [u8; 16]) {
+    pub(crate) fn address(&mut self, address: IpAddr, base: [u8; 16]) {
         match address {
             IpAddr::V4(v4) => self.put(&v4.octets()),
             IpAddr::V6(v6) => {
-                self.put(&differing(v6, like).to_ne_bytes());
-                let octets = v6.octets().into_iter().zip(like);
-                self.0.extend(octets.filter(|(own, like)| own != like).map(|(own, _)| own));
+                self.put(&differing_octets(v6, base).to_ne_bytes());
+                let octets = v6.octets().into_iter().zip(base);
+                self.0.extend(octets.filter(|(own, base)| own != base).map(|(own, _)| own));
             }
         }
     }
 
-    /// Some ends of a tunnel, of one family, each with the address of the traffic on its side; and its request id.
+    /// Encodes tunnel addresses of one family, each with the traffic's address on its side, and the
+    /// request id.
     pub(crate) fn tunnel(&mut self, ends: &[(IpAddr, IpAddr)], reqid: Reqid) {
         let number = reqid.0.to_le_bytes();
-        let (mut like, mut len) = (Like::Nothing, number.len());
+        let (mut base, mut len) = (TunnelBase::Zeros, number.len());
         if ends.iter().all(|(end, _)| end.is_ipv6()) {
-            like = Like::least(ends);
+            base = TunnelBase::best(ends);
             len -= (reqid.0.leading_zeros() / u8::BITS) as usize;
-            self.put(&[len.to_le_bytes()[0] | if like == Like::Traffic { TRAFFIC } else { 0 }]);
+            self.put(&[len.to_le_bytes()[0]
+                | if base == TunnelBase::Traffic { BASE_IS_TRAFFIC } else { 0 }]);
         }
-        ends.iter().for_each(|(end, traffic)| self.address(*end, like.octets(*traffic)));
+        ends.iter().for_each(|(end, traffic)| self.address(*end, base.octets(*traffic)));
         self.put(&number[..len]);
     }
 }
 
-impl Words<'_> {
-    /// The next ones; a policy's form says how many there are.
+impl FieldReader<'_> {
+    /// Reads the next `N` bytes; the layout says how many there are.
     pub(crate) fn take<const N: usize>(&mut self) -> [u8; N] {
         let Some((next, others)) = self.0.split_first_chunk() else { return [0; N] };
         self.0 = others;
         *next
     }
 
-    pub(crate) fn address(&mut self, family: Family, like: [u8; 16]) -> IpAddr {
+    pub(crate) fn address(&mut self, family: Family, base: [u8; 16]) -> IpAddr {
         match family {
             Family::V4 => Ipv4Addr::from(self.take::<4>()).into(),
             Family::V6 => {
-                let (mut octets, mut differing) = (like, u16::from_ne_bytes(self.take()));
-                while differing != 0 {
-                    [octets[differing.trailing_zeros() as usize % 16]] = self.take();
-                    differing &= differing - 1;
+                let (mut octets, mut differing_octets) = (base, u16::from_ne_bytes(self.take()));
+                while differing_octets != 0 {
+                    [octets[differing_octets.trailing_zeros() as usize % 16]] = self.take();
+                    differing_octets &= differing_octets - 1;
                 }
                 Ipv6Addr::from(octets).into()
             }
         }
     }
 
-    /// What the ends of a tunnel are like, and how many bytes its request id has.
-    pub(crate) fn tunnel(&mut self, family: Family) -> (Like, usize) {
+    /// Base of the tunnel's addresses, and length of the request id.
+    pub(crate) fn tunnel(&mut self, family: Family) -> (TunnelBase, usize) {
         match family {
-            Family::V4 => (Like::Nothing, size_of::<Reqid>()),
+            Family::V4 => (TunnelBase::Zeros, size_of::<Reqid>()),
             Family::V6 => {
                 let [told] = self.take();
-                let like = if told & TRAFFIC == 0 { Like::Nothing } else { Like::Traffic };
-                (like, (told & !TRAFFIC).into())
+                let base = if told & BASE_IS_TRAFFIC == 0 {
+                    TunnelBase::Zeros
+                } else {
+                    TunnelBase::Traffic
+                };
+                (base, (told & !BASE_IS_TRAFFIC).into())
             }
         }
     }
 
-    /// A request id of so many bytes.
+    /// Reads a request id of `len` bytes.
     pub(crate) fn reqid(&mut self, len: usize) -> Reqid {
         let mut number = [0; 4];
         number.iter_mut().take(len).for_each(|byte| [*byte] = self.take());
@@ -108,32 +114,32 @@ impl Words<'_> {
     }
 }
 
-impl Like {
-    /// That from which a tunnel's ends differ in fewer bytes.
-    fn least(ends: &[(IpAddr, IpAddr)]) -> Self {
-        let bytes = |like: &Self| {
+impl TunnelBase {
+    /// The base that needs fewer bytes.
+    fn best(ends: &[(IpAddr, IpAddr)]) -> Self {
+        let bytes = |base: &Self| {
             let bytes = |(end, traffic): &(IpAddr, IpAddr)| match end {
                 IpAddr::V4(_) => 0,
-                IpAddr::V6(v6) => differing(*v6, like.octets(*traffic)).count_ones(),
+                IpAddr::V6(v6) => differing_octets(*v6, base.octets(*traffic)).count_ones(),
             };
             ends.iter().map(bytes).sum::<u32>()
         };
-        [Self::Nothing, Self::Traffic].into_iter().min_by_key(bytes).unwrap_or(Self::Nothing)
+        [Self::Zeros, Self::Traffic].into_iter().min_by_key(bytes).unwrap_or(Self::Zeros)
     }
 
-    /// Those that an end differs from, where the traffic on its side has that address.
+    /// Base octets of a tunnel address, given the traffic's address on its side.
     pub(crate) fn octets(self, traffic: IpAddr) -> [u8; 16] {
         match (self, traffic) {
             (Self::Traffic, IpAddr::V6(v6)) => v6.octets(),
-            (Self::Traffic, IpAddr::V4(_)) | (Self::Nothing, _) => [0; 16],
+            (Self::Traffic, IpAddr::V4(_)) | (Self::Zeros, _) => [0; 16],
         }
     }
 }
 
-/// The bytes in which an address differs from another, as bits.
-fn differing(address: Ipv6Addr, like: [u8; 16]) -> u16 {
-    let octets = address.octets().into_iter().zip(like).enumerate();
-    octets.fold(0, |bits, (at, (own, like))| bits | u16::from(own != like) << at)
+/// Bitmap of the octets that differ from the base.
+fn differing_octets(address: Ipv6Addr, base: [u8; 16]) -> u16 {
+    let octets = address.octets().into_iter().zip(base).enumerate();
+    octets.fold(0, |bits, (at, (own, base))| bits | u16::from(own != base) << at)
 }
 
 #[cfg(test)]
@@ -142,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// Few values in few bytes, so that many are like each other.
+    /// Addresses with few distinct octets, so that many are similar.
     fn address(family: Family) -> impl Strategy<Value = IpAddr> {
         let bits = (any::<u128>(), any::<u128>(), any::<bool>());
         bits.prop_map(move |(bits, other, any)| match family {
@@ -158,19 +164,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn tunnels_are_read_as_they_were_put(
+        fn address_codec_tunnel_round_trips(
             (family, ends) in any_family().prop_flat_map(|family| {
                 let traffic = any_family().prop_flat_map(address);
                 (Just(family), prop::collection::vec((address(family), traffic), 1..3))
             }),
             reqid in prop_oneof![0_u32..300, any::<u32>()],
         ) {
-            let mut bytes = Bytes::default();
+            let mut bytes = FieldWriter::default();
             bytes.tunnel(&ends, Reqid(reqid));
-            let mut words = Words(&bytes);
-            let (like, len) = words.tunnel(family);
+            let mut words = FieldReader(&bytes);
+            let (base, len) = words.tunnel(family);
             for (end, traffic) in &ends {
-                prop_assert_eq!(words.address(family, like.octets(*traffic)), *end);
+                prop_assert_eq!(words.address(family, base.octets(*traffic)), *end);
             }
             prop_assert_eq!(words.reqid(len), Reqid(reqid));
             prop_assert!(words.0.is_empty());
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_like_another_takes_few_bytes() {
+    fn address_codec_similar_addresses_are_short() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let (traffic, far) = (address("2001:db8:7:1700::"), address("fd00:a:b:c:d:e:f:1234"));
         for (peer, traffic, reqid, len) in [
@@ -187,7 +193,7 @@ mod tests {
             ("2001:db8:7:1700::1", far, 0, 1 + 2 + 7),
             ("198.51.100.7", far, 7, 4 + 4),
         ] {
-            let mut bytes = Bytes::default();
+            let mut bytes = FieldWriter::default();
             bytes.tunnel(&[(address(peer), traffic)], Reqid(reqid));
             assert_eq!(bytes.len(), len, "{peer} {traffic} {reqid}");
         }

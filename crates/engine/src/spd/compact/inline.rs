@@ -1,32 +1,32 @@
-//! What a policy has for itself, in few bytes: there may be a million policies.
+//! A policy's own fields, stored inline if short: there may be a million policies.
 
-/// The words that a policy's [`Form`](super::layout::Form) says are its own.
+/// Encoded fields that a policy's [`FieldLayout`](super::layout::FieldLayout) does not share.
 #[derive(Clone, Debug)]
-pub(crate) enum Own {
-    Here([u8; ROOM]),
-    Apart(Box<[u8]>),
+pub(crate) enum InlineFields {
+    Inline([u8; INLINE_BYTES]),
+    Boxed(Box<[u8]>),
 }
 
-/// Bytes of words that take no memory elsewhere.
-pub(crate) const ROOM: usize = 23;
+/// Bytes that fit inline.
+pub(crate) const INLINE_BYTES: usize = 23;
 
-impl Own {
+impl InlineFields {
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        let mut words = [0; ROOM];
+        let mut words = [0; INLINE_BYTES];
         match words.get_mut(..bytes.len()) {
             Some(room) => {
                 room.copy_from_slice(bytes);
-                Self::Here(words)
+                Self::Inline(words)
             }
-            None => Self::Apart(bytes.into()),
+            None => Self::Boxed(bytes.into()),
         }
     }
 
-    /// All of them, and behind them what is none.
-    pub(crate) fn words(&self) -> &[u8] {
+    /// The encoded fields, with padding behind.
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Self::Here(words) => words,
-            Self::Apart(words) => words,
+            Self::Inline(words) => words,
+            Self::Boxed(words) => words,
         }
     }
 }

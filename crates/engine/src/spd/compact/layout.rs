@@ -1,97 +1,99 @@
-//! Which words a policy has for itself, so that its other words are the same as many others' and kept once for all of them.
+//! Which fields a policy stores itself and which it shares with others.
 
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
-use super::address_codec::{Bytes, Words};
+use super::address_codec::{FieldReader, FieldWriter};
 use crate::{Direction, Family, Policy, PortMask, Prefix, Reqid, Selector, Template};
 
-/// What each of some policies says for itself. All else is in their terms.
+/// The fields that a policy stores itself. All others are in its shared fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Form {
+pub(crate) struct FieldLayout {
     pub(crate) direction: Direction,
     pub(crate) family: Family,
     ports: Ports,
-    /// Of the addresses of its traffic. Protocol and lengths of prefixes are where this side's is.
-    pub(crate) traffic: Ends,
-    /// Of its first template, with the request id.
-    tunnel: Option<(Family, Ends)>,
+    /// Traffic addresses stored. Protocol and prefix lengths are stored where the local address is.
+    pub(crate) traffic: OwnEnds,
+    /// Tunnel addresses of the first template stored, with the request id.
+    tunnel: Option<(Family, OwnEnds)>,
 }
 
-/// Whether any port is asked for.
+/// Whether the policy matches ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Ports {
     Any,
     Some,
 }
 
-/// Which addresses. A gateway has few of its own, and many peers.
+/// Which addresses are stored. A gateway has few of its own and many peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Ends {
-    /// That of the other side; this side's is in the terms.
+pub(crate) enum OwnEnds {
+    /// The remote address; the local one is shared.
     Far,
-    /// Those of both sides.
+    /// Both addresses.
     Both,
 }
 
-/// What a policy says of its traffic.
-struct Said {
+/// Decoded traffic fields.
+struct TrafficFields {
     lens: [u8; 2],
     protocol: u8,
     ports: [u16; 2],
     traffic: [IpAddr; 2],
 }
 
-/// What a selector says beside ports and the other side's address.
+/// Selector fields that are shared: all but ports and remote address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Traffic {
-    near: IpAddr,
-    /// Of the prefixes of source and destination.
+pub(crate) struct SharedTraffic {
+    local: IpAddr,
+    /// Prefix lengths of source and destination.
     lens: [u8; 2],
     protocol: u8,
 }
 
-/// No other address.
-const UNLIKE: [u8; 16] = [0; 16];
+/// Base of addresses that resemble no other.
+const ZEROS: [u8; 16] = [0; 16];
 
-/// From the one that leaves most to the terms on.
-type Forms = ArrayVec<Form, 6>;
+/// The layout that shares most comes first.
+type Layouts = ArrayVec<FieldLayout, 6>;
 
-impl Form {
-    /// That which leaves as little to the terms as there is for a policy.
-    pub(crate) fn least(policy: &Policy) -> Self {
-        let tunnel = tunnel_family(policy).map(|family| (family, Ends::Both));
-        Self { tunnel, ..Self::plain(policy, Ends::Both) }
+impl FieldLayout {
+    /// The layout that shares least.
+    pub(crate) fn most_own(policy: &Policy) -> Self {
+        let tunnel = tunnel_family(policy).map(|family| (family, OwnEnds::Both));
+        Self { tunnel, ..Self::base(policy, OwnEnds::Both) }
     }
 
-    /// Those that leave more, the most first. What takes no less memory for that, as words have `room`, is left out, unless packets are compared with
-    /// less memory for it.
-    pub(crate) fn sharing(policy: &Policy, room: usize) -> Forms {
-        let mut forms = Forms::new();
-        let far = Self::plain(policy, Ends::Far);
-        let fits = || Self::least(policy).bytes(policy).len() <= room;
-        if far.is_lean() || far.family == Family::V6 && !fits() {
-            forms.extend(far.with_tunnels(policy, room));
+    /// Layouts that share more, the most first. One that saves no memory, given `room` inline, is
+    /// left out, unless it makes comparison cheaper.
+    pub(crate) fn sharing(policy: &Policy, room: usize) -> Layouts {
+        let mut layouts = Layouts::new();
+        let far = Self::base(policy, OwnEnds::Far);
+        let fits = || Self::most_own(policy).bytes(policy).len() <= room;
+        if far.is_compact() || far.family == Family::V6 && !fits() {
+            layouts.extend(far.with_tunnels(policy, room));
         }
-        forms.extend(Self::plain(policy, Ends::Both).with_tunnels(policy, room));
-        forms.pop();
-        forms
+        layouts.extend(Self::base(policy, OwnEnds::Both).with_tunnels(policy, room));
+        layouts.pop();
+        layouts
     }
 
-    /// It, and the same with more of the first template. Of those whose words have room there is only the last.
+    /// This layout, and those that also store tunnel addresses. Of those that fit inline only the
+    /// last is kept.
     fn with_tunnels(self, policy: &Policy, room: usize) -> ArrayVec<Self, 3> {
-        let mut forms: ArrayVec<_, 3> = [self].into_iter().collect();
+        let mut layouts: ArrayVec<_, 3> = [self].into_iter().collect();
         if let Some(family) = tunnel_family(policy) {
             let tunnel = |ends| Self { tunnel: Some((family, ends)), ..self };
-            forms.extend([Ends::Far, Ends::Both].map(tunnel));
+            layouts.extend([OwnEnds::Far, OwnEnds::Both].map(tunnel));
         }
-        let fitting = forms.iter().take_while(|form| form.bytes(policy).len() <= room).count();
-        forms.drain(..fitting.saturating_sub(1));
-        forms
+        let fitting =
+            layouts.iter().take_while(|layout| layout.bytes(policy).len() <= room).count();
+        layouts.drain(..fitting.saturating_sub(1));
+        layouts
     }
 
-    fn plain(policy: &Policy, traffic: Ends) -> Self {
+    fn base(policy: &Policy, traffic: OwnEnds) -> Self {
         let Selector { source_port, destination_port, .. } = policy.selector;
         let any = PortMask::default();
         let ports =
@@ -100,16 +102,16 @@ impl Form {
         Self { direction, family, ports, traffic, tunnel: None }
     }
 
-    /// Whether its policies ask the same of packets but for the bits of the other side's address, which pays with IPv6.
-    pub(crate) fn is_lean(self) -> bool {
-        (self.family, self.ports, self.traffic) == (Family::V6, Ports::Any, Ends::Far)
+    /// Whether its policies differ in the remote address only; compact rules pay for IPv6.
+    pub(crate) fn is_compact(self) -> bool {
+        (self.family, self.ports, self.traffic) == (Family::V6, Ports::Any, OwnEnds::Far)
     }
 
-    /// A policy's own words.
-    pub(crate) fn bytes(self, policy: &Policy) -> Bytes {
-        let mut bytes = Bytes::default();
+    /// Encodes a policy's own fields.
+    pub(crate) fn bytes(self, policy: &Policy) -> FieldWriter {
+        let mut bytes = FieldWriter::default();
         let selector = &policy.selector;
-        if self.traffic == Ends::Both {
+        if self.traffic == OwnEnds::Both {
             let lens = [selector.source, selector.destination].map(Prefix::prefix_len);
             bytes.put(&[lens[0], lens[1], selector.protocol]);
         }
@@ -119,7 +121,7 @@ impl Form {
         }
         let traffic = [selector.source.address(), selector.destination.address()];
         for end in self.ends(self.traffic) {
-            bytes.address(traffic[*end], UNLIKE);
+            bytes.address(traffic[*end], ZEROS);
         }
         if let (Some((_, ends)), Some(template)) = (self.tunnel, policy.templates.first()) {
             let addresses = [template.source, template.destination];
@@ -129,22 +131,29 @@ impl Form {
         bytes
     }
 
-    /// What a policy leaves to its terms of what is [own](Ends::Both) otherwise.
-    pub(crate) fn left(self, selector: &Selector) -> Traffic {
+    /// Traffic fields left to be shared.
+    pub(crate) fn shared_traffic(self, selector: &Selector) -> SharedTraffic {
         match self.traffic {
-            Ends::Both => Traffic { near: self.family.unspecified(), lens: [0; 2], protocol: 0 },
-            Ends::Far => Traffic {
-                near: [selector.source, selector.destination][near(self.direction)].address(),
+            OwnEnds::Both => {
+                SharedTraffic { local: self.family.unspecified(), lens: [0; 2], protocol: 0 }
+            }
+            OwnEnds::Far => SharedTraffic {
+                local: [selector.source, selector.destination][local(self.direction)].address(),
                 lens: [selector.source, selector.destination].map(Prefix::prefix_len),
                 protocol: selector.protocol,
             },
         }
     }
 
-    /// The selector of a policy with these words, the ports' masks of which are `masks`; what else its terms have `left` them.
-    pub(crate) fn selector(self, bytes: &[u8], left: &Traffic, masks: [u16; 2]) -> Selector {
-        let (_, said) = self.said(bytes, left);
-        let Said { lens, protocol, ports, traffic } = said;
+    /// Decodes the selector of a policy, given its shared fields and port masks.
+    pub(crate) fn selector(
+        self,
+        bytes: &[u8],
+        shared_traffic: &SharedTraffic,
+        masks: [u16; 2],
+    ) -> Selector {
+        let (_, said) = self.decode_traffic(bytes, shared_traffic);
+        let TrafficFields { lens, protocol, ports, traffic } = said;
         let port = |end: usize| PortMask { value: ports[end], mask: masks[end] };
         Selector {
             source: prefix(traffic[0], lens[0]),
@@ -156,20 +165,25 @@ impl Form {
         }
     }
 
-    /// A policy's first template, of which its terms say the rest.
-    pub(crate) fn template(self, bytes: &[u8], left: &Traffic, rest: &Template) -> Template {
+    /// Decodes a policy's first template, given its shared part.
+    pub(crate) fn template(
+        self,
+        bytes: &[u8],
+        shared_traffic: &SharedTraffic,
+        rest: &Template,
+    ) -> Template {
         let Some((family, ends)) = self.tunnel else { return *rest };
-        let (mut words, Said { traffic, .. }) = self.said(bytes, left);
-        let (like, len) = words.tunnel(family);
+        let (mut words, TrafficFields { traffic, .. }) = self.decode_traffic(bytes, shared_traffic);
+        let (tunnel_base, len) = words.tunnel(family);
         let mut addresses = [rest.source, rest.destination];
         for end in self.ends(ends) {
-            addresses[*end] = words.address(family, like.octets(traffic[*end]));
+            addresses[*end] = words.address(family, tunnel_base.octets(traffic[*end]));
         }
         let ([source, destination], reqid) = (addresses, words.reqid(len));
         Template { source, destination, reqid, ..*rest }
     }
 
-    /// A policy's first template without what the policy has for itself.
+    /// A policy's first template without the fields that the policy stores itself.
     pub(crate) fn rest(self, template: &Template) -> Template {
         let Some((family, ends)) = self.tunnel else { return *template };
         let mut addresses = [template.source, template.destination];
@@ -180,48 +194,52 @@ impl Form {
         Template { source, destination, reqid: Reqid(0), ..*template }
     }
 
-    /// What is said of the traffic, and the words behind that.
-    fn said<'a>(self, bytes: &'a [u8], left: &Traffic) -> (Words<'a>, Said) {
-        let mut words = Words(bytes);
-        let Traffic { near, mut lens, mut protocol } = *left;
-        if self.traffic == Ends::Both {
+    /// Decodes the traffic fields; returns the reader behind them.
+    fn decode_traffic<'a>(
+        self,
+        bytes: &'a [u8],
+        shared_traffic: &SharedTraffic,
+    ) -> (FieldReader<'a>, TrafficFields) {
+        let mut words = FieldReader(bytes);
+        let SharedTraffic { local, mut lens, mut protocol } = *shared_traffic;
+        if self.traffic == OwnEnds::Both {
             [lens[0], lens[1], protocol] = words.take();
         }
         let ports = match self.ports {
             Ports::Any => [0; 2],
             Ports::Some => [0; 2].map(|_| u16::from_ne_bytes(words.take())),
         };
-        let mut traffic = [near; 2];
+        let mut traffic = [local; 2];
         for end in self.ends(self.traffic) {
-            traffic[*end] = words.address(self.family, UNLIKE);
+            traffic[*end] = words.address(self.family, ZEROS);
         }
-        (words, Said { lens, protocol, ports, traffic })
+        (words, TrafficFields { lens, protocol, ports, traffic })
     }
 
-    /// Which of source and destination are meant.
-    const fn ends(self, ends: Ends) -> &'static [usize] {
-        match (ends, near(self.direction)) {
-            (Ends::Both, _) => &[0, 1],
-            (Ends::Far, 0) => &[1],
-            (Ends::Far, _) => &[0],
+    /// Indexes of the stored ends: 0 source, 1 destination.
+    const fn ends(self, ends: OwnEnds) -> &'static [usize] {
+        match (ends, local(self.direction)) {
+            (OwnEnds::Both, _) => &[0, 1],
+            (OwnEnds::Far, 0) => &[1],
+            (OwnEnds::Far, _) => &[0],
         }
     }
 }
 
-/// The length came from a prefix of the same family.
+/// The length was taken from a prefix of the same family.
 fn prefix(address: IpAddr, len: u8) -> Prefix {
     Prefix::new(address, len).unwrap_or_else(|_| Prefix::host(address))
 }
 
-/// Which of source and destination is this side's.
-const fn near(direction: Direction) -> usize {
+/// Index of the local end: 0 source, 1 destination.
+const fn local(direction: Direction) -> usize {
     match direction {
         Direction::Out => 0,
         Direction::In | Direction::Forward => 1,
     }
 }
 
-/// The family of a policy's first template, if both of its addresses have the same.
+/// Address family of the first template, if both addresses have the same.
 fn tunnel_family(policy: &Policy) -> Option<Family> {
     let template = policy.templates.first()?;
     let families = [template.source, template.destination].map(Family::of);

@@ -1,4 +1,4 @@
-//! What many policies say alike, kept once: templates, limits, marks, and which bits of ports count.
+//! Fields that many policies have in common, interned: templates, limits, marks, port masks.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -7,97 +7,98 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::inline::ROOM;
-use super::layout::{Form, Traffic};
-use crate::spd::classifier::{Shape, Shapes};
+use super::inline::INLINE_BYTES;
+use super::layout::{FieldLayout, SharedTraffic};
+use crate::spd::classifier::{MaskTemplate, MaskTemplates};
 use crate::{
     DeviceId, IfId, Limits, Mark, Offload, OffloadKind, Policy, PolicyFlags, PolicyKind, Template,
 };
 
-/// All that a policy says but its action, its priority, and what its form leaves to itself.
+/// All fields of a policy but action, priority, and what its layout stores inline.
 #[derive(Debug)]
-pub(crate) struct Terms {
-    pub(crate) form: Form,
-    /// What it says of its traffic and is not its own.
-    pub(crate) traffic: Traffic,
-    /// What it asks of packets, as far as its form says that policies ask it alike; of some few shapes only.
-    pub(crate) shape: Option<Arc<Shape>>,
-    /// The upper half of its age.
+pub(crate) struct SharedFields {
+    pub(crate) layout: FieldLayout,
+    /// Shared traffic fields.
+    pub(crate) traffic: SharedTraffic,
+    /// Mask template, if its layout has compact rules; limited in number.
+    pub(crate) mask_template: Option<Arc<MaskTemplate>>,
+    /// Upper half of the insertion number.
     pub(crate) epoch: u32,
     pub(crate) kind: PolicyKind,
-    /// The first without what the policy has for itself.
+    /// Templates; the first without the fields stored inline.
     templates: Box<[Template]>,
     limits: Option<Box<Limits>>,
-    offload: Option<Box<Placed>>,
+    offload: Option<Box<OffloadTarget>>,
     pub(crate) mark: Mark,
     pub(crate) if_id: IfId,
     pub(crate) ifindex: u32,
     pub(crate) user: u32,
-    /// Of source and destination.
+    /// Masks of source and destination port.
     pub(crate) port_masks: [u16; 2],
     pub(crate) flags: PolicyFlags,
 }
 
-/// What a policy says of its device, and which that is.
+/// Requested offload, and the device that took it.
 #[derive(Debug, PartialEq)]
-struct Placed {
+struct OffloadTarget {
     offload: Offload,
     device: Option<DeviceId>,
 }
 
-/// The terms of all policies, each once.
+/// Interner of shared fields.
 #[derive(Debug, Default)]
-pub(crate) struct AllTerms {
-    table: HashTable<Used>,
-    of_forms: HashMap<Form, usize, RandomState>,
-    shapes: Shapes,
+pub(crate) struct SharedFieldsTable {
+    table: HashTable<Interned>,
+    per_layout: HashMap<FieldLayout, usize, RandomState>,
+    mask_templates: MaskTemplates,
     policies: usize,
     hasher: RandomState,
 }
 
-/// So many terms of a form there may be where others would do that leave more to the policies; and one more for so many policies. What policies have
-/// in common is kept once only where many have it in common. Each form has its own, so that one which no two policies fill alike takes none from
-/// another.
-const FREE: usize = 64;
-const SHARERS: usize = 128;
-/// Shapes are kept when there are so many policies. With fewer, all that they ask of packets stays in the processor's caches where they stand.
-const MANY: usize = 4096;
+/// Limits of shared entries per layout, beyond which policies store more inline: a fixed number,
+/// and one per so many policies. Fields are shared only where many policies share them. Each layout
+/// has its own limit, so that one whose entries are all distinct does not crowd out others.
+const FREE_PER_LAYOUT: usize = 64;
+const POLICIES_PER_ENTRY: usize = 128;
+/// Number of policies from which on mask templates are kept. With fewer, full rules stay in the CPU
+/// caches.
+const MIN_TEMPLATED: usize = 4096;
 
-/// Terms, and how many policies have them.
+/// Shared fields, and the number of policies that use them.
 #[derive(Debug)]
-struct Used {
-    terms: Arc<Terms>,
+struct Interned {
+    fields: Arc<SharedFields>,
     policies: u32,
 }
 
-/// The shape follows from the other words, or is not kept.
-impl PartialEq for Terms {
+/// The mask template follows from the other fields, or is absent.
+impl PartialEq for SharedFields {
     fn eq(&self, other: &Self) -> bool {
-        let Self { form, traffic, epoch, kind, templates, limits, offload, .. } = self;
+        let Self { layout, traffic, epoch, kind, templates, limits, offload, .. } = self;
         let Self { mark, if_id, ifindex, user, port_masks, flags, .. } = self;
-        (form, traffic, epoch, kind) == (&other.form, &other.traffic, &other.epoch, &other.kind)
+        (layout, traffic, epoch, kind) == (&other.layout, &other.traffic, &other.epoch, &other.kind)
             && (templates, limits, offload) == (&other.templates, &other.limits, &other.offload)
             && (mark, if_id, ifindex) == (&other.mark, &other.if_id, &other.ifindex)
             && (user, port_masks, flags) == (&other.user, &other.port_masks, &other.flags)
     }
 }
 
-impl Terms {
-    fn of(policy: &Policy, device: Option<DeviceId>, age: u64, form: Form) -> Self {
-        let placed = |offload| Box::new(Placed { offload, device });
+impl SharedFields {
+    fn of(policy: &Policy, device: Option<DeviceId>, age: u64, layout: FieldLayout) -> Self {
+        let target = |offload| Box::new(OffloadTarget { offload, device });
         let mut templates: Box<[Template]> = policy.templates.as_slice().into();
         if let Some(first) = templates.first_mut() {
-            *first = form.rest(first);
+            *first = layout.rest(first);
         }
         Self {
-            form,
-            traffic: form.left(&policy.selector),
-            shape: None,
+            layout,
+            traffic: layout.shared_traffic(&policy.selector),
+            mask_template: None,
             epoch: epoch(age),
             kind: policy.kind,
             templates,
             limits: (policy.limits != Limits::default()).then(|| Box::new(policy.limits)),
-            offload: policy.offload.clone().map(placed),
+            offload: policy.offload.clone().map(target),
             mark: policy.mark,
             if_id: policy.if_id,
             ifindex: policy.selector.ifindex,
@@ -107,19 +108,19 @@ impl Terms {
         }
     }
 
-    /// The templates of the policy of these words.
+    /// Templates of a policy with these inline fields.
     pub(crate) fn templates(
         &self,
         words: &[u8],
     ) -> impl ExactSizeIterator<Item = Template> + DoubleEndedIterator {
         let templates = self.templates.iter().enumerate();
         templates.map(|(at, said)| match at {
-            0 => self.form.template(words, &self.traffic, said),
+            0 => self.layout.template(words, &self.traffic, said),
             _ => *said,
         })
     }
 
-    /// Whether no device has all of it.
+    /// Whether the policy is not offloaded to a device.
     pub(crate) fn is_software(&self) -> bool {
         self.offload().is_none_or(|offload| offload.kind != OffloadKind::Packet)
     }
@@ -129,87 +130,96 @@ impl Terms {
     }
 
     pub(crate) fn offload(&self) -> Option<&Offload> {
-        self.offload.as_deref().map(|placed| &placed.offload)
+        self.offload.as_deref().map(|target| &target.offload)
     }
 
     pub(crate) fn device(&self) -> Option<DeviceId> {
         self.offload.as_deref()?.device
     }
 
-    /// By all that may be a policy's alone: a word left out would give as many terms one hash as there are policies.
+    /// Covers all fields that may be unique to a policy: leaving one out would give as many entries
+    /// one hash.
     fn hash(&self, hasher: &RandomState) -> u64 {
         let traffic = (self.traffic, self.port_masks, self.ifindex, self.user);
-        let name = (self.mark, self.if_id, self.form);
+        let name = (self.mark, self.if_id, self.layout);
         hasher.hash_one((traffic, name, &self.templates, &self.limits))
     }
 }
 
-impl AllTerms {
-    /// Those of one more policy, which is so old.
+impl SharedFieldsTable {
+    /// Shared fields for one more policy with this insertion number.
     pub(crate) fn share(
         &mut self,
         policy: &Policy,
         device: Option<DeviceId>,
         age: u64,
-    ) -> Arc<Terms> {
+    ) -> Arc<SharedFields> {
         self.policies += 1;
-        let of = |form| Terms::of(policy, device, age, form);
-        let shared = Form::sharing(policy, ROOM).into_iter().find_map(|form| {
-            let terms = of(form);
-            self.find(&terms).or_else(|| self.affords_more(form).then(|| self.keep(terms, policy)))
+        let of = |layout| SharedFields::of(policy, device, age, layout);
+        let shared = FieldLayout::sharing(policy, INLINE_BYTES).into_iter().find_map(|layout| {
+            let fields = of(layout);
+            self.find(&fields).or_else(|| self.may_add(layout).then(|| self.insert(fields, policy)))
         });
         shared.unwrap_or_else(|| {
-            let terms = of(Form::least(policy));
-            self.find(&terms).unwrap_or_else(|| self.keep(terms, policy))
+            let fields = of(FieldLayout::most_own(policy));
+            self.find(&fields).unwrap_or_else(|| self.insert(fields, policy))
         })
     }
 
-    /// Those that are like these, for one more policy: with their shape, if that is kept or may be.
-    fn find(&mut self, terms: &Terms) -> Option<Arc<Terms>> {
-        let hash = terms.hash(&self.hasher);
-        let Self { table, shapes, policies, .. } = self;
-        let mut like = |has_shape: fn(&Terms) -> bool| {
-            let used =
-                table.find_mut(hash, |used| has_shape(&used.terms) && *used.terms == *terms)?;
-            used.policies += 1;
-            Some(Arc::clone(&used.terms))
+    /// Equal entry for one more policy, preferably with a mask template.
+    fn find(&mut self, fields: &SharedFields) -> Option<Arc<SharedFields>> {
+        let hash = fields.hash(&self.hasher);
+        let Self { table, mask_templates, policies, .. } = self;
+        let mut like = |has_shape: fn(&SharedFields) -> bool| {
+            let interned = table.find_mut(hash, |interned| {
+                has_shape(&interned.fields) && *interned.fields == *fields
+            })?;
+            interned.policies += 1;
+            Some(Arc::clone(&interned.fields))
         };
-        if !terms.form.is_lean() || *policies < MANY {
+        if !fields.layout.is_compact() || *policies < MIN_TEMPLATED {
             return like(|_| true);
         }
-        let shaped = like(|terms| terms.shape.is_some());
-        shaped.or_else(|| if shapes.have_room() { None } else { like(|_| true) })
+        let shaped = like(|fields| fields.mask_template.is_some());
+        shaped.or_else(|| if mask_templates.have_room() { None } else { like(|_| true) })
     }
 
-    /// Whether there may be more terms of a form, though few policies have them.
-    fn affords_more(&self, form: Form) -> bool {
-        self.of_forms.get(&form).copied().unwrap_or(0) < FREE + self.policies / SHARERS
+    /// Whether a layout may have another entry with few users.
+    fn may_add(&self, layout: FieldLayout) -> bool {
+        self.per_layout.get(&layout).copied().unwrap_or(0)
+            < FREE_PER_LAYOUT + self.policies / POLICIES_PER_ENTRY
     }
 
-    /// New ones, of one policy.
-    fn keep(&mut self, mut terms: Terms, policy: &Policy) -> Arc<Terms> {
-        let Self { table, of_forms, shapes, hasher, policies } = self;
-        if terms.form.is_lean() && *policies >= MANY {
-            terms.shape = shapes.share(Shape::of(&policy.selector, policy.direction));
+    /// Adds an entry with one user.
+    fn insert(&mut self, mut fields: SharedFields, policy: &Policy) -> Arc<SharedFields> {
+        let Self { table, per_layout, mask_templates, hasher, policies } = self;
+        if fields.layout.is_compact() && *policies >= MIN_TEMPLATED {
+            fields.mask_template =
+                mask_templates.share(MaskTemplate::of(&policy.selector, policy.direction));
         }
-        *of_forms.entry(terms.form).or_default() += 1;
-        let hash = terms.hash(hasher);
-        let terms = Arc::new(terms);
-        let used = Used { terms: Arc::clone(&terms), policies: 1 };
-        table.insert_unique(hash, used, |used| used.terms.hash(hasher));
-        terms
+        *per_layout.entry(fields.layout).or_default() += 1;
+        let hash = fields.hash(hasher);
+        let fields = Arc::new(fields);
+        let interned = Interned { fields: Arc::clone(&fields), policies: 1 };
+        table.insert_unique(hash, interned, |interned| interned.fields.hash(hasher));
+        fields
     }
 
-    /// A policy with these terms is gone.
-    pub(crate) fn release(&mut self, terms: &Arc<Terms>) {
+    /// Drops a user.
+    pub(crate) fn release(&mut self, fields: &Arc<SharedFields>) {
         self.policies -= 1;
-        let hash = terms.hash(&self.hasher);
-        if let Ok(mut used) = self.table.find_entry(hash, |used| Arc::ptr_eq(&used.terms, terms)) {
-            used.get_mut().policies -= 1;
-            if used.get().policies == 0 {
-                used.remove();
-                self.of_forms.entry(terms.form).and_modify(|count| *count -= 1);
-                terms.shape.iter().for_each(|shape| self.shapes.release(shape));
+        let hash = fields.hash(&self.hasher);
+        if let Ok(mut interned) =
+            self.table.find_entry(hash, |interned| Arc::ptr_eq(&interned.fields, fields))
+        {
+            interned.get_mut().policies -= 1;
+            if interned.get().policies == 0 {
+                interned.remove();
+                self.per_layout.entry(fields.layout).and_modify(|count| *count -= 1);
+                fields
+                    .mask_template
+                    .iter()
+                    .for_each(|mask_template| self.mask_templates.release(mask_template));
             }
         }
     }
@@ -220,12 +230,12 @@ impl AllTerms {
     }
 
     #[cfg(test)]
-    pub(crate) fn shapes(&self) -> usize {
-        self.shapes.len()
+    pub(crate) fn mask_templates(&self) -> usize {
+        self.mask_templates.len()
     }
 }
 
-/// The upper half of an age. Most policies have the same.
+/// Upper half of an insertion number. Most policies have the same.
 pub(crate) fn epoch(age: u64) -> u32 {
     u32::try_from(age >> u32::BITS).unwrap_or(u32::MAX)
 }

@@ -72,7 +72,7 @@ fn takes(policy: &Policy, piece: &Piece<'_>) -> bool {
 
 proptest! {
     #[test]
-    fn refuses_what_a_naive_scan_refuses(
+    fn fragment_rules_agree_with_scan(
         policies in policies(),
         removed in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
         pieces in prop::collection::vec((flow(), any::<bool>()), 1..60),
@@ -119,7 +119,7 @@ proptest! {
 }
 
 #[test]
-fn only_later_pieces_of_ipv6_leave_their_protocol_open() {
+fn fragment_rules_later_ipv6_fragment_has_no_protocol() {
     let ends = |first: &str| format!("{first}1").parse::<IpAddr>().unwrap();
     for (source, fragment, told) in [
         ("10.0.0.", Fragment::Later { id: 1, more: false, offset: 8 }, true),

@@ -1,36 +1,38 @@
-//! Policies by a number of theirs: the index, or the hash of the name. Where one stands follows from the number, as indexes are mostly given
-//! out in turn, and hashes meet seldom enough. There may be a million, so this has little more than a slot for each.
+//! Slots by a number: the policy index, or the hash of its identity. Direct-mapped, as indexes are
+//! mostly consecutive and hashes rarely collide. With a million policies this takes little more
+//! than a slot each.
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-/// Slots by numbers. Whoever asks tells which number a slot has.
+/// Slots by number. The caller supplies the number of a slot.
 #[derive(Debug, Default)]
-pub(super) struct Directory {
-    /// A power of two of places, as many as policies or more; each for the numbers of which it is the remainder.
+pub(super) struct IdIndex {
+    /// A power of two of places, at least as many as policies; each for the numbers congruent to
+    /// it.
     places: Vec<u32>,
-    /// Those that found theirs taken.
+    /// Slots whose place was taken.
     others: HashTable<u32>,
     len: usize,
     hasher: RandomState,
 }
 
-/// A place that nobody has.
+/// An empty place.
 const FREE: u32 = u32::MAX;
 
-impl Directory {
-    /// The slot that has this number and `is_it`.
-    pub(super) fn find(&self, number: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
-        let is_it = |slot: &u32| is_it(*slot);
+impl IdIndex {
+    /// The slot with this number for which `is_match` holds.
+    pub(super) fn find(&self, number: u64, is_match: impl Fn(u32) -> bool) -> Option<u32> {
+        let is_match = |slot: &u32| is_match(*slot);
         let placed = self.places.get(self.place(number)).copied();
         placed
-            .filter(|slot| *slot != FREE && is_it(slot))
-            .or_else(|| self.others.find(self.hasher.hash_one(number), is_it).copied())
+            .filter(|slot| *slot != FREE && is_match(slot))
+            .or_else(|| self.others.find(self.hasher.hash_one(number), is_match).copied())
     }
 
-    /// Puts in a slot that is not in. Its policy is known to `number_of`, as are those of all others.
+    /// Inserts a slot. `number_of` must know it and all others.
     pub(super) fn insert(&mut self, slot: u32, number_of: impl Fn(u32) -> u64) {
         self.len += 1;
         if self.len > self.places.len() {
@@ -39,7 +41,7 @@ impl Directory {
         self.put(slot, &number_of);
     }
 
-    /// Takes a slot out that has this number.
+    /// Removes a slot with this number.
     pub(super) fn remove(&mut self, number: u64, slot: u32) {
         let place = self.place(number);
         match self.places.get_mut(place) {
@@ -77,7 +79,8 @@ impl Directory {
         let others = std::mem::take(&mut self.others);
         let placed = placed.into_iter().filter(|slot| *slot != FREE);
         let mut slots: Vec<u32> = placed.chain(others).collect();
-        // As policies mostly lie in memory, which takes far less time than at random.
+        // In slot order policies are mostly sequential in memory, which is far faster than random
+        // access.
         slots.sort_unstable();
         slots.into_iter().for_each(|slot| self.put(slot, number_of));
     }
@@ -97,12 +100,13 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map; numbers in turn, some that share a place, and some that several slots have.
+        /// Against a map: consecutive numbers, some that share a place, and some that several slots
+        /// have.
         #[test]
-        fn finds_what_a_map_finds(
+        fn id_index_agrees_with_map(
             steps in prop::collection::vec((0_u8..5, 0_u64..400, any::<prop::sample::Index>()), 0..400),
         ) {
-            let (mut directory, mut model) = (Directory::default(), HashMap::<u32, u64>::new());
+            let (mut index, mut model) = (IdIndex::default(), HashMap::<u32, u64>::new());
             let (mut numbers, mut serial) = (Vec::<u64>::new(), 0_u64);
             for (choice, asked, which) in steps {
                 serial += 1;
@@ -111,25 +115,25 @@ mod tests {
                     let number = [serial, asked, asked << 32][usize::from(choice)];
                     numbers.push(number);
                     model.insert(slot, number);
-                    directory.insert(slot, |slot| numbers[slot as usize]);
+                    index.insert(slot, |slot| numbers[slot as usize]);
                 } else if !model.is_empty() {
                     let mut all: Vec<_> = model.keys().copied().collect();
                     all.sort_unstable();
                     let gone = all[which.index(all.len())];
-                    directory.remove(model.remove(&gone).unwrap(), gone);
+                    index.remove(model.remove(&gone).unwrap(), gone);
                 }
-                prop_assert_eq!(directory.len(), model.len());
+                prop_assert_eq!(index.len(), model.len());
                 for (slot, number) in (0..).zip(&numbers) {
-                    let found = directory.find(*number, |held| held == slot);
+                    let found = index.find(*number, |held| held == slot);
                     prop_assert_eq!(found, model.contains_key(&slot).then_some(slot));
                 }
                 let same = |slot: u32| numbers[slot as usize] == asked;
                 prop_assert_eq!(
-                    directory.find(asked, same).is_some(),
+                    index.find(asked, same).is_some(),
                     model.values().any(|number| *number == asked)
                 );
             }
-            prop_assert!(directory.places.len() <= 2 * numbers.len().max(1));
+            prop_assert!(index.places.len() <= 2 * numbers.len().max(1));
         }
     }
 }

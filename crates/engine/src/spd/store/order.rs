@@ -1,5 +1,6 @@
-//! Policies in the order in which they came: the list that `net/xfrm/xfrm_policy.c: xfrm_policy_walk` goes along. There one that takes
-//! another's place among its equals comes last nonetheless, so it has a turn of its own beside its age.
+//! Policies in order of insertion: the list of `net/xfrm/xfrm_policy.c: xfrm_policy_walk`. A policy
+//! that replaces another comes last here, though it keeps its position in match order; so its
+//! sequence number is stored apart.
 
 use std::collections::HashMap;
 
@@ -7,50 +8,51 @@ use foldhash::fast::RandomState;
 
 use crate::insertion_order::Turns;
 
-/// How far somebody has looked through all policies, from the youngest on. It holds none of them.
+/// Position of a dump of all policies, youngest first. Holds no reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyCursor(Option<u64>);
 
-/// Slots by the turns of their policies. Whoever asks tells how old the policy of a slot is.
+/// Slots by sequence number. The caller supplies the match-order number of a slot.
 #[derive(Debug, Default)]
-pub(super) struct Roll {
+pub(super) struct InsertionOrder {
     slots: Turns<u32>,
-    /// Turns of those that took another's place. All others' are their ages, which nobody has to keep twice.
-    own: HashMap<u32, u64, RandomState>,
+    /// Sequence numbers of policies that replaced another. For all others it equals the match-order
+    /// number.
+    overrides: HashMap<u32, u64, RandomState>,
 }
 
-impl Roll {
-    /// Puts in a slot whose policy came at that turn. It is known to `age_of`, as are those of all others.
+impl InsertionOrder {
+    /// Inserts a slot with its sequence number. `age_of` must know it and all others.
     pub(super) fn insert(&mut self, came: u64, slot: u32, age_of: impl Fn(u32) -> u64) {
-        let Self { slots, own } = self;
+        let Self { slots, overrides } = self;
         if came != age_of(slot) {
-            own.insert(slot, came);
+            overrides.insert(slot, came);
         }
-        slots.insert(came, slot, |slot| turn(own, *slot, &age_of));
+        slots.insert(came, slot, |slot| seq(overrides, *slot, &age_of));
     }
 
-    /// Takes out a slot whose policy is still known to `age_of`.
+    /// Removes a slot whose policy `age_of` still knows.
     pub(super) fn remove(&mut self, slot: u32, age_of: impl Fn(u32) -> u64) {
-        let Self { slots, own } = self;
-        // Numbers side by side are quicker to look through than ages are to ask for.
-        slots.remove(turn(own, slot, age_of), |run| run.iter().position(|held| *held == slot));
-        own.remove(&slot);
+        let Self { slots, overrides } = self;
+        // Comparing adjacent slots is faster than asking for their numbers.
+        slots.remove(seq(overrides, slot, age_of), |run| run.iter().position(|held| *held == slot));
+        overrides.remove(&slot);
     }
 
-    /// Those that a cursor has not passed, the youngest first, each with the cursor that has just passed it.
+    /// Slots that a cursor has not passed, youngest first, each with the cursor behind it.
     pub(super) fn from(
         &self,
         cursor: PolicyCursor,
         age_of: impl Fn(u32) -> u64 + Copy,
     ) -> impl Iterator<Item = (PolicyCursor, u32)> {
-        let turn = move |slot: &u32| turn(&self.own, *slot, age_of);
-        let slots = self.slots.before(cursor.0.unwrap_or(u64::MAX), turn);
-        slots.map(move |slot| (PolicyCursor(Some(turn(slot))), *slot))
+        let seq = move |slot: &u32| seq(&self.overrides, *slot, age_of);
+        let slots = self.slots.before(cursor.0.unwrap_or(u64::MAX), seq);
+        slots.map(move |slot| (PolicyCursor(Some(seq(slot))), *slot))
     }
 }
 
-fn turn(own: &HashMap<u32, u64, RandomState>, slot: u32, age_of: impl Fn(u32) -> u64) -> u64 {
-    own.get(&slot).copied().unwrap_or_else(|| age_of(slot))
+fn seq(overrides: &HashMap<u32, u64, RandomState>, slot: u32, age_of: impl Fn(u32) -> u64) -> u64 {
+    overrides.get(&slot).copied().unwrap_or_else(|| age_of(slot))
 }
 
 #[cfg(test)]
@@ -63,12 +65,12 @@ mod tests {
     use crate::spd::store::Ledger;
     use crate::{Direction, Moment, Policy, PolicyEntry, PortMask, spd::table::tests::policy};
 
-    /// The kernel's list, the youngest first, with the one who looks standing in it.
+    /// The kernel's list, youngest first, with the dump's position in it.
     #[derive(Default)]
     struct List {
         policies: Vec<(u64, Arc<PolicyEntry>)>,
         looked_at: Option<usize>,
-        /// When the last one that was looked at came.
+        /// Sequence number of the last one shown.
         last: u64,
         came: u64,
     }
@@ -88,10 +90,10 @@ mod tests {
             self.looked_at = self.looked_at.map(|passed| passed - usize::from(at < passed));
         }
 
-        /// It stands by its age.
+        /// Inserts by sequence number.
         fn restore(&mut self, entry: &Arc<PolicyEntry>) {
             let age = entry.place().age();
-            let at = self.policies.partition_point(|(turn, _)| *turn > age);
+            let at = self.policies.partition_point(|(seq, _)| *seq > age);
             self.policies.insert(at, (age, Arc::clone(entry)));
             let is_passed = age >= self.last;
             self.looked_at = self.looked_at.map(|passed| passed + usize::from(is_passed));
@@ -100,13 +102,13 @@ mod tests {
         fn look(&mut self, many: usize) -> Vec<*const PolicyEntry> {
             let passed = self.looked_at.unwrap_or(0);
             let shown: Vec<_> = self.policies.iter().skip(passed).take(many).collect();
-            self.last = shown.last().map_or(self.last, |(turn, _)| *turn);
+            self.last = shown.last().map_or(self.last, |(seq, _)| *seq);
             self.looked_at = (!shown.is_empty()).then_some(passed + shown.len());
             shown.iter().map(|(_, entry)| Arc::as_ptr(entry)).collect()
         }
     }
 
-    /// Few names and priorities, so that they meet.
+    /// Few identities and priorities, so that they collide.
     fn of(name: u16, priority: u32) -> Policy {
         let mut policy = policy(Direction::Out, priority);
         policy.selector.source_port = PortMask::exactly(name);
@@ -115,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_looks_bit_by_bit_sees_what_the_kernel_shows(
+        fn dump_in_steps_shows_what_the_kernel_shows(
             steps in prop::collection::vec((0_u8..20, 0_u16..250, 0_u32..3, any::<prop::sample::Index>()), 0..900),
         ) {
             let (mut ledger, mut list) = (Ledger::default(), List::default());
@@ -156,7 +158,7 @@ mod tests {
                 let all = ledger.from(PolicyCursor::default()).map(|(_, entry)| Arc::as_ptr(entry));
                 let known = list.policies.iter().map(|(_, entry)| Arc::as_ptr(entry));
                 prop_assert!(all.eq(known));
-                prop_assert!(ledger.roll.own.len() <= list.policies.len(), "nothing stays behind");
+                prop_assert!(ledger.order.overrides.len() <= list.policies.len(), "nothing stays behind");
             }
         }
     }

@@ -113,7 +113,7 @@ pub(crate) fn applies(policy: &Policy, flow: &FlowKey) -> bool {
 
 proptest! {
     #[test]
-    fn finds_what_a_naive_scan_finds(
+    fn spd_lookup_agrees_with_scan(
         policies in prop::collection::vec(any_policy(), 0..60),
         removed in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
         packets in prop::collection::vec((direction(), flow()), 1..60),
@@ -148,7 +148,7 @@ proptest! {
 
     /// Of whatever families and interfaces, and also beside one between two families, which no policy is for.
     #[test]
-    fn finds_for_many_together_what_it_finds_for_each(
+    fn spd_batch_lookup_agrees_with_single(
         policies in prop::collection::vec(any_policy(), 0..60),
         mut flows in prop::collection::vec(flow(), 1..80),
         odd in any::<prop::sample::Index>(),
@@ -203,7 +203,7 @@ fn narrower(priority: u32, len: u8) -> Policy {
 }
 
 #[test]
-fn priority_decides_then_age_and_never_how_narrow_a_selector_is() {
+fn spd_order_is_priority_then_age() {
     let mut database = Database::new(Backend::Portable, 1);
     let mut add =
         |policy| database.apply(Moment(0), |change| change.add_policy(policy).unwrap().index());
@@ -221,7 +221,7 @@ fn priority_decides_then_age_and_never_how_narrow_a_selector_is() {
 
 /// As `net/xfrm/xfrm_policy.c: xfrm_policy_insert_list` has it; the machine's kernel is asked in `netlink`'s `tests/protocol/judge.rs`.
 #[test]
-fn an_updated_policy_keeps_its_index_and_with_its_priority_its_place() {
+fn spd_updated_policy_keeps_index_and_precedence() {
     let mut database = Database::new(Backend::Portable, 1);
     let (first, second) = database.apply(Moment(0), |change| {
         (
@@ -240,7 +240,7 @@ fn an_updated_policy_keeps_its_index_and_with_its_priority_its_place() {
 }
 
 #[test]
-fn a_restored_policy_stands_where_it_stood() {
+fn spd_restored_policy_keeps_precedence() {
     let mut database = Database::new(Backend::Portable, 1);
     database.apply(Moment(0), |change| {
         let first = change.add_policy(narrower(1, 8)).unwrap();
@@ -255,7 +255,7 @@ fn a_restored_policy_stands_where_it_stood() {
 
 /// A search for sub policies goes before that for main ones only while there are any.
 #[test]
-fn once_the_last_sub_policy_went_none_is_looked_for() {
+fn spd_skips_sub_policies_after_last_removal() {
     for if_id in [0, 7] {
         let mut database = Database::new(Backend::Portable, 1);
         let sub = Policy { kind: PolicyKind::Sub, if_id: IfId(if_id), ..narrower(1, 8) };
@@ -267,7 +267,7 @@ fn once_the_last_sub_policy_went_none_is_looked_for() {
 }
 
 #[test]
-fn defaults_hold_per_direction() {
+fn spd_default_actions_are_per_direction() {
     let mut database = Database::new(Backend::Portable, 1);
     let defaults = Defaults { outbound: Action::Block, ..Defaults::default() };
     database.apply(Moment(0), |change| change.set_defaults(defaults));

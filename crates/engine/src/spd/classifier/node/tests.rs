@@ -3,10 +3,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::spd::classifier::matrix::tests::{flows, rules, selectors};
-use crate::spd::classifier::rule::fits_more;
+use crate::spd::classifier::byte_bitvector::tests::{flows, rules, selectors};
+use crate::spd::classifier::root_cuts::tests::firewall;
+use crate::spd::classifier::rule::fits_extra;
 use crate::spd::classifier::ternary::{V4, V6};
-use crate::spd::classifier::trunk::tests::firewall;
 use crate::spd::table::tests::policy;
 use crate::{Direction, Family, FlowKey, Prefix};
 
@@ -14,11 +14,11 @@ use crate::{Direction, Family, FlowKey, Prefix};
 fn assert_ranks<W: Words>(node: &Node<W>) {
     let first = node.rules().iter().map(Rule::rank).min();
     let first = first.unwrap_or(Rank::LAST);
-    if let Node::Sieve { .. } = node {
-        assert!(node.first_rank() <= first);
+    if let Node::TupleSpace { .. } = node {
+        assert!(node.best_rank() <= first);
         return;
     }
-    assert_eq!(node.first_rank(), first);
+    assert_eq!(node.best_rank(), first);
     if let Node::Cut { nodes, .. } = node {
         nodes.iter().for_each(assert_ranks);
     }
@@ -26,13 +26,13 @@ fn assert_ranks<W: Words>(node: &Node<W>) {
 
 /// That each key is answered as by a look at every rule, alone and with others.
 fn assert_answers<W: Words>(node: &Node<W>, rules: &[Rule<W>], keys: &[Key<W>]) {
-    let together = keys.chunks(TOGETHER).flat_map(|keys| {
-        let mut bests = [Best::NONE; TOGETHER];
+    let together = keys.chunks(LOOKUP_BATCH).flat_map(|keys| {
+        let mut bests = [Best::NONE; LOOKUP_BATCH];
         node.find_each(keys, &mut bests);
         bests.into_iter().take(keys.len())
     });
     for (key, best) in keys.iter().zip(together) {
-        let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_more(&rule.entry, key);
+        let fits = |rule: &&Rule<W>| rule.fits(&key.words) && fits_extra(&rule.entry, key);
         let first = rules.iter().filter(fits).map(|rule| rule.entry.place()).min();
         assert_eq!(best.entry().map(|entry| entry.place()), first);
         assert_eq!(node.first(key).entry().map(|entry| entry.place()), first);
@@ -63,7 +63,7 @@ pub(in crate::spd::classifier) fn check_from<W: Words>(
     let mut follower = node.clone();
     assert_ranks(&node);
     for rule in coming {
-        node.insert(rule.clone(), Planning::Later);
+        node.insert(rule.clone(), ReplanTiming::Later);
         node.prepare(&rule);
         follower.follow(&node, &rule);
         rules.push(rule);
@@ -105,7 +105,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn ipv4_nodes_know_their_first(
+    fn ipv4_nodes_store_their_best_rank(
         policies in prop::collection::vec(selectors(Family::V4), 1..900),
         first in prop::sample::select(vec![1, 9, 70, 300, 700]),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
@@ -115,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_nodes_know_their_first(
+    fn ipv6_nodes_store_their_best_rank(
         policies in prop::collection::vec(selectors(Family::V6), 1..500),
         first in prop::sample::select(vec![1, 9, 70, 300]),
         gone in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
@@ -125,7 +125,8 @@ proptest! {
     }
 }
 
-/// A cut by each bit of the destination from the lowest on: what is shorter by so many bits is in the rest.
+/// A cut by each bit of the destination from the lowest on: what is shorter by so many bits is in
+/// the rest.
 fn trunk(rules: Vec<Rule<V4>>, bits: std::ops::Range<u8>) -> Node<V4> {
     if bits.is_empty() {
         return Node::of(rules);
@@ -136,14 +137,14 @@ fn trunk(rules: Vec<Rule<V4>>, bits: std::ops::Range<u8>) -> Node<V4> {
     rules.into_iter().for_each(|rule| sets[place(window, &rule).0].push(rule));
     let [zeros, ones, others] = sets;
     let rest = trunk(others, bits.start + 1..bits.end);
-    let tally = Node::Tally { first: Rank::LAST, len, planned: len };
-    let nodes: Arc<[_]> = [Node::of(zeros), Node::of(ones), rest, tally].into();
+    let update_counts = Node::Counts { first: Rank::LAST, len, planned: len };
+    let nodes: Arc<[_]> = [Node::of(zeros), Node::of(ones), rest, update_counts].into();
     Node::Cut { first: first_in(&nodes), window, rest: true, nodes }
 }
 
 /// However many cuts every packet meets, and wherever the first stands.
 #[test]
-fn long_trunks_are_followed_to_their_end() {
+fn batch_lookup_follows_many_root_cuts() {
     // The shortest prefixes, which stand behind the last cuts, among the others or before them.
     let priorities: [fn(u32) -> u32; 2] = [|at| at * 7 % 101, |at| 25 - at % 25];
     for (cuts, priority) in
@@ -170,13 +171,13 @@ fn long_trunks_are_followed_to_their_end() {
 
 /// Samples of what came in another order would be others, and some plans are better than others.
 #[test]
-fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
+fn replanned_tree_is_independent_of_insertion_order() {
     let rules = firewall(2500);
     let planned = |order: Vec<Rule<V4>>| {
         let mut node = Node::default();
-        order.into_iter().for_each(|rule| node.insert(rule, Planning::Now));
-        let revised = node.revised();
-        (revised.memory(), revised.depth())
+        order.into_iter().for_each(|rule| node.insert(rule, ReplanTiming::Now));
+        let replanned = node.replanned();
+        (replanned.memory(), replanned.depth())
     };
     let backwards = rules.iter().rev().cloned().collect();
     let interleaved = (0..7).flat_map(|first| rules.iter().skip(first).step_by(7).cloned());
@@ -186,11 +187,11 @@ fn what_is_planned_anew_does_not_hang_on_the_order_in_which_it_came() {
 
 /// Where two cuts are looked at together, twice as many packets come to matrices as there are.
 #[test]
-fn all_of_a_batch_find_their_policies_in_all_matrices() {
-    let matrix = |mut rules: Vec<Rule<V4>>| {
+fn batch_lookup_visits_all_bitvectors() {
+    let bitvector = |mut rules: Vec<Rule<V4>>| {
         rules.sort_by_key(|rule| rule.entry.place());
         let first = rules.iter().map(Rule::rank).min().unwrap();
-        Node::Many { first, matrix: Arc::new(Matrix::of(&rules)) }
+        Node::ByteBits { first, bits: Arc::new(ByteBitvector::of(&rules)) }
     };
     let policy = |at: u32| {
         let mut policy = policy(Direction::Out, at * 7 % 101);
@@ -203,8 +204,8 @@ fn all_of_a_batch_find_their_policies_in_all_matrices() {
     let cut = |rest: Node<V4>, bit: u8, rules: Vec<Rule<V4>>| {
         let (window, len) = (Window::new(0, 32 + bit, 1), rules.len());
         let (zeros, ones) = rules.into_iter().partition(|rule| place(window, rule).0 == 0);
-        let tally = Node::Tally { first: Rank::LAST, len, planned: len };
-        let nodes: Arc<[_]> = [matrix(zeros), matrix(ones), rest, tally].into();
+        let update_counts = Node::Counts { first: Rank::LAST, len, planned: len };
+        let nodes: Arc<[_]> = [bitvector(zeros), bitvector(ones), rest, update_counts].into();
         Node::Cut { first: first_in(&nodes), window, rest: true, nodes }
     };
     let (hosts, pairs) = rules

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::spd::compact::inline::Own;
-use crate::spd::compact::layout::Ends;
+use crate::spd::compact::inline::InlineFields;
+use crate::spd::compact::layout::OwnEnds;
 use crate::spd::store::Ledger;
 use crate::{
     Action, Direction, Family, Level, Mode, Moment, PolicyIndex, PortMask, Prefix, Priority, Reqid,
@@ -84,7 +84,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 proptest! {
     /// Whichever form each takes, and whoever else has its words.
     #[test]
-    fn policies_say_what_they_were_told(policies in prop::collection::vec(policy(), 1..300)) {
+    fn policy_entry_round_trips(policies in prop::collection::vec(policy(), 1..300)) {
         let (mut ledger, mut model) = (Ledger::default(), Vec::new());
         for policy in policies {
             if let Ok(entry) = ledger.add(&policy, None, Moment(0)) {
@@ -104,16 +104,16 @@ proptest! {
 
     /// But for what packets are compared with.
     #[test]
-    fn what_takes_no_memory_is_a_policys_own(policy in policy()) {
-        let words = |form: Form| form.bytes(&policy).len();
-        let least = Form::least(&policy);
-        let sharing = Form::sharing(&policy, ROOM);
-        let (far, both): (Vec<_>, Vec<_>) = sharing.into_iter().partition(|form| form.traffic == Ends::Far);
-        prop_assert!(words(least) > ROOM || both.is_empty());
-        prop_assert!(words(least) > ROOM || far.iter().all(|form| form.is_lean()));
+    fn layout_stores_inline_what_fits(policy in policy()) {
+        let words = |layout: FieldLayout| layout.bytes(&policy).len();
+        let most_own = FieldLayout::most_own(&policy);
+        let sharing = FieldLayout::sharing(&policy, INLINE_BYTES);
+        let (far, both): (Vec<_>, Vec<_>) = sharing.into_iter().partition(|layout| layout.traffic == OwnEnds::Far);
+        prop_assert!(words(most_own) > INLINE_BYTES || both.is_empty());
+        prop_assert!(words(most_own) > INLINE_BYTES || far.iter().all(|layout| layout.is_compact()));
         for forms in [far, both] {
-            prop_assert!(forms.iter().skip(1).all(|form| words(*form) > ROOM));
-            prop_assert!(forms.iter().all(|form| words(*form) < words(least)));
+            prop_assert!(forms.iter().skip(1).all(|layout| words(*layout) > INLINE_BYTES));
+            prop_assert!(forms.iter().all(|layout| words(*layout) < words(most_own)));
         }
     }
 }
@@ -146,38 +146,38 @@ fn own_tunnel(serial: u32, family: Family) -> Policy {
 }
 
 #[test]
-fn policies_with_tunnels_of_their_own_have_few_terms() {
-    let tried = FREE + 10_000 / SHARERS;
+fn shared_fields_of_distinct_tunnels_are_few() {
+    let tried = FREE_PER_LAYOUT + 10_000 / POLICIES_PER_ENTRY;
     for (family, one_gateway, most, words) in [
         (Family::V4, false, 1, 23),
         (Family::V6, false, 2 * tried + 2, 54),
         (Family::V6, true, tried + 2, 36),
     ] {
-        let mut all = AllTerms::default();
+        let mut all = SharedFieldsTable::default();
         for serial in 1..=10_000 {
             let mut policy = own_tunnel(serial, family);
             if one_gateway {
                 policy.templates[0].source = own_tunnel(1, family).templates[0].source;
             }
-            let terms = all.share(&policy, None, serial.into());
-            let own = terms.form.bytes(&policy).len();
+            let fields = all.share(&policy, None, serial.into());
+            let own = fields.layout.bytes(&policy).len();
             assert!(serial < 10_000 || own == words, "{own} bytes of words");
         }
-        assert!(all.len() <= most, "{} terms", all.len());
+        assert!(all.len() <= most, "{} fields", all.len());
     }
 }
 
 #[test]
-fn templates_of_many_policies_are_kept_once() {
-    let mut all = AllTerms::default();
+fn shared_fields_intern_common_templates() {
+    let mut all = SharedFieldsTable::default();
     for serial in 1..=10_000 {
         let mut policy = own_tunnel(serial, Family::V6);
         policy.templates = own_tunnel(serial % 8, Family::V6).templates;
-        let terms = all.share(&policy, None, serial.into());
-        assert!(matches!(Own::of(&terms.form.bytes(&policy)), Own::Here(_)));
+        let fields = all.share(&policy, None, serial.into());
+        assert!(matches!(InlineFields::of(&fields.layout.bytes(&policy)), InlineFields::Inline(_)));
     }
     // Those that came first have no shape yet.
-    assert_eq!((all.len(), all.shapes()), (2 * 8, 1));
+    assert_eq!((all.len(), all.mask_templates()), (2 * 8, 1));
 }
 
 /// Networks of some lengths behind one gateway's own, so many sites.
@@ -191,21 +191,24 @@ fn site(serial: u32, lens: u8) -> Policy {
 }
 
 #[test]
-fn many_policies_have_few_shapes_which_go_with_the_last() {
-    let (mut all, mut shared) = (AllTerms::default(), Vec::new());
+fn mask_templates_are_few_and_freed_with_last_policy() {
+    let (mut all, mut shared) = (SharedFieldsTable::default(), Vec::new());
     for serial in 1..=10_000 {
         shared.push(all.share(&site(serial, 4), None, serial.into()));
     }
-    let shaped = |terms: &&Arc<Terms>| terms.shape.is_some();
-    assert!(shared.iter().take(MANY - 1).filter(shaped).count() == 0, "too few for that");
-    assert_eq!((shared.iter().filter(shaped).count(), all.shapes()), (10_000 - MANY + 1, 4));
-    shared.iter().for_each(|terms| all.release(terms));
-    assert_eq!((all.len(), all.shapes()), (0, 0));
+    let shaped = |fields: &&Arc<SharedFields>| fields.mask_template.is_some();
+    assert!(shared.iter().take(MIN_TEMPLATED - 1).filter(shaped).count() == 0, "too few for that");
+    assert_eq!(
+        (shared.iter().filter(shaped).count(), all.mask_templates()),
+        (10_000 - MIN_TEMPLATED + 1, 4)
+    );
+    shared.iter().for_each(|fields| all.release(fields));
+    assert_eq!((all.len(), all.mask_templates()), (0, 0));
 }
 
 /// Ports are asked for apart, and so is what has a network of its own on this side.
 #[test]
-fn policies_that_have_little_alike_have_no_shape() {
+fn dissimilar_policies_have_no_mask_template() {
     let kinds: [fn(&mut Policy, u32); 2] = [
         |policy, serial| {
             policy.selector.source_port = PortMask::exactly(u16::try_from(serial).unwrap())
@@ -215,27 +218,32 @@ fn policies_that_have_little_alike_have_no_shape() {
         },
     ];
     for change in kinds {
-        let mut all = AllTerms::default();
+        let mut all = SharedFieldsTable::default();
         for serial in 1..=10_000 {
             let mut policy = site(serial, 1);
             change(&mut policy, serial);
             all.share(&policy, None, serial.into());
         }
-        assert!(all.shapes() <= 2 * (FREE + 10_000 / SHARERS), "{}", all.shapes());
+        assert!(
+            all.mask_templates() <= 2 * (FREE_PER_LAYOUT + 10_000 / POLICIES_PER_ENTRY),
+            "{}",
+            all.mask_templates()
+        );
     }
 }
 
 #[test]
-fn ages_go_on_behind_the_lower_half() {
-    let (mut all, policy) = (AllTerms::default(), own_tunnel(1, Family::V4));
+fn insertion_number_exceeds_32_bits() {
+    let (mut all, policy) = (SharedFieldsTable::default(), own_tunnel(1, Family::V4));
     let last = u64::from(u32::MAX);
     let epochs = [1, last, last + 1, 5 * last].map(|age| all.share(&policy, None, age).epoch);
     assert_eq!((epochs, all.len()), ([0, 0, 1, 4], 3));
 }
 
-/// IPComp in a tunnel: the first template has its ends, the second the request id alone. Others ask for an SPI, or have a user or limits of their own.
+/// IPComp in a tunnel: the first template has its ends, the second the request id alone. Others ask
+/// for an SPI, or have a user or limits of their own.
 #[test]
-fn all_words_that_may_be_a_policys_alone_are_hashed() {
+fn shared_fields_hash_covers_all_fields() {
     let kinds: [fn(&mut Policy, u32); 4] = [
         |policy, serial| policy.templates[0].spi = Spi(serial),
         |policy, serial| {
@@ -246,14 +254,14 @@ fn all_words_that_may_be_a_policys_alone_are_hashed() {
         |policy, serial| policy.limits.bytes.soft = u64::from(serial),
     ];
     for (kind, change) in kinds.into_iter().enumerate() {
-        let mut all = AllTerms::default();
+        let mut all = SharedFieldsTable::default();
         for serial in 1..=1000 {
             let mut policy = own_tunnel(serial, Family::V4);
             change(&mut policy, serial);
             all.share(&policy, None, serial.into());
         }
         let hashes: HashSet<_> =
-            all.table.iter().map(|used| used.terms.hash(&all.hasher)).collect();
+            all.table.iter().map(|interned| interned.fields.hash(&all.hasher)).collect();
         assert_eq!((all.len(), hashes.len()), (1000, 1000), "{kind}");
     }
 }

@@ -1,0 +1,117 @@
+//! Adjacent policies that share a bit of a field bit vector.
+
+use std::ops::Range;
+
+use uxfrm_packet::BLOCK_LANES;
+
+use crate::spd::classifier::rule::{MatchRule, Rule};
+use crate::spd::classifier::ternary::{UNUSED_BITS, Words};
+
+/// A run of policies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RuleGroup {
+    /// Number of the first.
+    first: u32,
+    /// Length of the run.
+    lanes: u8,
+    /// Policies still present, as bits.
+    pub(super) live: u8,
+}
+
+const _: () = assert!(BLOCK_LANES <= u8::BITS as usize, "who is live fits");
+
+/// Groups of rules in match order; bits are shared only where that shortens rows.
+pub(super) fn groups<W: Words>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
+    let shared = shared(rules);
+    let lines = |bits: usize| bits.div_ceil(LINE);
+    if lines(shared.len()) < lines(rules.len()) {
+        return shared;
+    }
+    (0..rules.len()).map(|first| RuleGroup::of(first, 1)).collect()
+}
+
+fn shared<W: Words>(rules: &[&Rule<W>]) -> Vec<RuleGroup> {
+    let mut groups = Vec::new();
+    let mut rest = rules;
+    while let [first, others @ ..] = rest {
+        let ports = [SOURCE, DESTINATION].map(|port| {
+            let is_like = |other: &&&Rule<W>| differ_in(first, other, port);
+            1 + others.iter().take(BLOCK_LANES - 1).take_while(is_like).count()
+        });
+        let lanes = ports[0].max(ports[1]);
+        groups.push(RuleGroup::of(rules.len() - rest.len(), lanes));
+        rest = &rest[lanes..];
+    }
+    groups
+}
+
+/// Bits of a line.
+const LINE: usize = 512;
+/// Positions of the ports in the last word.
+const SOURCE: u64 = 0xffff << 48;
+const DESTINATION: u64 = 0xffff << 32;
+
+/// Whether two rules differ in one port only.
+fn differ_in<W: Words>(rule: &Rule<W>, other: &Rule<W>, port: u64) -> bool {
+    let more = rule.verdict_bits().has_extra() || other.verdict_bits().has_extra();
+    let same = |one: &W, other: &W| {
+        let differing = (0..W::COUNT).map(|at| one.word(at) ^ other.word(at));
+        differing.enumerate().all(|(at, differing)| match at {
+            _ if at == W::COUNT - 1 => differing & !port & !UNUSED_BITS == 0,
+            _ => differing == 0,
+        })
+    };
+    !more && same(&rule.value, &other.value) && same(&rule.mask, &other.mask)
+}
+
+impl RuleGroup {
+    /// A run of `lanes` policies from `first` on.
+    fn of(first: usize, lanes: usize) -> Self {
+        let lanes = u8::try_from(lanes.min(BLOCK_LANES)).unwrap_or(0);
+        Self {
+            first: u32::try_from(first).unwrap_or(u32::MAX),
+            lanes,
+            live: u8::MAX >> (8 - lanes),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn lanes(self) -> usize {
+        self.lanes as usize
+    }
+
+    /// Number of one of its policies.
+    #[inline]
+    pub(super) const fn entry(self, lane: usize) -> usize {
+        self.first as usize + lane
+    }
+
+    /// Position of its last words.
+    #[inline]
+    pub(super) const fn words(self) -> Range<usize> {
+        let first = 2 * self.first as usize;
+        first..first + 2 * self.lanes as usize
+    }
+
+    /// Number of the first present policy among those that match; beyond all if there is none.
+    #[inline]
+    pub(super) const fn policy(self, fits: u8) -> usize {
+        let first = self.first as usize;
+        match fits & self.live {
+            0 => usize::MAX,
+            fits => first + fits.trailing_zeros() as usize,
+        }
+    }
+
+    /// Its policies.
+    pub(super) fn rules_of<'a, W: Words>(self, rules: &'a [&'a Rule<W>]) -> &'a [&'a Rule<W>] {
+        &rules[self.entry(0)..self.entry(self.lanes())]
+    }
+
+    /// Its last words: values, then masks.
+    pub(super) fn uppers<W: Words>(self, rules: &[&Rule<W>]) -> impl Iterator<Item = u64> {
+        let rules = self.rules_of(rules);
+        let all = |of: fn(&Rule<W>) -> W| rules.iter().map(move |rule| of(rule).word(W::COUNT - 1));
+        all(|rule| rule.value).chain(all(|rule| rule.mask)).collect::<Vec<_>>().into_iter()
+    }
+}

@@ -1,0 +1,142 @@
+//! SIMD comparison of up to 64 policies, eight at a time.
+
+use std::sync::Arc;
+
+use uxfrm_packet::SimdTernary8;
+
+use super::rule::{Best, Rank, Rule, VerdictBits, fits_extra};
+use super::ternary::{Key, UNUSED_BITS, Words};
+use crate::PolicyEntry;
+
+/// Policies in match order; unused lanes are at the end.
+pub(crate) type SimdLeaf<W> = Arc<[<W as Words>::RuleBlock8]>;
+
+/// Up to eight policies of `N` words.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub(crate) struct RuleBlock8<const N: usize> {
+    simd: SimdTernary8<N>,
+    entries: [Option<Arc<PolicyEntry>>; 8],
+}
+
+/// Operations on blocks of eight, for both families.
+pub(crate) trait RuleBlock<W>: Clone + std::fmt::Debug + Send + Sync {
+    /// Builds a block of at most eight rules.
+    fn of(rules: &[Rule<W>]) -> Self;
+    /// Which policies of up to eight blocks match, as bits.
+    fn fitting(blocks: &[Self], words: &W) -> u64;
+    /// [`RuleBlock::fitting`] for many packets, each with its own blocks.
+    fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a W)>, fits: &mut [u64])
+    where
+        W: 'a,
+        Self: 'a;
+    /// The policy of a lane, with rank and verdict bits.
+    fn policy(&self, lane: usize) -> Option<(Rank, VerdictBits, &Arc<PolicyEntry>)>;
+    /// All rules.
+    fn rules(&self) -> impl Iterator<Item = Rule<W>>;
+}
+
+/// Upper limit of rules in a leaf.
+pub(crate) const MAX_RULES: usize = 64;
+
+/// Builds a leaf of at most [`MAX_RULES`] rules in match order.
+pub(crate) fn build<W: Words>(rules: &[Rule<W>]) -> SimdLeaf<W> {
+    rules.chunks(8).map(W::RuleBlock8::of).collect()
+}
+
+/// Number of rules.
+pub(crate) fn count<W: Words>(leaf: &[W::RuleBlock8]) -> usize {
+    leaf.iter().map(|block8| (0..8).filter(|lane| block8.policy(*lane).is_some()).count()).sum()
+}
+
+/// Visits all policies in order.
+pub(crate) fn each<'a, W: Words>(
+    leaf: &'a [W::RuleBlock8],
+    visit: &mut impl FnMut(&'a Arc<PolicyEntry>),
+) {
+    for block8 in leaf {
+        let entry = |lane| block8.policy(lane).map(|(_, _, entry)| entry);
+        (0..8).filter_map(entry).for_each(&mut *visit);
+    }
+}
+
+/// Offers the first match.
+#[inline(always)]
+pub(crate) fn find<'a, W: Words>(leaf: &'a [W::RuleBlock8], key: &Key<W>, best: &mut Best<'a>) {
+    consider(leaf, W::RuleBlock8::fitting(leaf, &key.words), key, best);
+}
+
+/// Offers the first match among `fits` (bits). Branch-free over whether there is any.
+#[inline(always)]
+pub(crate) fn consider<'a, W: Words>(
+    leaf: &'a [W::RuleBlock8],
+    mut fits: u64,
+    key: &Key<W>,
+    best: &mut Best<'a>,
+) {
+    loop {
+        let at = if fits == 0 { 0 } else { fits.trailing_zeros() as usize };
+        let policy = leaf.get(at / 8).and_then(|block8| block8.policy(at % 8));
+        let Some((rank, verdict_bits, entry)) = policy else { return };
+        if !verdict_bits.has_extra() || fits == 0 || fits_extra(entry, key) {
+            return best.consider(rank.or_last_if(fits == 0), verdict_bits, entry);
+        }
+        fits &= fits - 1;
+    }
+}
+
+impl<const N: usize> AsRef<SimdTernary8<N>> for RuleBlock8<N> {
+    #[inline]
+    fn as_ref(&self) -> &SimdTernary8<N> {
+        &self.simd
+    }
+}
+
+impl<const N: usize> RuleBlock<[u64; N]> for RuleBlock8<N>
+where
+    [u64; N]: Words,
+{
+    fn of(rules: &[Rule<[u64; N]>]) -> Self {
+        let rule = |lane: usize| rules.get(lane);
+        // Unused lanes match nothing a rule would not, and come last.
+        let words = |of: fn(&Rule<[u64; N]>) -> &[u64; N]| {
+            std::array::from_fn(|word| {
+                std::array::from_fn(|lane| rule(lane).map_or(u64::MAX, |rule| of(rule)[word]))
+            })
+        };
+        Self {
+            simd: SimdTernary8 {
+                values: words(|rule| &rule.value),
+                masks: words(|rule| &rule.mask),
+            },
+            entries: std::array::from_fn(|lane| rule(lane).map(|rule| Arc::clone(&rule.entry))),
+        }
+    }
+
+    #[inline]
+    fn fitting(blocks: &[Self], words: &[u64; N]) -> u64 {
+        uxfrm_packet::match_lanes(blocks, words, !UNUSED_BITS)
+    }
+
+    #[inline]
+    fn fitting_each<'a>(pairs: impl Iterator<Item = (&'a [Self], &'a [u64; N])>, fits: &mut [u64]) {
+        uxfrm_packet::match_lanes_batch(pairs, !UNUSED_BITS, fits);
+    }
+
+    #[inline]
+    fn policy(&self, lane: usize) -> Option<(Rank, VerdictBits, &Arc<PolicyEntry>)> {
+        let entry = self.entries[lane % 8].as_ref()?;
+        let (value, mask) = (self.simd.values[N - 1][lane % 8], self.simd.masks[N - 1][lane % 8]);
+        Some((Rank::from_value_word(value), VerdictBits::from_mask_word(mask), entry))
+    }
+
+    fn rules(&self) -> impl Iterator<Item = Rule<[u64; N]>> {
+        let SimdTernary8 { values, masks } = &self.simd;
+        let words = |of: &[[u64; 8]; N], lane: usize| of.map(|word| word[lane]);
+        let rule = move |(lane, entry): (usize, &Option<Arc<PolicyEntry>>)| {
+            let entry = Arc::clone(entry.as_ref()?);
+            Some(Rule { value: words(values, lane), mask: words(masks, lane), entry })
+        };
+        self.entries.iter().enumerate().filter_map(rule)
+    }
+}
