@@ -69,7 +69,7 @@ pub use ids::{Direction, Mode, Offload, OffloadKind, SaProtocol};
 pub use lifetime::{Budget, Limits};
 pub use pmtu::ErrorBudget;
 pub use prefix::{Family, Prefix, PrefixError};
-pub use sa::aevent::{Aevents, Cause, Thresholds};
+pub use sa::aevent::{AeventState, Cause, Thresholds};
 pub use sa::config::{
     ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform, UdpEncap,
     UdpEncapKind,

@@ -34,16 +34,16 @@ use crate::{
     ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
 };
 use address::Address;
-use aevent::{Aevents, Cause, Thresholds};
+use aevent::{AeventState, Cause, Thresholds};
 use config::SaFlags;
 use iv::IvPrefixes;
-use lazy_keys::Keys;
+use lazy_keys::LazyKeys;
 use replay::{FIRST_RESERVED, Numbers, ReplayWindow};
 use sequence::Sequence;
 use shared_config::{Name, SaWords};
 #[cfg(test)]
 pub(crate) use test_sa::sample;
-use usage::{Charge, Late, Lifecycle, Usage};
+use usage::{Charge, LateCount, Lifecycle, Usage};
 
 /// A state. What it says never changes: an update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, numbers and counts with
 /// the old one, so that workers which still hold the old one neither repeat a number nor lose a count.
@@ -63,7 +63,7 @@ pub struct Sa {
     sequence: Sequence,
     /// Among all of a database, the one put in later has the higher; set before others see it.
     turn: AtomicU64,
-    keys: Keys,
+    keys: LazyKeys,
     added: AtomicU64,
     acquire_seq: u32,
     /// Of the first 2^32 numbers; 0: none was drawn.
@@ -88,7 +88,7 @@ struct Live {
     replay: ReplayWindow,
     /// Of numbers behind the first 2^32.
     ivs: IvPrefixes,
-    aevents: Aevents,
+    aevents: AeventState,
     /// Who goes on in its place, and counts what it counted too late.
     heir: OnceBox<Heir>,
 }
@@ -105,7 +105,7 @@ struct Heir {
 
 impl Live {
     #[cold]
-    fn charge_heir(&self, late: Late) -> Charge {
+    fn charge_heir(&self, late: LateCount) -> Charge {
         let Some(Heir { sa: heir, .. }) = self.heir.get() else { return Charge::Expired };
         let live = heir.live();
         let charged = live.usage.charge_late(&heir.words.limits, late);
@@ -144,7 +144,7 @@ impl Sa {
             active: OnceBox::new(),
             sequence: Sequence::new(sent, words.last_number()),
             words,
-            keys: Keys::none(),
+            keys: LazyKeys::none(),
             added: now.0.into(),
             reqid: config.reqid,
             acquire_seq: config.acquire_seq,
@@ -452,7 +452,7 @@ impl Sa {
         self.live().aevents.due(sent, received, now)
     }
 
-    /// Whether it is to be told now that its packets come from `port` elsewhere: [`Aevents::mapping_due`].
+    /// Whether it is to be told now that its packets come from `port` elsewhere: [`AeventState::mapping_due`].
     #[must_use]
     pub fn mapping_due(&self, port: u16, now: Moment) -> bool {
         self.live().aevents.mapping_due(port, self.words.mapping_age, now)
@@ -628,7 +628,7 @@ impl Sa {
             active: OnceBox::with_value(Box::new(Active::Of(Arc::clone(first)))),
             sequence: Sequence::new(0, 0),
             words,
-            keys: Keys::none(),
+            keys: LazyKeys::none(),
             added: AtomicU64::new(0),
             reqid: self.reqid,
             acquire_seq: self.acquire_seq,
@@ -679,7 +679,7 @@ impl Sa {
                 replay: ReplayWindow::new(words.window, numbers(words), received)
                     .kept(&words.keeper, words.keeper.claim(self)),
                 ivs: IvPrefixes::default(),
-                aevents: Aevents::new(sent, received, self.added()),
+                aevents: AeventState::new(sent, received, self.added()),
                 heir: OnceBox::new(),
             }))
         };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::datapath::context::{Bench, Output, Traffic};
+use crate::datapath::context::{BatchContext, Output, Traffic};
 use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
 use crate::settings::Settings;
@@ -70,8 +70,8 @@ impl Worker {
         out: &mut Output,
         watch: &mut impl Watch,
     ) {
-        let (mut bench, outbound, _) = self.bench(now, pool, out);
-        outbound.run(batch, &mut bench, watch);
+        let (mut ctx, outbound, _) = self.ctx(now, pool, out);
+        outbound.run(batch, &mut ctx, watch);
     }
 
     /// Takes packets from the network, checks and opens them, and puts what the policies let pass into `out.host`.
@@ -91,8 +91,8 @@ impl Worker {
         out: &mut Output,
         watch: &mut impl Watch,
     ) {
-        let (mut bench, _, inbound) = self.bench(now, pool, out);
-        inbound.run(batch, &mut bench, watch);
+        let (mut ctx, _, inbound) = self.ctx(now, pool, out);
+        inbound.run(batch, &mut ctx, watch);
     }
 
     /// As [`Worker::inbound`], of what a device received: packets that it decrypted, each with its mark, and all others. `received` is empty
@@ -104,8 +104,8 @@ impl Worker {
         pool: &mut Pool,
         out: &mut Output,
     ) {
-        let (mut bench, _, inbound) = self.bench(now, pool, out);
-        inbound.run_marked(received, &mut bench);
+        let (mut ctx, _, inbound) = self.ctx(now, pool, out);
+        inbound.run_marked(received, &mut ctx);
     }
 
     /// Lets go of states that are no longer in the snapshot, and of their keys. Every batch does; a worker without traffic is to
@@ -123,14 +123,14 @@ impl Worker {
     /// milliseconds, if there were packets of many in turn. Whoever has nothing to do calls it,
     /// so that what is shown is exact; [`Worker::refresh`] does it too.
     pub fn settle(&mut self) {
-        self.outbound.pay();
-        self.inbound.pay();
+        self.outbound.flush_deferred();
+        self.inbound.flush_deferred();
     }
 
     /// Whether [`Worker::settle`] has something to do.
     #[must_use]
     pub fn owes(&self) -> bool {
-        self.outbound.owes() || self.inbound.owes()
+        self.outbound.has_deferred() || self.inbound.has_deferred()
     }
 
     /// A port refused to send: the network takes `mtu` bytes towards there and no more. Says so in `events` unless that is known.
@@ -159,8 +159,8 @@ impl Worker {
         pool: &mut Pool,
         out: &mut Output,
     ) {
-        let (mut bench, outbound, _) = self.bench(now, pool, out);
-        outbound.wait_with(waiting, &mut bench);
+        let (mut ctx, outbound, _) = self.ctx(now, pool, out);
+        outbound.adopt_waiting(waiting, &mut ctx);
     }
 
     /// Outbound buffers that wait for a state, and datagrams that wait for the rest of their fragments.
@@ -208,16 +208,16 @@ impl Worker {
 
     /// What a batch needs, of the newest snapshot; and who works with it.
     #[inline(always)]
-    fn bench<'a>(
+    fn ctx<'a>(
         &'a mut self,
         now: Moment,
         pool: &'a mut Pool,
         out: &'a mut Output,
-    ) -> (Bench<'a>, &'a mut Outbound, &'a mut Inbound) {
+    ) -> (BatchContext<'a>, &'a mut Outbound, &'a mut Inbound) {
         let snapshot = self.snapshots.load();
         meet_host(snapshot, &mut self.host, &mut self.settings);
         let Self { settings, crypter, drops, outbound, inbound, .. } = self;
-        (Bench { settings, snapshot, crypter, drops, now, pool, out }, outbound, inbound)
+        (BatchContext { settings, snapshot, crypter, drops, now, pool, out }, outbound, inbound)
     }
 }
 

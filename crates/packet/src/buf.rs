@@ -122,7 +122,7 @@ pub struct UdpPath {
 ///
 /// It is as small as a pointer, since packets change hands many times on their way.
 #[derive(Debug)]
-pub struct PacketBuf(Box<Held>);
+pub struct PacketBuf(Box<BufParts>);
 
 /// What is known of a buffer's packet besides its bytes; found through the [`PacketBuf`] itself.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,7 +142,7 @@ pub struct Label {
 /// All but the last note in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Held {
+struct BufParts {
     storage: Box<[u8]>,
     head: u32,
     tail: u32,
@@ -175,7 +175,7 @@ impl PacketBuf {
         assert!(headroom <= capacity, "headroom {headroom} in a buffer of {capacity}");
         let start = u32::try_from(headroom).expect("capacity is below 4 GiB");
         let storage = vec![0; capacity].into_boxed_slice();
-        Self(Box::new(Held { storage, head: start, tail: start, label: Label::default() }))
+        Self(Box::new(BufParts { storage, head: start, tail: start, label: Label::default() }))
     }
 
     /// A buffer that holds `bytes`, with the usual room around them. For tests and slow paths: it allocates.

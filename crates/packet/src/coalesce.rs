@@ -18,8 +18,8 @@ mod held;
 use crate::tcp::TcpFlags;
 use crate::{Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
 
-use arrival::{Arrival, Ends, Flow, Piece};
-use held::{Fullness, Held};
+use arrival::{Flow, FlowAddresses, Joinable, Offered};
+use held::{Fullness, HeldFlow};
 
 /// Flows that are held at once; one more makes the oldest leave.
 pub const FLOWS: usize = 16;
@@ -56,7 +56,7 @@ impl Notes {
 #[derive(Debug)]
 pub struct Coalescer {
     /// In order of arrival; one entry per flow.
-    held: Vec<Held>,
+    held: Vec<HeldFlow>,
 }
 
 impl Default for Coalescer {
@@ -81,9 +81,9 @@ impl Coalescer {
             return out.push(packet);
         }
         let arrival = match packet.segments {
-            Segments::One => Arrival::of(packet.bytes(), Notes::of(&packet)),
+            Segments::One => Offered::of(packet.bytes(), Notes::of(&packet)),
             Segments::Tcp { .. } | Segments::Udp { .. } | Segments::Train { .. } => {
-                Arrival::passing(packet.bytes())
+                Offered::passing(packet.bytes())
             }
         };
         match self.join(&arrival, packet.bytes(), Notes::of(&packet), pool, out) {
@@ -95,7 +95,7 @@ impl Coalescer {
 
     /// As [`offer`](Self::offer), for one plain packet inside a larger buffer; it is copied.
     pub fn offer_slice(&mut self, packet: &[u8], notes: Notes, pool: &mut Pool, out: &mut Batch) {
-        let arrival = Arrival::of(packet, notes);
+        let arrival = Offered::of(packet, notes);
         match self.join(&arrival, packet, notes, pool, out) {
             Outcome::Joined => {}
             Outcome::Hold(piece) => self.hold(piece, copy(packet, notes, pool), out),
@@ -120,29 +120,29 @@ impl Coalescer {
     /// Joins the packet to what is held of its flow, or makes way for it.
     fn join(
         &mut self,
-        arrival: &Arrival,
+        arrival: &Offered,
         bytes: &[u8],
         notes: Notes,
         pool: &mut Pool,
         out: &mut Batch,
     ) -> Outcome {
         match arrival {
-            Arrival::Foreign => Outcome::Pass,
-            Arrival::Fragment(ends) => {
+            Offered::Foreign => Outcome::Pass,
+            Offered::Fragment(ends) => {
                 self.release_all(ends, out);
                 Outcome::Pass
             }
-            Arrival::Passing(flow) => {
+            Offered::Passing(flow) => {
                 self.release(flow, out);
                 Outcome::Pass
             }
-            Arrival::Piece(piece) => self.join_piece(piece, bytes, notes, pool, out),
+            Offered::Joinable(piece) => self.join_piece(piece, bytes, notes, pool, out),
         }
     }
 
     fn join_piece(
         &mut self,
-        piece: &Piece,
+        piece: &Joinable,
         bytes: &[u8],
         notes: Notes,
         pool: &mut Pool,
@@ -161,11 +161,11 @@ impl Coalescer {
         if piece.flags.has(TcpFlags::PSH) { Outcome::Pass } else { Outcome::Hold(*piece) }
     }
 
-    fn hold(&mut self, piece: Piece, packet: PacketBuf, out: &mut Batch) {
+    fn hold(&mut self, piece: Joinable, packet: PacketBuf, out: &mut Batch) {
         if self.held.len() == FLOWS {
             out.push(self.held.remove(0).finish());
         }
-        self.held.push(Held { piece, packet, count: 1 });
+        self.held.push(HeldFlow { piece, packet, count: 1 });
     }
 
     fn release(&mut self, flow: &Flow, out: &mut Batch) {
@@ -174,7 +174,7 @@ impl Coalescer {
         }
     }
 
-    fn release_all(&mut self, ends: &Ends, out: &mut Batch) {
+    fn release_all(&mut self, ends: &FlowAddresses, out: &mut Batch) {
         for held in self.held.extract_if(.., |held| held.piece.flow.ends == *ends) {
             out.push(held.finish());
         }
@@ -186,7 +186,7 @@ enum Outcome {
     /// Its payload is part of a held one now.
     Joined,
     /// It is the first of its flow.
-    Hold(Piece),
+    Hold(Joinable),
     /// It goes out as it is; its flow has been made way for.
     Pass,
 }

@@ -21,7 +21,7 @@ pub enum Told {
 /// Whether [`tell`] does anything: the packet is whole, of TCP, has data, and neither opens nor ends a connection.
 #[must_use]
 pub fn is_heard(packet: &PacketBuf) -> bool {
-    Stretch::of(packet).is_some()
+    TcpData::of(packet).is_some()
 }
 
 /// Makes a packet, or super-packet, tell its sender to send less; `None`, and nothing changed, where that would not [hear](is_heard) it.
@@ -29,7 +29,7 @@ pub fn is_heard(packet: &PacketBuf) -> bool {
 /// An ECN-capable sender (RFC 3168) is told by a mark and loses nothing. What is left of another one's super-packet is a super-packet
 /// still, or a packet if only one segment is left, and its lengths and checksums are right if they were.
 pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
-    let stretch = Stretch::of(packet)?;
+    let stretch = TcpData::of(packet)?;
     match stretch.ip.ecn() {
         Ecn::Ect0 | Ecn::Ect1 => {
             stretch.ip.set_tos(packet.bytes_mut(), Ecn::Ce.in_tos(stretch.ip.tos));
@@ -41,13 +41,13 @@ pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
 }
 
 /// Data of one connection in one buffer.
-struct Stretch {
+struct TcpData {
     ip: IpPacket,
     /// Bytes of data.
     payload: usize,
 }
 
-impl Stretch {
+impl TcpData {
     fn of(packet: &PacketBuf) -> Option<Self> {
         let ip = IpPacket::parse(packet.bytes()).ok()?;
         if ip.protocol != Protocol::TCP || ip.is_fragment() || ip.trailing > 0 {
@@ -117,11 +117,11 @@ mod tests {
     use super::*;
     use crate::SegmentPlan;
     use crate::checksum::complete;
-    use crate::specimen::{Specimen, joinable, specimen};
+    use crate::test_packets::{TestPacket, any_packet, joinable};
 
-    fn with_ecn(mut specimen: Specimen, ecn: Ecn) -> Specimen {
-        specimen.set_ecn(ecn);
-        specimen
+    fn with_ecn(mut sample: TestPacket, ecn: Ecn) -> TestPacket {
+        sample.set_ecn(ecn);
+        sample
     }
 
     /// What goes on the wire, packet by packet.
@@ -144,20 +144,20 @@ mod tests {
     proptest! {
         #[test]
         fn a_sender_without_ecn_loses_the_last_segment_and_nothing_else(
-            specimen in joinable(600), mss in 1_u16..300,
+            sample in joinable(600), mss in 1_u16..300,
         ) {
-            let specimen = with_ecn(specimen, Ecn::NotEct);
-            let mut packet = specimen.super_packet(mss);
+            let sample = with_ecn(sample, Ecn::NotEct);
+            let mut packet = sample.super_packet(mss);
             let before = packet.bytes().to_vec();
             let told = tell(&mut packet);
-            let kept = (specimen.payload.len() - 1) / usize::from(mss) * usize::from(mss);
-            if specimen.transport.clone().tcp().is_none() {
+            let kept = (sample.payload.len() - 1) / usize::from(mss) * usize::from(mss);
+            if sample.transport.clone().tcp().is_none() {
                 prop_assert_eq!((told, packet.bytes()), (None, &before[..]));
             } else if kept == 0 {
                 prop_assert_eq!((told, packet.bytes()), (Some(Told::ByLoss), &before[..]));
             } else {
                 prop_assert_eq!(told, Some(Told::ByShortening));
-                let left = Specimen { payload: specimen.payload[..kept].to_vec(), ..specimen };
+                let left = TestPacket { payload: sample.payload[..kept].to_vec(), ..sample };
                 let expected = if kept == usize::from(mss) { vec![left.bytes()] } else { wire(&left.super_packet(mss)) };
                 prop_assert_eq!(wire(&packet), expected);
             }
@@ -165,23 +165,23 @@ mod tests {
 
         #[test]
         fn a_sender_with_ecn_is_marked_and_loses_nothing(
-            specimen in joinable(600), mss in 1_u16..300, which in 0_usize..3,
+            sample in joinable(600), mss in 1_u16..300, which in 0_usize..3,
         ) {
             let ecn = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce][which];
-            let mut packet = with_ecn(specimen.clone(), ecn).super_packet(mss);
+            let mut packet = with_ecn(sample.clone(), ecn).super_packet(mss);
             let told = tell(&mut packet);
-            let is_tcp = specimen.transport.clone().tcp().is_some();
+            let is_tcp = sample.transport.clone().tcp().is_some();
             prop_assert_eq!(told, is_tcp.then_some(Told::ByMark));
             let after = if is_tcp { Ecn::Ce } else { ecn };
-            let expected = with_ecn(specimen, after).super_packet(mss);
+            let expected = with_ecn(sample, after).super_packet(mss);
             prop_assert_eq!(packet.bytes(), expected.bytes());
         }
 
         #[test]
-        fn what_opens_or_ends_a_connection_or_has_no_data_is_left_alone(specimen in specimen(4)) {
-            let mut packet = PacketBuf::from_slice(&specimen.bytes());
-            let has_data = !specimen.payload.is_empty();
-            let is_heard = specimen.transport.clone().tcp().is_some_and(|tcp| {
+        fn what_opens_or_ends_a_connection_or_has_no_data_is_left_alone(sample in any_packet(4)) {
+            let mut packet = PacketBuf::from_slice(&sample.bytes());
+            let has_data = !sample.payload.is_empty();
+            let is_heard = sample.transport.clone().tcp().is_some_and(|tcp| {
                 has_data && ![tcp.syn, tcp.fin, tcp.rst].contains(&true)
             });
             prop_assert_eq!(super::is_heard(&packet), is_heard);

@@ -82,9 +82,9 @@ mod outline;
 mod pool;
 mod prefetch;
 mod slots;
-#[cfg(test)]
-mod specimen;
 mod strip;
+#[cfg(test)]
+mod test_packets;
 
 pub use batch::{BATCH, Batch};
 pub use buf::{Checksum, Ecn, HEADROOM, Label, PacketBuf, Segments, TAILROOM, UdpPath};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uxfrm_crypto::SaKey;
 
 use super::Database;
-use super::devices::Seat;
+use super::devices::DevicePlace;
 use crate::sa::validate;
 use crate::spd::policy::{PolicyKey, PolicyName};
 use crate::{
@@ -65,11 +65,11 @@ impl Change<'_> {
             return Err(Error::Update);
         }
         self.database.update_counts(&old);
-        let words = self.database.lexicon.share(old.config().updated(&config));
+        let words = self.database.interner.share(old.config().updated(&config));
         let new = old.renewed(words);
         new.revive();
         self.database.replace_sa(&old, &new);
-        self.database.attendance.update_sa(&old, &new);
+        self.database.tracking.update_sa(&old, &new);
         self.database.update_on_device(&new, &config);
         self.changed = true;
         self.database.wake_for(&new, self.now);
@@ -124,10 +124,8 @@ impl Change<'_> {
         self.changed = true;
         // Before the device is asked: it may have room for one of both.
         self.database.close_on_device(&old);
-        let place = self
-            .database
-            .attach_state(&mut config)
-            .inspect_err(|_| self.database.let_go_of_sa(&old))?;
+        let place =
+            self.database.attach_state(&mut config).inspect_err(|_| self.database.drop_sa(&old))?;
         let words = self.words(&config);
         let new = Sa::continuing(&old, config, words, place);
         new.revive();
@@ -190,7 +188,7 @@ impl Change<'_> {
     }
 
     fn take_place(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
-        self.database.let_go_of_sa(old);
+        self.database.drop_sa(old);
         self.database.insert_sa(new);
         self.database.wake_for(new, self.now);
         self.database.keep_alive(new, self.now);
@@ -211,7 +209,7 @@ impl Change<'_> {
                 None => Ok(None),
             };
             let Ok(place) = place else {
-                self.database.let_go_of_sa(old);
+                self.database.drop_sa(old);
                 lost += 1;
                 continue;
             };
@@ -319,16 +317,20 @@ impl Change<'_> {
             }
         };
         self.database.seat(entry.index(), seat);
-        self.database.put_in(&entry);
+        self.database.link_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
     }
 
     /// One that only stands in for another makes room for any of its name.
-    fn add_or_replace(&mut self, policy: &Policy, seat: Seat) -> Result<Arc<PolicyEntry>, Error> {
+    fn add_or_replace(
+        &mut self,
+        policy: &Policy,
+        seat: DevicePlace,
+    ) -> Result<Arc<PolicyEntry>, Error> {
         let device = seat.map(|(device, _)| device);
-        match self.database.ledger.add(policy, device, self.now) {
+        match self.database.policy_store.add(policy, device, self.now) {
             Err(Error::Exists) => {}
             other => return other,
         }
@@ -340,12 +342,12 @@ impl Change<'_> {
             name: PolicyName::Selector(policy.selector),
         };
         let stands_in =
-            |entry: &&Arc<PolicyEntry>| entry.is_held() || self.database.stands_in(entry);
-        let Some(old) = self.database.ledger.find(&key).filter(stands_in).cloned() else {
+            |entry: &&Arc<PolicyEntry>| entry.is_held() || self.database.is_stand_in(entry);
+        let Some(old) = self.database.policy_store.find(&key).filter(stands_in).cloned() else {
             return Err(Error::Exists);
         };
         self.database.remove_policy(&old);
-        self.database.ledger.add(policy, device, self.now)
+        self.database.policy_store.add(policy, device, self.now)
     }
 
     /// Takes back that a policy went: it stands where it stood, and counts on.
@@ -358,7 +360,7 @@ impl Change<'_> {
             Err(_) if entry.action() == Action::Block => None,
             other => other?,
         };
-        let restored = match self.database.ledger.restore(entry) {
+        let restored = match self.database.policy_store.restore(entry) {
             Ok(restored) => restored,
             Err(error) => {
                 self.database.detach_policy(seat);
@@ -366,7 +368,7 @@ impl Change<'_> {
             }
         };
         self.database.seat(restored.index(), seat);
-        self.database.put_in(&restored);
+        self.database.link_policy(&restored);
         self.changed = true;
         self.database.wake_for_policy(&restored, self.now);
         Ok(restored)
@@ -381,7 +383,7 @@ impl Change<'_> {
         self.database.senses.check_policy(&policy)?;
         let seat = self.database.attach_policy(&policy)?;
         let device = seat.map(|(device, _)| device);
-        let (entry, old) = match self.database.ledger.update(&policy, device, self.now) {
+        let (entry, old) = match self.database.policy_store.update(&policy, device, self.now) {
             Ok(both) => both,
             Err(error) => {
                 self.database.detach_policy(seat);
@@ -390,9 +392,9 @@ impl Change<'_> {
         };
         self.database.seat(entry.index(), seat);
         if let Some(old) = &old {
-            self.database.take_out(old);
+            self.database.unlink_policy(old);
         }
-        self.database.put_in(&entry);
+        self.database.link_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
@@ -401,12 +403,12 @@ impl Change<'_> {
     /// The policy that a key names, as `ip xfrm policy get` does.
     #[must_use]
     pub fn find_policy(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
-        self.database.ledger.find(key)
+        self.database.policy_store.find(key)
     }
 
     /// All policies, changes so far included, in no order.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
-        self.database.ledger.iter()
+        self.database.policy_store.iter()
     }
 
     /// `ip xfrm policy delete` (`XFRM_MSG_DELPOLICY`).
@@ -414,7 +416,7 @@ impl Change<'_> {
     /// # Errors
     /// [`Error::NoSuchPolicy`].
     pub fn delete_policy(&mut self, key: &PolicyKey) -> Result<Arc<PolicyEntry>, Error> {
-        let entry = self.database.ledger.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
+        let entry = self.database.policy_store.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
         self.database.remove_policy(&entry);
         self.changed = true;
         Ok(entry)
@@ -441,7 +443,7 @@ impl Change<'_> {
         }
         let Database { next, spare_policies, .. } = &mut *self.database;
         spare_policies.part(&mut next.spd).set_defaults(defaults);
-        self.database.attendance.set_defaults();
+        self.database.tracking.set_defaults();
         self.changed = true;
     }
 
@@ -460,7 +462,7 @@ impl Change<'_> {
     }
 
     fn words(&mut self, config: &SaConfig) -> Arc<SaWords> {
-        let Database { lexicon, backend, keeper, .. } = &mut *self.database;
-        lexicon.share(SaWords { keeper: keeper.clone(), ..SaWords::of(config, *backend) })
+        let Database { interner, backend, keeper, .. } = &mut *self.database;
+        interner.share(SaWords { keeper: keeper.clone(), ..SaWords::of(config, *backend) })
     }
 }

@@ -51,7 +51,7 @@ impl Changes {
 
 /// Whether anybody attends to changes.
 #[derive(Debug, Default)]
-pub(super) enum Attendance {
+pub(super) enum ChangeTracking {
     /// Nobody: workers see each change at once.
     #[default]
     None,
@@ -59,7 +59,7 @@ pub(super) enum Attendance {
     Owner(Changes),
 }
 
-impl Attendance {
+impl ChangeTracking {
     pub(super) const fn is_owner(&self) -> bool {
         matches!(self, Self::Owner(_))
     }

@@ -25,7 +25,7 @@ pub enum LinkDown {
 
 /// The devices, and which policies they have.
 #[derive(Debug)]
-pub(super) struct Offloads {
+pub(super) struct DeviceOffloads {
     devices: Box<dyn Devices>,
     policies: HashMap<PolicyIndex, (DeviceId, Handle)>,
     link_down: LinkDown,
@@ -35,7 +35,7 @@ pub(super) struct Offloads {
     lost: Vec<DeviceId>,
 }
 
-impl Default for Offloads {
+impl Default for DeviceOffloads {
     fn default() -> Self {
         Self {
             devices: Box::new(NoDevices),
@@ -48,7 +48,7 @@ impl Default for Offloads {
 }
 
 /// A policy's place on a device.
-pub(super) type Seat = Option<(DeviceId, Handle)>;
+pub(super) type DevicePlace = Option<(DeviceId, Handle)>;
 
 impl Database {
     /// States and policies that are added from now on find these devices.
@@ -102,7 +102,7 @@ impl Database {
     }
 
     /// As [`Database::update_counts`]; where somebody has moved the state on, the device goes on from there.
-    fn meet_device(&mut self, sa: &Sa, Attachment { device, handle, .. }: Attachment) {
+    fn sync_with_device(&mut self, sa: &Sa, Attachment { device, handle, .. }: Attachment) {
         let devices = &mut self.offloads.devices;
         let Some(counts) = devices.counts(device, handle) else { return };
         sa.take_over(&counts);
@@ -127,7 +127,7 @@ impl Database {
         for sa in &states {
             self.share_iv_prefixes(sa);
             let Some(place) = sa.packet_place() else { continue };
-            self.meet_device(sa, place);
+            self.sync_with_device(sa, place);
             let (used, ceiling) = (sa.sequence().last(), sa.sequence().reserved());
             self.offloads.devices.reserve(place.device, place.handle, used, ceiling);
             self.share_edge(sa, place, sa.reserved_to_receive());
@@ -187,7 +187,7 @@ impl Database {
 
     /// The change is made, and no worker has seen it yet.
     pub(super) fn open_states(&mut self) {
-        let Offloads { devices, opening, .. } = &mut self.offloads;
+        let DeviceOffloads { devices, opening, .. } = &mut self.offloads;
         for sa in opening.drain(..) {
             if let Some(Attachment { device, handle, .. }) = sa.attachment() {
                 devices.open_state(device, handle, &sa.position());
@@ -214,7 +214,7 @@ impl Database {
     /// taken for used.
     pub(super) fn leave_device(&mut self, sa: &Sa) {
         self.update_counts(sa);
-        if sa.counts_elsewhere() && self.attendance.is_owner() {
+        if sa.counts_elsewhere() && self.tracking.is_owner() {
             sa.sequence().skip_to(sa.sequence().reserved());
         }
         self.detach_state(sa.attachment());
@@ -259,7 +259,7 @@ impl Database {
         let changed = match event {
             DeviceEvent::SoftLimit(handle) => {
                 let sa = self.next.sad.attached(device, handle).cloned();
-                sa.into_iter().for_each(|sa| self.look_at_soft_limit(&sa, events));
+                sa.into_iter().for_each(|sa| self.check_soft_limit(&sa, events));
                 false
             }
             DeviceEvent::HardLimit(handle) => {
@@ -269,7 +269,7 @@ impl Database {
             DeviceEvent::Down => self.lose(device, now),
         };
         if changed {
-            self.settle_policies();
+            self.insert_new_policies();
             self.advance();
         }
     }
@@ -277,11 +277,11 @@ impl Database {
     /// Holds a device's counts against a state's limits; the soft one first, though both were passed since the last look, as packets have come to them
     /// one after the other. True when the state is removed.
     pub(super) fn look_elsewhere(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
-        self.look_at_soft_limit(sa, events);
-        self.look_at_limits(sa, events)
+        self.check_soft_limit(sa, events);
+        self.check_limits(sa, events)
     }
 
-    fn look_at_soft_limit(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) {
+    fn check_soft_limit(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) {
         self.update_counts(sa);
         if sa.check_soft_limit() {
             events.push(Event::SaSoftLimit(sa.id()));
@@ -289,7 +289,7 @@ impl Database {
     }
 
     /// `xfrm_state_check_expire`: true when the state is removed.
-    pub(super) fn look_at_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+    pub(super) fn check_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
         self.update_counts(sa);
         match sa.check_limits() {
             Charge::HardLimit => {
@@ -321,7 +321,7 @@ impl Database {
             let place = self.offloads.policies.get(&entry.index());
             place.is_some_and(|(on, _)| *on == device)
         };
-        let policies: Vec<_> = self.ledger.iter().filter(has).cloned().collect();
+        let policies: Vec<_> = self.policy_store.iter().filter(has).cloned().collect();
         for entry in &policies {
             self.lose_policy(entry, device, now);
         }
@@ -340,24 +340,25 @@ impl Database {
                     ..entry.policy()
                 };
                 // A policy without templates and with another's name is right.
-                let Ok((stand_in, old)) = self.ledger.update(&policy, Some(device), now) else {
+                let Ok((stand_in, old)) = self.policy_store.update(&policy, Some(device), now)
+                else {
                     return;
                 };
                 if let Some(old) = &old {
-                    self.take_out(old);
+                    self.unlink_policy(old);
                 }
-                self.put_in(&stand_in);
+                self.link_policy(&stand_in);
             }
         }
     }
 
     /// Whether any policy only stands in for one that a device had.
     pub fn has_stand_ins(&self) -> bool {
-        self.ledger.iter().any(|entry| self.stands_in(entry))
+        self.policy_store.iter().any(|entry| self.is_stand_in(entry))
     }
 
     /// Whether a policy only stands in for one that a device had.
-    pub(super) fn stands_in(&self, entry: &PolicyEntry) -> bool {
+    pub(super) fn is_stand_in(&self, entry: &PolicyEntry) -> bool {
         entry.device().is_some() && !self.offloads.policies.contains_key(&entry.index())
     }
 
@@ -387,7 +388,7 @@ impl Database {
     }
 
     /// Gives a policy to the device that it names, if it names one.
-    pub(super) fn attach_policy(&mut self, policy: &Policy) -> Result<Seat, Error> {
+    pub(super) fn attach_policy(&mut self, policy: &Policy) -> Result<DevicePlace, Error> {
         if policy.offload.is_none() {
             return Ok(None);
         }
@@ -395,14 +396,14 @@ impl Database {
         self.offloads.devices.attach_policy(policy).map(Some).map_err(Error::Device)
     }
 
-    pub(super) fn detach_policy(&mut self, seat: Seat) {
+    pub(super) fn detach_policy(&mut self, seat: DevicePlace) {
         if let Some((device, handle)) = seat {
             self.offloads.devices.detach_policy(device, handle);
         }
     }
 
     /// From now on a policy has this place; the one that had its number before loses its own.
-    pub(super) fn seat(&mut self, index: PolicyIndex, seat: Seat) {
+    pub(super) fn seat(&mut self, index: PolicyIndex, seat: DevicePlace) {
         let old = match seat {
             Some(seat) => self.offloads.policies.insert(index, seat),
             None => self.offloads.policies.remove(&index),

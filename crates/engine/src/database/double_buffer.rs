@@ -11,9 +11,9 @@ use crate::{PolicyEntry, Sa, Sad, Spd};
 
 /// What was published before, and what has changed since then.
 #[derive(Debug)]
-pub(super) struct Spare<T: Follow> {
+pub(super) struct DoubleBuffer<T: ReplayChanges> {
     /// The oldest first.
-    before: Vec<Older<T>>,
+    before: Vec<OldCopy<T>>,
     /// Somebody reads these, or nobody can use them. They are freed here, not by a reader.
     read: Vec<Arc<T>>,
     /// What came last, alone: where the next one mostly comes, too.
@@ -21,7 +21,7 @@ pub(super) struct Spare<T: Follow> {
 }
 
 /// What can become another of which it was a copy.
-pub(super) trait Follow: Clone {
+pub(super) trait ReplayChanges: Clone {
     /// What comes or goes.
     type Part: std::fmt::Debug;
 
@@ -34,7 +34,7 @@ pub(super) trait Follow: Clone {
 
 /// What was published once.
 #[derive(Debug)]
-struct Older<T: Follow> {
+struct OldCopy<T: ReplayChanges> {
     whole: Arc<T>,
     /// What came or went until the next one's time.
     changed: Vec<Arc<T::Part>>,
@@ -42,7 +42,7 @@ struct Older<T: Follow> {
 
 /// What became of copies that are of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GivenUp {
+pub(super) struct ReleasedCopies {
     /// Some were freed.
     pub(super) freed: bool,
     /// Somebody reads some yet.
@@ -50,17 +50,17 @@ pub(super) struct GivenUp {
 }
 
 /// So many may be read still while one is free: readers look at the two newest.
-const KEPT: usize = 3;
+const MAX_COPIES: usize = 3;
 /// With more changes than these there is more to catch up with than to copy.
 const MOST: usize = 4096;
 
-impl<T: Follow> Default for Spare<T> {
+impl<T: ReplayChanges> Default for DoubleBuffer<T> {
     fn default() -> Self {
         Self { before: Vec::new(), read: Vec::new(), came: None }
     }
 }
 
-impl<T: Follow> Spare<T> {
+impl<T: ReplayChanges> DoubleBuffer<T> {
     /// What is to be changed. Whoever has `newest` now keeps it as it is.
     pub(super) fn part<'a>(&mut self, newest: &'a mut Arc<T>) -> &'a mut T {
         if Arc::get_mut(newest).is_none() {
@@ -69,8 +69,8 @@ impl<T: Follow> Spare<T> {
             if let Some(old) = self.reclaim(&published) {
                 *newest = Arc::new(old);
             }
-            self.before.push(Older { whole: published, changed: Vec::new() });
-            if self.before.len() > KEPT {
+            self.before.push(OldCopy { whole: published, changed: Vec::new() });
+            if self.before.len() > MAX_COPIES {
                 self.read.push(self.before.remove(0).whole);
             }
         }
@@ -82,7 +82,7 @@ impl<T: Follow> Spare<T> {
     }
 
     /// Something came alone, and was put in so that it did not take long.
-    pub(super) fn came(&mut self, part: &Arc<T::Part>) {
+    pub(super) fn record_insert(&mut self, part: &Arc<T::Part>) {
         self.came = Some(Arc::clone(part));
     }
 
@@ -96,14 +96,14 @@ impl<T: Follow> Spare<T> {
     }
 
     /// Lets go of all that was published before, and so of what is no longer there.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release_old(&mut self) {
         *self = Self::default();
     }
 
     /// Frees what is too far behind to become the newest again, as far as nobody reads it.
-    pub(super) fn give_up(&mut self) -> GivenUp {
+    pub(super) fn release_outdated(&mut self) -> ReleasedCopies {
         let mut behind = 0;
-        let is_far = |older: &Older<T>| {
+        let is_far = |older: &OldCopy<T>| {
             behind += older.changed.len();
             behind > MOST
         };
@@ -112,7 +112,7 @@ impl<T: Follow> Spare<T> {
         }
         let before = self.read.len();
         self.read.retain(|whole| Arc::strong_count(whole) > 1);
-        GivenUp { freed: self.read.len() < before, is_read: !self.read.is_empty() }
+        ReleasedCopies { freed: self.read.len() < before, is_read: !self.read.is_empty() }
     }
 
     /// The one at `at` and those before it can't be used any more.
@@ -130,14 +130,14 @@ impl<T: Follow> Spare<T> {
                 return None;
             }
             if Arc::strong_count(&self.before[at].whole) == 1 {
-                return self.catch_up(at, newest);
+                return self.replay(at, newest);
             }
         }
         None
     }
 
-    fn catch_up(&mut self, at: usize, newest: &T) -> Option<T> {
-        let Older { whole, changed } = self.before.remove(at);
+    fn replay(&mut self, at: usize, newest: &T) -> Option<T> {
+        let OldCopy { whole, changed } = self.before.remove(at);
         let mut whole = Arc::try_unwrap(whole).ok()?;
         whole.follow(newest, &changed);
         for later in &self.before[at..] {
@@ -150,7 +150,7 @@ impl<T: Follow> Spare<T> {
     }
 }
 
-impl Follow for Spd {
+impl ReplayChanges for Spd {
     type Part = PolicyEntry;
 
     fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
@@ -162,7 +162,7 @@ impl Follow for Spd {
     }
 }
 
-impl Follow for Sad {
+impl ReplayChanges for Sad {
     type Part = Sa;
 
     fn follow(&mut self, newer: &Self, changed: &[Arc<Sa>]) {

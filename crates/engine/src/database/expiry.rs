@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::Database;
 use super::rebuild::QUIET;
-use super::timers::Woken;
+use super::timers::DueTimer;
 use crate::{
     Action, Direction, Event, Keepalive, Lifecycle, Moment, PolicyEntry, Sa,
-    sa::keepalive::{self, Turn},
+    sa::keepalive::{self, KeepaliveAction},
 };
 
 /// A policy past its soft limit is announced again after this (`XFRM_KM_TIMEOUT`).
@@ -28,20 +28,20 @@ impl Database {
         let mut removed = false;
         while let Some(woken) = self.timers.take_due(now) {
             removed |= match woken {
-                Woken::Sa(sa) => self.age_sa(&sa, now, events),
-                Woken::Limits(sa) => self.next.sad.holds(&sa) && self.look_at_limits(&sa, events),
-                Woken::Nat(sa) => {
+                DueTimer::Sa(sa) => self.age_sa(&sa, now, events),
+                DueTimer::Limits(sa) => self.next.sad.holds(&sa) && self.check_limits(&sa, events),
+                DueTimer::Nat(sa) => {
                     self.keep_alive(&sa, now);
                     false
                 }
-                Woken::Policy(entry) => self.age_policy(&entry, now, events),
-                Woken::Gone => {
-                    self.let_go(now);
+                DueTimer::Policy(entry) => self.age_policy(&entry, now, events),
+                DueTimer::Release => {
+                    self.release_old(now);
                     false
                 }
-                Woken::Revision => {
-                    if self.revising.wake(self.next.spd.len()) {
-                        self.timers.wake_revision(now.plus(QUIET));
+                DueTimer::Revision => {
+                    if self.rebuild_state.wake(self.next.spd.len()) {
+                        self.timers.wake_rebuild(now.plus(QUIET));
                     }
                     false
                 }
@@ -49,7 +49,7 @@ impl Database {
         }
         if removed {
             self.advance();
-            self.let_go_soon(now);
+            self.schedule_release(now);
         }
     }
 
@@ -68,7 +68,7 @@ impl Database {
         }
         all.iter().for_each(|sa| self.remove_sa(sa));
         self.advance();
-        self.let_go_of_states();
+        self.release_sas();
     }
 
     /// Begins or goes on keeping the NAT in front of a state open. One that was replaced ends here: the next generation has its own turn.
@@ -78,8 +78,8 @@ impl Database {
         }
         let again = match keepalive::turn(sa, now) {
             None => return,
-            Some(Turn::Wait(again)) => again,
-            Some(Turn::Send(keepalive, again)) => {
+            Some(KeepaliveAction::Wait(again)) => again,
+            Some(KeepaliveAction::Send(keepalive, again)) => {
                 self.keepalives.push(keepalive);
                 again
             }
@@ -122,7 +122,7 @@ impl Database {
         now: Moment,
         events: &mut Vec<Event>,
     ) -> bool {
-        if !self.ledger.holds(entry) {
+        if !self.policy_store.holds(entry) {
             return false;
         }
         let age = entry.limits().age(entry.added(), last_use(entry), now);

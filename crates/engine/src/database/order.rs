@@ -11,7 +11,7 @@ pub struct StateCursor(Option<u64>);
 
 /// States by their turn.
 #[derive(Debug, Default)]
-pub(super) struct Ages(Turns<Arc<Sa>>);
+pub(super) struct SaOrder(Turns<Arc<Sa>>);
 
 impl StateCursor {
     /// Behind this state: older ones are next.
@@ -21,7 +21,7 @@ impl StateCursor {
     }
 }
 
-impl Ages {
+impl SaOrder {
     /// Puts in a state that came after all others.
     pub(super) fn push(&mut self, sa: &Arc<Sa>) {
         self.0.insert(sa.turn(), Arc::clone(sa), turn_of);
@@ -77,12 +77,12 @@ mod tests {
             steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..600),
             before in 0_u64..300,
         ) {
-            let (mut ages, mut model): (Ages, Vec<Arc<Sa>>) = Default::default();
+            let (mut sa_order, mut model): (SaOrder, Vec<Arc<Sa>>) = Default::default();
             let mut turns = 0;
             for _ in 0..before {
                 turns += 1;
                 model.push(sa(turns));
-                ages.push(&model[model.len() - 1]);
+                sa_order.push(&model[model.len() - 1]);
             }
             let turns_of = |all: &[Arc<Sa>]| all.iter().map(|sa| sa.turn()).collect::<Vec<_>>();
             let (mut cursor, mut shown, mut expected) = (StateCursor::default(), vec![], vec![]);
@@ -91,22 +91,22 @@ mod tests {
                     0 => {
                         turns += 1;
                         model.push(sa(turns));
-                        ages.push(&model[model.len() - 1]);
+                        sa_order.push(&model[model.len() - 1]);
                     }
                     1 if !model.is_empty() => {
                         let gone = model.remove(which.index(model.len()));
-                        ages.remove(&gone);
+                        sa_order.remove(&gone);
                         let is_passed = cursor.0.is_some_and(|turn| gone.turn() >= turn);
                         expected.retain(|turn| is_passed || *turn != gone.turn());
                     }
                     2 if !model.is_empty() => {
                         let at = which.index(model.len());
                         let new = model[at].renewed(Arc::new(model[at].config().clone()));
-                        ages.replace(&new);
+                        sa_order.replace(&new);
                         model[at] = new;
                     }
                     _ => {
-                        let next: Vec<_> = ages.from(cursor).take(3).cloned().collect();
+                        let next: Vec<_> = sa_order.from(cursor).take(3).cloned().collect();
                         if cursor == StateCursor::default() {
                             expected = turns_of(&model);
                         }
@@ -114,13 +114,13 @@ mod tests {
                         shown.extend(turns_of(&next));
                     }
                 }
-                ages.remove(&sa(turns / 2));
-                let all: Vec<_> = ages.from(StateCursor::default()).map(Arc::as_ptr).collect();
+                sa_order.remove(&sa(turns / 2));
+                let all: Vec<_> = sa_order.from(StateCursor::default()).map(Arc::as_ptr).collect();
                 let known: Vec<_> = model.iter().rev().map(Arc::as_ptr).collect();
                 prop_assert_eq!(all, known);
             }
             if cursor != StateCursor::default() {
-                shown.extend(ages.from(cursor).map(|sa| sa.turn()));
+                shown.extend(sa_order.from(cursor).map(|sa| sa.turn()));
                 expected.reverse();
                 prop_assert_eq!(shown, expected);
             }

@@ -10,7 +10,7 @@ use crate::spd::classifier::Moved;
 
 /// How far a revision is.
 #[derive(Debug, Default)]
-pub(super) enum Revising {
+pub(super) enum RebuildState {
     /// None is needed, as far as anybody knows.
     #[default]
     Idle,
@@ -31,9 +31,9 @@ const FEW: usize = 64;
 /// With more there is more to make up for than to plan again.
 const MOST: usize = 4096;
 
-impl Revising {
+impl RebuildState {
     /// A policy came that look-ups are about to find.
-    pub(super) fn came(&mut self, entry: &Arc<PolicyEntry>) {
+    pub(super) fn record_insert(&mut self, entry: &Arc<PolicyEntry>) {
         self.note(|| Moved::Came(Arc::clone(entry)));
     }
 
@@ -43,7 +43,7 @@ impl Revising {
     }
 
     /// Of so many policies some are to be planned anew. Whether a timer is to be set.
-    pub(super) fn wish(&mut self) -> bool {
+    pub(super) fn request(&mut self) -> bool {
         let is_first = matches!(self, Self::Idle);
         if is_first {
             *self = Self::Awaited { moved: 0 };
@@ -52,7 +52,7 @@ impl Revising {
     }
 
     /// Somebody asks for it: there is nothing to wait for, unless it is made already.
-    pub(super) fn demand(&mut self) {
+    pub(super) fn request_now(&mut self) {
         if matches!(self, Self::Idle | Self::Awaited { .. }) {
             *self = Self::Due;
         }

@@ -33,33 +33,34 @@ use uxfrm_packet::PacketBuf;
 use crate::ids::{Attachment, DeviceId, Handle};
 use crate::{DropReason, OffloadKind};
 
-/// What an outbound packet carries beside it to the device.
+/// Instructions for the device that go with an outbound packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handover {
-    /// Which device must send it; another must not.
+    /// The device that must send it; no other may.
     pub device: DeviceId,
-    /// The state that protects it. A device that has it no more drops the packet.
+    /// The SA that protects it. If the device has lost it, it drops the packet.
     pub handle: Handle,
-    /// What is left to do.
+    /// The task left to do.
     pub task: Task,
 }
 
-/// What is left to do with a packet that is handed over.
+/// Task left to do for a packet that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Kind *crypto*: write IV, cipher text and ICV.
+    /// Crypto offload: write IV, ciphertext and ICV.
     Encrypt {
-        /// The first packet's sequence number, all 64 bits; those behind it in a train have the next ones.
+        /// Sequence number of the first packet, all 64 bits; others of a burst have the next ones.
         sequence: u64,
     },
-    /// Kind *crypto*, a super-packet: cut it, wrap each segment, and do as with [`Task::Encrypt`].
+    /// Crypto offload of a super-packet: segment it, write headers for each segment, then proceed
+    /// as with [`Task::Encrypt`].
     Segment {
-        /// The first segment's sequence number, all 64 bits; the others have the next ones.
+        /// Sequence number of the first segment, all 64 bits; others have the next ones.
         sequence: u64,
-        /// How many segments are to be sent; what is behind them was refused.
+        /// How many segments to send; those behind were refused.
         count: u32,
     },
-    /// Kind *packet*: everything.
+    /// Packet offload: everything.
     Protect,
 }
 
@@ -68,39 +69,40 @@ pub enum Task {
 pub struct Handed {
     /// The packet.
     pub packet: PacketBuf,
-    /// Who is to do what with it.
+    /// What the device is to do with it.
     pub handover: Handover,
 }
 
-/// What a device says of a packet that it received and decrypted, or tried to.
+/// A device's metadata of a received packet that it decrypted, or tried to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMark {
-    /// Which device.
+    /// The device.
     pub device: DeviceId,
-    /// The state that it was decrypted with; `None` from devices that don't tell (82599). Then a crypto-kind packet is held to the
-    /// state of its SPI, and a packet-kind one is dropped, since nobody knows by whose key it came.
+    /// The SA that decrypted it; `None` from devices that do not tell (82599). Then a packet with
+    /// crypto offload must match the SA of its SPI, and one with packet offload is dropped.
     pub handle: Option<Handle>,
     /// How much of the work is done.
     pub kind: OffloadKind,
-    /// How it went.
+    /// Result of the work.
     pub status: DeviceStatus,
-    /// Kind *crypto*, extended numbers: the upper half of the number that it was opened with, else 0. It is authentic as that number only: the
-    /// engine may think of another one, where the device knows less, or the packet is older than the window.
+    /// Crypto offload with extended sequence numbers: the upper half that was used, else 0. The
+    /// packet is authentic only with this half; the engine may infer another one if the device
+    /// knows less or the packet is older than the window.
     pub high: u32,
 }
 
-/// How a device's work on a received packet went (`CRYPTO_*` of `include/net/xfrm.h`).
+/// Result of a device's work on a received packet (`CRYPTO_*` of `include/net/xfrm.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceStatus {
     /// `CRYPTO_SUCCESS`: authentic.
     Success,
-    /// `CRYPTO_GENERIC_ERROR`: the device could not do it.
+    /// `CRYPTO_GENERIC_ERROR`: the device could not process it.
     GenericError,
     /// `CRYPTO_TRANSPORT_ESP_AUTH_FAILED`, `CRYPTO_TUNNEL_ESP_AUTH_FAILED`: forged.
     AuthFailed,
     /// `CRYPTO_INVALID_PACKET_SYNTAX`
     InvalidSyntax,
-    /// `CRYPTO_INVALID_PROTOCOL`: not what the state is for.
+    /// `CRYPTO_INVALID_PROTOCOL`: not the SA's protocol.
     InvalidProtocol,
 }
 
@@ -109,12 +111,12 @@ pub enum DeviceStatus {
 pub struct Received {
     /// The packet.
     pub packet: PacketBuf,
-    /// What the device says of it; `None` for what it passed on as it came.
+    /// The device's metadata; `None` if it passed the packet on as it came.
     pub mark: Option<DeviceMark>,
 }
 
 impl DeviceStatus {
-    /// Why a packet of this status goes no further; `None` for success (`net/xfrm/xfrm_input.c: xfrm_input`).
+    /// Drop reason of this status; `None` for success (`net/xfrm/xfrm_input.c: xfrm_input`).
     #[must_use]
     pub const fn refusal(self) -> Option<DropReason> {
         match self {
@@ -127,7 +129,7 @@ impl DeviceStatus {
 }
 
 impl Task {
-    /// The kind of offload that this is.
+    /// Kind of offload.
     #[must_use]
     pub const fn kind(self) -> OffloadKind {
         match self {
@@ -144,7 +146,7 @@ impl From<PacketBuf> for Received {
 }
 
 impl Attachment {
-    /// What is left to do, for the device and by the state's name there.
+    /// Handover of a task to this device and SA.
     pub(crate) const fn over(self, task: Task) -> Handover {
         Handover { device: self.device, handle: self.handle, task }
     }

@@ -13,7 +13,7 @@ use crate::Moment;
 
 /// Thresholds of one state, and what was told last. For the one thread that tells; others may read.
 #[derive(Debug)]
-pub struct Aevents {
+pub struct AeventState {
     packets: AtomicU32,
     time: AtomicU32,
     told_sent: AtomicU64,
@@ -51,7 +51,7 @@ impl Default for Thresholds {
     }
 }
 
-impl Aevents {
+impl AeventState {
     /// For a state whose counters everybody knows.
     pub(crate) fn new(sent: u64, received: u64, now: Moment) -> Self {
         let Thresholds { packets, time } = Thresholds::default();
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn packets_or_time_make_an_event_and_nothing_makes_none() {
         let at = Moment::from_secs;
-        let aevents = Aevents::new(5, 0, at(100));
+        let aevents = AeventState::new(5, 0, at(100));
         assert_eq!(aevents.due(5, 0, at(1000)), None, "nothing new, however long ago");
         assert_eq!(aevents.due(6, 0, at(100)), None);
         assert_eq!(aevents.due(7, 0, at(100)), Some(Cause::Packets));
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_mapping_is_told_once_an_age_or_when_its_port_changes() {
         let at = Moment::from_secs;
-        let (aevents, age) = (Aevents::new(0, 0, at(0)), NonZeroU32::new(10));
+        let (aevents, age) = (AeventState::new(0, 0, at(0)), NonZeroU32::new(10));
         let due = [(4500, 1), (4500, 11), (4500, 12), (4501, 13), (4500, 13), (4500, 23)]
             .map(|(port, second)| aevents.mapping_due(port, age, at(second)));
         assert_eq!(due, [true, false, true, true, true, false]);

@@ -12,40 +12,40 @@ use crate::Moment;
 
 /// What one worker owes states.
 #[derive(Debug, Default)]
-pub(crate) struct Arrears {
-    debts: Vec<Debt>,
+pub(crate) struct DeferredCounters {
+    pending: Vec<PendingCount>,
     /// Packets of all of them.
     packets: usize,
     /// When the latest batch was, and when the latest that paid.
     latest: Moment,
-    paid: Moment,
+    flushed: Moment,
 }
 
 /// What one state is yet to count.
 #[derive(Debug)]
-struct Debt {
+struct PendingCount {
     sa: Arc<Sa>,
     packets: u32,
     bytes: u64,
 }
 
 /// So soon, in nanoseconds, and with so many packets, all is paid: each state then has some packets at once, or hardly any.
-const SOON: u64 = 10_000_000;
-const MOST: usize = 1 << 16;
+const FLUSH_INTERVAL: u64 = 10_000_000;
+const MAX_PACKETS: usize = 1 << 16;
 /// Nanoseconds from one batch to the next in which there is time to count.
-const QUIET: u64 = 100_000;
+const IDLE_GAP: u64 = 100_000;
 /// States that are waited for together.
-const PIECE: usize = 32;
+const PREFETCH_GROUP: usize = 32;
 
-impl Arrears {
+impl DeferredCounters {
     /// Notes packets of a state, if it counts whenever it may be. `place` is where its debt is likely to be, and then where it is. Who has one need not
     /// be looked at for that, which may be far away.
     #[inline(always)]
-    pub(crate) fn note(&mut self, place: &mut u32, sa: &Arc<Sa>, packets: u32, bytes: u64) -> bool {
-        match self.debts.get_mut(*place as usize) {
-            Some(debt) if Arc::ptr_eq(&debt.sa, sa) => {
-                debt.packets += packets;
-                debt.bytes += bytes;
+    pub(crate) fn add(&mut self, place: &mut u32, sa: &Arc<Sa>, packets: u32, bytes: u64) -> bool {
+        match self.pending.get_mut(*place as usize) {
+            Some(count) if Arc::ptr_eq(&count.sa, sa) => {
+                count.packets += packets;
+                count.bytes += bytes;
                 self.packets += packets as usize;
                 true
             }
@@ -54,31 +54,35 @@ impl Arrears {
     }
 
     /// Whether any state is yet to count.
-    pub(crate) const fn are_any(&self) -> bool {
+    pub(crate) const fn has_pending(&self) -> bool {
         self.packets > 0
     }
 
     /// To be called after a batch.
     #[inline]
-    pub(crate) fn settle(&mut self, now: Moment) {
+    pub(crate) fn flush_due(&mut self, now: Moment) {
         let before = std::mem::replace(&mut self.latest, now);
         let passed = |since: Moment, nanoseconds| now.0.saturating_sub(since.0) >= nanoseconds;
-        let is_due = self.packets >= MOST || passed(self.paid, SOON) || passed(before, QUIET);
+        let is_due = self.packets >= MAX_PACKETS
+            || passed(self.flushed, FLUSH_INTERVAL)
+            || passed(before, IDLE_GAP);
         if self.packets > 0 && is_due {
-            self.pay();
+            self.flush();
         }
     }
 
     /// Has all states count.
     #[inline(never)]
-    pub(crate) fn pay(&mut self) {
-        for debts in self.debts.chunks(PIECE) {
-            debts.iter().for_each(|debt| debt.sa.fetch_active());
-            debts.iter().for_each(|debt| debt.sa.fetch_usage());
-            debts.iter().for_each(|debt| debt.sa.count(debt.packets, debt.bytes, self.latest));
+    pub(crate) fn flush(&mut self) {
+        for pending in self.pending.chunks(PREFETCH_GROUP) {
+            pending.iter().for_each(|count| count.sa.fetch_active());
+            pending.iter().for_each(|count| count.sa.fetch_usage());
+            pending
+                .iter()
+                .for_each(|count| count.sa.count(count.packets, count.bytes, self.latest));
         }
-        self.debts.clear();
-        (self.packets, self.paid) = (0, self.latest);
+        self.pending.clear();
+        (self.packets, self.flushed) = (0, self.latest);
     }
 
     #[inline(never)]
@@ -86,17 +90,17 @@ impl Arrears {
         if !sa.counts_whenever() {
             return false;
         }
-        *place = u32::try_from(self.debts.len()).unwrap_or(u32::MAX);
-        self.debts.push(Debt { sa: Arc::clone(sa), packets, bytes });
+        *place = u32::try_from(self.pending.len()).unwrap_or(u32::MAX);
+        self.pending.push(PendingCount { sa: Arc::clone(sa), packets, bytes });
         self.packets += packets as usize;
         true
     }
 }
 
 /// A worker that ends owes nothing.
-impl Drop for Arrears {
+impl Drop for DeferredCounters {
     fn drop(&mut self) {
-        self.pay();
+        self.flush();
     }
 }
 
@@ -129,13 +133,13 @@ mod tests {
     fn states_count_soon_each_its_own() {
         let states = [1, 2, 3].map(state);
         let mut places = [7, 0, 0];
-        let mut arrears = Arrears::default();
-        let often = SOON * 2 / QUIET;
+        let mut deferred = DeferredCounters::default();
+        let often = FLUSH_INTERVAL * 2 / IDLE_GAP;
         for round in 1..=often {
             for (sa, place) in states.iter().zip(&mut places) {
-                assert!(arrears.note(place, sa, sa.id().spi.0, 100));
+                assert!(deferred.add(place, sa, sa.id().spi.0, 100));
             }
-            arrears.settle(Moment(SOON * round / often));
+            deferred.flush_due(Moment(FLUSH_INTERVAL * round / often));
             let expected = if round < often { (1, 10) } else { (1 + often, 10 + 100 * often) };
             assert_eq!(counted(&states[0]), expected);
         }
@@ -144,19 +148,19 @@ mod tests {
             [&states[1], &states[2]].map(|sa| counted(sa).0),
             [1 + 2 * often, 1 + 3 * often]
         );
-        assert_eq!(states[0].usage().last_used(), Some(Moment(SOON)));
+        assert_eq!(states[0].usage().last_used(), Some(Moment(FLUSH_INTERVAL)));
         assert!(states.iter().all(|sa| Arc::strong_count(sa) == 1), "states are let go of");
     }
 
     #[test]
     fn who_comes_now_and_then_is_counted_at_once() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
+        let mut deferred = DeferredCounters::default();
         for (moment, expected) in
-            [(QUIET, 2), (2 * QUIET, 3), (3 * QUIET - 1, 3), (4 * QUIET - 1, 5)]
+            [(IDLE_GAP, 2), (2 * IDLE_GAP, 3), (3 * IDLE_GAP - 1, 3), (4 * IDLE_GAP - 1, 5)]
         {
-            assert!(arrears.note(&mut 0, &sa, 1, 10));
-            arrears.settle(Moment(moment));
+            assert!(deferred.add(&mut 0, &sa, 1, 10));
+            deferred.flush_due(Moment(moment));
             assert_eq!(counted(&sa).0, expected);
         }
     }
@@ -164,17 +168,17 @@ mod tests {
     #[test]
     fn many_packets_are_counted_however_soon_and_those_of_who_ends_too() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
-        let most = u32::try_from(MOST).unwrap();
-        arrears.note(&mut 0, &sa, most - 2, 5);
-        arrears.settle(Moment(5));
+        let mut deferred = DeferredCounters::default();
+        let most = u32::try_from(MAX_PACKETS).unwrap();
+        deferred.add(&mut 0, &sa, most - 2, 5);
+        deferred.flush_due(Moment(5));
         assert_eq!(counted(&sa), (1, 10));
-        arrears.note(&mut 0, &sa, 2, 5);
-        arrears.settle(Moment(5));
-        assert_eq!(counted(&sa), (MOST as u64 + 1, 20));
-        arrears.note(&mut 0, &sa, 3, 7);
-        drop(arrears);
-        assert_eq!(counted(&sa), (MOST as u64 + 4, 27));
+        deferred.add(&mut 0, &sa, 2, 5);
+        deferred.flush_due(Moment(5));
+        assert_eq!(counted(&sa), (MAX_PACKETS as u64 + 1, 20));
+        deferred.add(&mut 0, &sa, 3, 7);
+        drop(deferred);
+        assert_eq!(counted(&sa), (MAX_PACKETS as u64 + 4, 27));
     }
 
     /// It ages from its first packet, and none passes a limit.
@@ -195,32 +199,32 @@ mod tests {
             limited(|limits| limits.bytes.soft = u64::MAX - 1),
         ];
         for sa in states {
-            assert!(!Arrears::default().note(&mut 0, &sa, 1, 7));
+            assert!(!DeferredCounters::default().add(&mut 0, &sa, 1, 7));
         }
         let aged = limited(|limits| limits.used_seconds.hard = 100);
-        assert!(Arrears::default().note(&mut 0, &aged, 1, 7));
+        assert!(DeferredCounters::default().add(&mut 0, &aged, 1, 7));
     }
 
     /// They passed before it did.
     #[test]
     fn a_state_that_has_expired_counts_what_it_let_pass() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
-        arrears.note(&mut 0, &sa, 3, 7);
+        let mut deferred = DeferredCounters::default();
+        deferred.add(&mut 0, &sa, 3, 7);
         sa.advance(Lifecycle::Expired);
-        arrears.pay();
+        deferred.flush();
         assert_eq!(counted(&sa), (4, 17));
     }
 
     #[test]
     fn who_goes_on_in_a_states_place_counts_what_that_let_pass() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
-        arrears.note(&mut 0, &sa, 3, 7);
+        let mut deferred = DeferredCounters::default();
+        deferred.add(&mut 0, &sa, 3, 7);
         let config = sample("10.0.0.3", 1);
         let heir = Sa::continuing(&sa, config, Arc::clone(&sa.words), None);
         assert_eq!(counted(&heir), (1, 10));
-        arrears.pay();
+        deferred.flush();
         assert_eq!((counted(&heir), counted(&sa)), ((4, 17), (1, 10)));
     }
 }

@@ -155,9 +155,9 @@ impl IvPrefixes {
 
 /// Draws prefixes for the states of a database, from a seed that is random.
 #[derive(Debug)]
-pub(crate) struct PrefixSource(u64);
+pub(crate) struct IvPrefixSource(u64);
 
-impl PrefixSource {
+impl IvPrefixSource {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -33,7 +33,7 @@ pub struct Keepalive {
 
 /// What a state has to do about its NAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum KeepaliveAction {
     /// Send now, and look again then.
     Send(Keepalive, Moment),
     /// Something was sent: look again then.
@@ -89,19 +89,19 @@ impl Keepalive {
 }
 
 /// Nothing for states without an interval, and for those whose flows have ports of their own: there is no one mapping to keep.
-pub(crate) fn turn(sa: &Sa, now: Moment) -> Option<Turn> {
+pub(crate) fn turn(sa: &Sa, now: Moment) -> Option<KeepaliveAction> {
     let config = sa.config();
     let encap = config.encap.filter(|encap| !encap.spreads_flows())?;
     let interval = config.nat_keepalive?.duration();
     let silent_from = sa.usage().last_used().map(|used| used.plus(interval));
     Some(match silent_from.filter(|moment| *moment > now) {
-        Some(later) => Turn::Wait(later),
+        Some(later) => KeepaliveAction::Wait(later),
         None => {
             let keepalive = Keepalive {
                 source: SocketAddr::new(sa.source(), encap.source_port),
                 destination: SocketAddr::new(sa.id().destination, encap.destination_port),
             };
-            Turn::Send(keepalive, now.plus(interval))
+            KeepaliveAction::Send(keepalive, now.plus(interval))
         }
     })
 }

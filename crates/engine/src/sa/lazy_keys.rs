@@ -7,14 +7,14 @@ use uxfrm_crypto::KeyMaterial;
 use zeroize::Zeroizing;
 
 /// Encryption and authentication key, one behind the other. Up to [`SHORT`] bytes (AES-128-GCM with its salt) stand in the state itself.
-pub(super) enum Keys {
+pub(super) enum LazyKeys {
     Short { encryption: u8, len: u8, bytes: Zeroizing<[u8; SHORT]> },
     Long { encryption: u32, bytes: Zeroizing<Box<[u8]>> },
 }
 
 const SHORT: usize = 21;
 
-impl Keys {
+impl LazyKeys {
     /// None yet.
     pub(super) fn none() -> Self {
         Self::Short { encryption: 0, len: 0, bytes: Zeroizing::default() }
@@ -57,7 +57,7 @@ impl Keys {
     }
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for LazyKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (encryption, authentication) = self.expose();
         write!(f, "Keys({} and {} bytes, redacted)", encryption.len(), authentication.len())
@@ -73,7 +73,7 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).collect();
         for encryption in [0, 1, 16, 20, 21, 22, 36, 64] {
             for authentication in [0, 1, 5, 16, 21, 64, 128] {
-                let mut keys = Keys::none();
+                let mut keys = LazyKeys::none();
                 keys.copy(&bytes[..encryption], &bytes[100..100 + authentication]);
                 let given = (&bytes[..encryption], &bytes[100..100 + authentication]);
                 assert_eq!(keys.expose(), given);
@@ -81,6 +81,6 @@ mod tests {
                 assert_eq!((one.expose(), other.expose()), given);
             }
         }
-        assert_eq!(size_of::<Keys>(), 24);
+        assert_eq!(size_of::<LazyKeys>(), 24);
     }
 }

@@ -21,7 +21,7 @@
 
 use uxfrm_packet::prefetch_far;
 
-use super::replay_store::{HeadCell, Keeper};
+use super::replay_store::{Keeper, SharedHead};
 use crate::DropReason;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -39,12 +39,12 @@ pub struct ReplayWindow {
     ring: Box<[AtomicU64]>,
     /// Where the highest number outlives the process.
     cell: Option<&'static AtomicU64>,
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<PersistentWindow>>,
 }
 
 /// What more a window has whose numbers are kept across restarts.
 #[derive(Debug)]
-struct Kept {
+struct PersistentWindow {
     /// No number above it is accepted, as it is not yet on the disk that it may have been.
     edge: AtomicU64,
     /// The highest authentic number that was refused for being above it.
@@ -53,7 +53,7 @@ struct Kept {
     restart: AtomicU64,
     keeper: Keeper,
     /// Gives the cell back when the window goes.
-    _cell: Option<HeadCell>,
+    _cell: Option<SharedHead>,
 }
 
 /// Numbers that a new state may receive before its owner has reserved any: whoever keeps numbers
@@ -117,12 +117,12 @@ impl ReplayWindow {
 
     /// The same, of a state whose received numbers are kept across restarts: it accepts [`FIRST_RESERVED`] more before some are
     /// [reserved](ReplayWindow::reserve). Without a check there is nothing to keep.
-    pub(super) fn kept(mut self, keeper: &Keeper, cell: Option<HeadCell>) -> Self {
+    pub(super) fn kept(mut self, keeper: &Keeper, cell: Option<SharedHead>) -> Self {
         if self.window == 0 || !keeper.is_some() {
             return self;
         }
-        self.cell = cell.as_ref().map(HeadCell::number);
-        self.kept = Some(Box::new(Kept {
+        self.cell = cell.as_ref().map(SharedHead::number);
+        self.kept = Some(Box::new(PersistentWindow {
             edge: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             restart: AtomicU64::new(0),
@@ -260,7 +260,7 @@ impl ReplayWindow {
         if number > head || self.window == 0 {
             return Ok(Candidate(number));
         }
-        let spot = Spot::of(number, self.ring.len());
+        let spot = WindowSlot::of(number, self.ring.len());
         // Acquire: whoever wrote the tag had read a head at most 2^32 below; see the module's doc.
         let word = self.ring[spot.slot].load(Ordering::Acquire);
         self.refuse_old(number)?;
@@ -271,7 +271,7 @@ impl ReplayWindow {
     #[inline]
     pub(crate) fn prefetch(&self, low: u32) {
         if self.window != 0 {
-            prefetch_far(&self.ring[Spot::of(low.into(), self.ring.len()).slot]);
+            prefetch_far(&self.ring[WindowSlot::of(low.into(), self.ring.len()).slot]);
         }
     }
 
@@ -290,7 +290,7 @@ impl ReplayWindow {
     #[inline(always)]
     fn take(&self, number: u64) -> Result<(), DropReason> {
         if self.window != 0 {
-            let spot = Spot::of(number, self.ring.len());
+            let spot = WindowSlot::of(number, self.ring.len());
             let word = &self.ring[spot.slot];
             let mut seen = word.load(Ordering::Acquire);
             loop {
@@ -320,7 +320,7 @@ impl ReplayWindow {
             self.head.fetch_max(highest, Ordering::AcqRel);
             return count;
         }
-        let mut spot = Spot::of(first.0, self.ring.len());
+        let mut spot = WindowSlot::of(first.0, self.ring.len());
         let (block, mut count) = (first.0 / BLOCK_BITS, 1);
         // The bit of the next number, as long as they come one after the other within the block, as nearly all do: none is too old for another then.
         let (mut next, mut next_bit) = (first.0, spot.bit);
@@ -368,7 +368,7 @@ impl ReplayWindow {
         if self.window == 0 || number > self.highest() || self.refuse_old(number).is_err() {
             return false;
         }
-        let spot = Spot::of(number, self.ring.len());
+        let spot = WindowSlot::of(number, self.ring.len());
         let word = self.ring[spot.slot].load(Ordering::Acquire);
         spot.mark(word) == Err(DropReason::InReplay)
     }
@@ -460,13 +460,13 @@ pub fn is_before_restart(low: u32, restart: u64) -> bool {
 
 /// Where a number's bit is; or the bits of several in one block.
 #[derive(Clone, Copy)]
-struct Spot {
+struct WindowSlot {
     slot: usize,
     tag: u32,
     bit: u32,
 }
 
-impl Spot {
+impl WindowSlot {
     #[inline]
     fn of(number: u64, words: usize) -> Self {
         let block = number / BLOCK_BITS;

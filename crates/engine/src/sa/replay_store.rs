@@ -48,10 +48,10 @@ impl Keeper {
         self.0.iter().for_each(|store| store.wake());
     }
 
-    pub(super) fn claim(&self, sa: &Sa) -> Option<HeadCell> {
+    pub(super) fn claim(&self, sa: &Sa) -> Option<SharedHead> {
         let store = self.0.as_ref()?;
         let cell = store.claim(sa)?;
-        Some(HeadCell { cell, store: Arc::clone(store) })
+        Some(SharedHead { cell, store: Arc::clone(store) })
     }
 }
 
@@ -76,18 +76,18 @@ impl Hash for Keeper {
 
 /// The highest number received, in memory that outlives the process.
 #[derive(Debug)]
-pub(super) struct HeadCell {
+pub(super) struct SharedHead {
     cell: &'static AtomicU64,
     store: Arc<dyn ReplayStore>,
 }
 
-impl HeadCell {
+impl SharedHead {
     pub(super) const fn number(&self) -> &'static AtomicU64 {
         self.cell
     }
 }
 
-impl Drop for HeadCell {
+impl Drop for SharedHead {
     fn drop(&mut self) {
         self.store.release(self.cell);
     }

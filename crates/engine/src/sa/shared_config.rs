@@ -63,7 +63,7 @@ pub struct SaWords {
 /// Words that were said lately, so that who says them again shares them. Of a fixed size: what is pushed out is only not shared with
 /// those to come.
 #[derive(Debug)]
-pub(crate) struct Lexicon {
+pub(crate) struct ConfigInterner {
     known: Box<[Option<Arc<SaWords>>]>,
     hasher: foldhash::fast::RandomState,
 }
@@ -72,11 +72,11 @@ pub(crate) struct Lexicon {
 #[derive(Debug)]
 pub(super) enum Name {
     V4 { protocol: SaProtocol, spi: Spi, source: Ipv4Addr, destination: Ipv4Addr },
-    V6 { protocol: SaProtocol, spi: Spi, ends: Box<Ends> },
+    V6 { protocol: SaProtocol, spi: Spi, ends: Box<SaEndpoints> },
 }
 
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct SaEndpoints {
     source: IpAddr,
     destination: IpAddr,
 }
@@ -131,14 +131,14 @@ impl SaWords {
     }
 }
 
-impl Default for Lexicon {
+impl Default for ConfigInterner {
     fn default() -> Self {
         let hasher = foldhash::fast::RandomState::default();
         Self { known: vec![None; KNOWN].into(), hasher }
     }
 }
 
-impl Lexicon {
+impl ConfigInterner {
     /// The words, shared with who said the same lately.
     pub(crate) fn share(&mut self, words: SaWords) -> Arc<SaWords> {
         #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
@@ -156,7 +156,7 @@ impl Name {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 Self::V4 { protocol, spi, source, destination }
             }
-            _ => Self::V6 { protocol, spi, ends: Box::new(Ends { source, destination }) },
+            _ => Self::V6 { protocol, spi, ends: Box::new(SaEndpoints { source, destination }) },
         }
     }
 
@@ -202,15 +202,15 @@ mod tests {
 
     #[test]
     fn who_says_the_same_shares_it_and_who_does_not_is_understood() {
-        let mut lexicon = Lexicon::default();
-        let first = lexicon.share(words(1));
-        assert!(Arc::ptr_eq(&first, &lexicon.share(words(1))));
+        let mut interner = ConfigInterner::default();
+        let first = interner.share(words(1));
+        assert!(Arc::ptr_eq(&first, &interner.share(words(1))));
         // Far more than it keeps.
         for window in 0..4096 {
-            assert_eq!(lexicon.share(words(window)).window, window);
+            assert_eq!(interner.share(words(window)).window, window);
         }
-        assert_eq!(lexicon.share(words(1)), first);
-        let kept = lexicon.known.iter().flatten().count();
+        assert_eq!(interner.share(words(1)), first);
+        let kept = interner.known.iter().flatten().count();
         assert!((KNOWN / 2..=KNOWN).contains(&kept), "{kept}");
     }
 

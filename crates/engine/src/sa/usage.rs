@@ -41,7 +41,7 @@ pub enum Charge {
 #[derive(Debug)]
 pub struct Usage {
     lifecycle: AtomicU8,
-    _spare: Spare,
+    _spare: DoubleBuffer,
     bytes: AtomicU64,
     packets: AtomicU64,
     first_used: AtomicU64,
@@ -53,18 +53,18 @@ pub struct Usage {
 
 /// What is charged to a state that has gone on as another: it did not count it, as its counts were taken over already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Late {
+pub(super) struct LateCount {
     pub(super) packets: u32,
     pub(super) bytes: u64,
 }
 
 /// On counts that were taken over. No limit is as high.
-const ENDED: u64 = 1 << 63;
+const CLOSED: u64 = 1 << 63;
 
 /// The values that it has not tell what else may stand in a state's place, so that who asks need not read another cache line.
 #[derive(Debug)]
 #[repr(u8)]
-enum Spare {
+enum DoubleBuffer {
     None,
 }
 
@@ -88,7 +88,7 @@ impl Usage {
     pub const fn new(lifecycle: Lifecycle) -> Self {
         Self {
             lifecycle: AtomicU8::new(lifecycle as u8),
-            _spare: Spare::None,
+            _spare: DoubleBuffer::None,
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             first_used: AtomicU64::new(NEVER),
@@ -106,7 +106,7 @@ impl Usage {
     /// a few less may when another worker is just then taking back a [`Charge::Crossing`].
     ///
     /// # Errors
-    /// [`Late`], of what another is to count.
+    /// [`LateCount`], of what another is to count.
     #[inline]
     pub(super) fn charge(
         &self,
@@ -114,7 +114,7 @@ impl Usage {
         packets: u32,
         bytes: u64,
         now: Moment,
-    ) -> Result<Charge, Late> {
+    ) -> Result<Charge, LateCount> {
         self.touch(now);
         if self.lifecycle() >= Lifecycle::Error {
             return Ok(Charge::Expired);
@@ -137,8 +137,8 @@ impl Usage {
     /// Counts packets that have passed before, up to the `latest`.
     ///
     /// # Errors
-    /// [`Late`], of what another is to count.
-    pub(super) fn count(&self, packets: u32, bytes: u64, latest: Moment) -> Result<(), Late> {
+    /// [`LateCount`], of what another is to count.
+    pub(super) fn count(&self, packets: u32, bytes: u64, latest: Moment) -> Result<(), LateCount> {
         self.touch(latest);
         let before = self.add(packets, bytes);
         if before.has_ended() { Err(self.late(before, packets, bytes)) } else { Ok(()) }
@@ -152,8 +152,12 @@ impl Usage {
 
     /// Counts what another state has let pass that this one goes on from: what reaches limits is met by the next packet. Past a hard one it
     /// is refused, together ([`Charge::Crossing`]) or alone.
-    pub(super) fn charge_late(&self, limits: &Limits, late: Late) -> Result<Charge, Late> {
-        let Late { packets, bytes } = late;
+    pub(super) fn charge_late(
+        &self,
+        limits: &Limits,
+        late: LateCount,
+    ) -> Result<Charge, LateCount> {
+        let LateCount { packets, bytes } = late;
         let before = self.add(packets, bytes);
         if before.has_ended() {
             return Err(self.late(before, packets, bytes));
@@ -170,7 +174,7 @@ impl Usage {
     /// Counts nothing more from now on, and gives the bytes and packets counted, so that another can go on from there: whoever counts is told
     /// of all that is not among them.
     pub(super) fn end(&self) -> (u64, u64) {
-        let end = |count: &AtomicU64| count.fetch_or(ENDED, Ordering::AcqRel) & !ENDED;
+        let end = |count: &AtomicU64| count.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED;
         // In the order of `add`.
         let packets = end(&self.packets);
         (end(&self.bytes), packets)
@@ -185,8 +189,8 @@ impl Usage {
 
     /// What there was before.
     #[inline]
-    fn add(&self, packets: u32, bytes: u64) -> Tally {
-        Tally {
+    fn add(&self, packets: u32, bytes: u64) -> UsageCount {
+        UsageCount {
             packets: self.packets.fetch_add(u64::from(packets), Ordering::Relaxed),
             bytes: self.bytes.fetch_add(bytes, Ordering::Relaxed),
         }
@@ -199,12 +203,12 @@ impl Usage {
 
     /// Takes back what was counted after the end, which may have come between packets and bytes.
     #[cold]
-    fn late(&self, before: Tally, packets: u32, bytes: u64) -> Late {
+    fn late(&self, before: UsageCount, packets: u32, bytes: u64) -> LateCount {
         // With the end comes who goes on.
         fence(Ordering::Acquire);
-        let late = Late {
-            packets: if before.packets >= ENDED { packets } else { 0 },
-            bytes: if before.bytes >= ENDED { bytes } else { 0 },
+        let late = LateCount {
+            packets: if before.packets >= CLOSED { packets } else { 0 },
+            bytes: if before.bytes >= CLOSED { bytes } else { 0 },
         };
         self.subtract(late.packets.into(), late.bytes);
         late
@@ -212,8 +216,8 @@ impl Usage {
 
     /// Sets counts and the moment of the first use to what another knows.
     pub(super) fn set(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
-        self.bytes.store(bytes.min(ENDED - 1), Ordering::Relaxed);
-        self.packets.store(packets.min(ENDED - 1), Ordering::Relaxed);
+        self.bytes.store(bytes.min(CLOSED - 1), Ordering::Relaxed);
+        self.packets.store(packets.min(CLOSED - 1), Ordering::Relaxed);
         self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
     }
 
@@ -230,7 +234,7 @@ impl Usage {
     /// Holds what was counted elsewhere against limits, as `net/xfrm/xfrm_state.c: xfrm_state_check_expire` does: [`Charge::HardLimit`]
     /// and [`Charge::SoftLimit`] once each.
     pub(super) fn check(&self, limits: &Limits) -> Charge {
-        let tally = Tally { packets: self.packets(), bytes: self.bytes() };
+        let tally = UsageCount { packets: self.packets(), bytes: self.bytes() };
         if tally.reaches(limits, |budget| budget.hard) {
             return match self.advance(Lifecycle::Expired) {
                 true => Charge::HardLimit,
@@ -291,13 +295,13 @@ impl Usage {
     /// Bytes carried.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed) & !ENDED
+        self.bytes.load(Ordering::Relaxed) & !CLOSED
     }
 
     /// Packets carried.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.packets.load(Ordering::Relaxed) & !ENDED
+        self.packets.load(Ordering::Relaxed) & !CLOSED
     }
 
     /// When the first packet was charged.
@@ -350,8 +354,8 @@ impl Usage {
         &self,
         limits: &Limits,
         packets: u32,
-        before: Tally,
-        after: Tally,
+        before: UsageCount,
+        after: UsageCount,
     ) -> Charge {
         let warned = self.lifecycle() >= Lifecycle::Dying;
         if packets > 1 {
@@ -372,12 +376,12 @@ impl Usage {
 
 /// Counts at one instant.
 #[derive(Clone, Copy)]
-struct Tally {
+struct UsageCount {
     packets: u64,
     bytes: u64,
 }
 
-impl Tally {
+impl UsageCount {
     #[inline]
     fn plus(self, packets: u32, bytes: u64) -> Self {
         Self { packets: self.packets + u64::from(packets), bytes: self.bytes.saturating_add(bytes) }
@@ -386,12 +390,12 @@ impl Tally {
     /// Not above, and not ended: then every packet on the way here was below when it was looked at.
     #[inline]
     fn within(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {
-        self.packets <= limit(limits.packets).min(ENDED - 1)
-            && self.bytes <= limit(limits.bytes).min(ENDED - 1)
+        self.packets <= limit(limits.packets).min(CLOSED - 1)
+            && self.bytes <= limit(limits.bytes).min(CLOSED - 1)
     }
 
     fn has_ended(self) -> bool {
-        self.packets >= ENDED || self.bytes >= ENDED
+        self.packets >= CLOSED || self.bytes >= CLOSED
     }
 
     fn reaches(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {

@@ -10,14 +10,14 @@ use crate::{Checksum, FlowPorts, IpPacket, Protocol, Version};
 
 /// Addresses and protocol, all that a fragment shows of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ends {
+pub(super) struct FlowAddresses {
     source: u128,
     destination: u128,
     pub(super) version: Version,
     pub(super) protocol: Protocol,
 }
 
-impl Ends {
+impl FlowAddresses {
     /// Addresses as numbers: compared and moved faster than as `IpAddr`.
     #[inline]
     fn of(ip: &IpPacket) -> Self {
@@ -38,24 +38,24 @@ impl Ends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
     ports: FlowPorts,
-    pub(super) ends: Ends,
+    pub(super) ends: FlowAddresses,
 }
 
 /// What a packet is to the coalescer.
-pub(super) enum Arrival {
+pub(super) enum Offered {
     /// Neither TCP nor UDP: nothing is ever held of its flow.
     Foreign,
     /// A fragment: it may belong to any flow between its ends.
-    Fragment(Ends),
+    Fragment(FlowAddresses),
     /// Cannot be joined.
     Passing(Flow),
     /// Can be joined, if it fits.
-    Piece(Piece),
+    Joinable(Joinable),
 }
 
 /// A packet that can be joined: what has to fit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Joinable {
     pub(super) flow: Flow,
     pub(super) network_len: usize,
     /// Network and transport header.
@@ -67,7 +67,7 @@ pub(super) struct Piece {
     pub(super) flags: TcpFlags,
 }
 
-impl Arrival {
+impl Offered {
     /// A packet that is not to be joined whatever it is.
     pub(super) fn passing(bytes: &[u8]) -> Self {
         IpPacket::parse(bytes).map_or(Self::Foreign, |ip| Self::barrier(&ip, bytes))
@@ -78,15 +78,15 @@ impl Arrival {
         let Ok(ip) = IpPacket::parse(bytes) else { return Self::Foreign };
         match Self::barrier(&ip, bytes) {
             Self::Passing(flow) => {
-                Piece::of(&ip, flow, bytes, notes).map_or(Self::Passing(flow), Self::Piece)
+                Joinable::of(&ip, flow, bytes, notes).map_or(Self::Passing(flow), Self::Joinable)
             }
-            other @ (Self::Foreign | Self::Fragment(_) | Self::Piece(_)) => other,
+            other @ (Self::Foreign | Self::Fragment(_) | Self::Joinable(_)) => other,
         }
     }
 
     #[inline]
     fn barrier(ip: &IpPacket, bytes: &[u8]) -> Self {
-        let ends = Ends::of(ip);
+        let ends = FlowAddresses::of(ip);
         match ip.protocol {
             Protocol::TCP | Protocol::UDP if ip.is_fragment() => Self::Fragment(ends),
             Protocol::TCP | Protocol::UDP => {
@@ -97,7 +97,7 @@ impl Arrival {
     }
 }
 
-impl Piece {
+impl Joinable {
     /// `None` when the packet must pass as it is.
     #[inline]
     fn of(ip: &IpPacket, flow: Flow, bytes: &[u8], notes: Notes) -> Option<Self> {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checksum::{self, Verification};
-use crate::specimen::{Specimen, joinable};
+use crate::test_packets::{TestPacket, joinable};
 use crate::{IpPacket, SegmentPlan, ipv4};
 
 /// What goes on the wire when `packet` leaves.
@@ -35,13 +35,13 @@ fn coalesce(packets: &[Vec<u8>]) -> Vec<PacketBuf> {
     out.drain().collect()
 }
 
-fn tcp(sequence: u32, payload: &[u8]) -> Specimen {
+fn tcp(sequence: u32, payload: &[u8]) -> TestPacket {
     let mut ip =
         Ipv4Header::new(0, 64, etherparse::IpNumber::TCP, [192, 0, 2, 1], [192, 0, 2, 2]).unwrap();
     ip.dont_fragment = true;
     let mut header = TcpHeader::new(1, 2, sequence, 1000);
     header.ack = true;
-    Specimen {
+    TestPacket {
         ip: IpHeaders::Ipv4(ip, Ipv4Extensions::default()),
         transport: TransportHeader::Tcp(header),
         payload: payload.to_vec(),
@@ -49,7 +49,7 @@ fn tcp(sequence: u32, payload: &[u8]) -> Specimen {
 }
 
 /// The second packet, changed; how many packets come out.
-fn joined_with(change: impl Fn(&mut Specimen)) -> usize {
+fn joined_with(change: impl Fn(&mut TestPacket)) -> usize {
     let mut second = tcp(104, b"efgh");
     change(&mut second);
     let stream = [tcp(100, b"abcd").bytes(), second.bytes()];
@@ -58,17 +58,17 @@ fn joined_with(change: impl Fn(&mut Specimen)) -> usize {
     out.len()
 }
 
-fn ipv4_of(specimen: &mut Specimen) -> &mut Ipv4Header {
-    match &mut specimen.ip {
+fn ipv4_of(sample: &mut TestPacket) -> &mut Ipv4Header {
+    match &mut sample.ip {
         IpHeaders::Ipv4(header, _) => header,
-        IpHeaders::Ipv6(..) => panic!("an IPv4 specimen"),
+        IpHeaders::Ipv6(..) => panic!("an IPv4 packet"),
     }
 }
 
 #[test]
 fn each_difference_keeps_packets_apart() {
-    type Change = fn(&mut Specimen);
-    let next = |specimen: &mut Specimen| ipv4_of(specimen).identification = 1;
+    type Change = fn(&mut TestPacket);
+    let next = |sample: &mut TestPacket| ipv4_of(sample).identification = 1;
     assert_eq!(joined_with(next), 1);
     let apart: [(&str, Change); 15] = [
         ("sequence", |s| s.tcp().unwrap().sequence_number += 1),
@@ -88,13 +88,13 @@ fn each_difference_keeps_packets_apart() {
         ("DF", |s| ipv4_of(s).dont_fragment = false),
     ];
     for (name, change) in apart {
-        let changed = |specimen: &mut Specimen| {
-            next(specimen);
-            change(specimen);
+        let changed = |sample: &mut TestPacket| {
+            next(sample);
+            change(sample);
         };
         assert_eq!(joined_with(changed), 2, "{name}");
     }
-    assert_eq!(joined_with(|specimen| ipv4_of(specimen).identification = 2), 2);
+    assert_eq!(joined_with(|sample| ipv4_of(sample).identification = 2), 2);
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn wrong_checksums_are_not_made_right() {
 #[test]
 fn packets_with_options_or_padding_pass() {
     let mut with_options = [tcp(100, b"abcd"), tcp(104, b"efgh")];
-    with_options.iter_mut().for_each(|specimen| ipv4_of(specimen).options = [1; 4].into());
-    assert_eq!(coalesce(&with_options.map(|specimen| specimen.bytes())).len(), 2);
-    let padded = [tcp(100, b"abcd"), tcp(104, b"efgh")]
-        .map(|specimen| [&specimen.bytes()[..], &[0]].concat());
+    with_options.iter_mut().for_each(|sample| ipv4_of(sample).options = [1; 4].into());
+    assert_eq!(coalesce(&with_options.map(|sample| sample.bytes())).len(), 2);
+    let padded =
+        [tcp(100, b"abcd"), tcp(104, b"efgh")].map(|sample| [&sample.bytes()[..], &[0]].concat());
     assert_eq!(coalesce(&padded).len(), 2);
 }
 
@@ -144,9 +144,9 @@ fn a_super_packet_is_as_long_as_its_length_field_can_say() {
 }
 
 /// A datagram over IPv4.
-fn udp(payload: &[u8]) -> Specimen {
+fn udp(payload: &[u8]) -> TestPacket {
     let header = UdpHeader { source_port: 1, destination_port: 2, ..UdpHeader::default() };
-    Specimen { transport: TransportHeader::Udp(header), ..tcp(0, payload) }
+    TestPacket { transport: TransportHeader::Udp(header), ..tcp(0, payload) }
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Six flows between pairs of addresses of their own: TCP and UDP over IPv4 with and without DF, and over IPv6.
-fn flows() -> Vec<Specimen> {
+fn flows() -> Vec<TestPacket> {
     let make = |flow: u8| {
         let ip = if flow < 4 {
             let mut header = Ipv4Header::new(
@@ -283,13 +283,13 @@ fn flows() -> Vec<Specimen> {
                 ..UdpHeader::default()
             })
         };
-        Specimen { ip, transport, payload: Vec::new() }
+        TestPacket { ip, transport, payload: Vec::new() }
     };
     (0..6).map(make).collect()
 }
 
 /// The next packet of a flow; `change` says what is unusual about it, most of the time nothing.
-fn next_packet(flow: &mut Specimen, change: u8, len: usize) -> Vec<u8> {
+fn next_packet(flow: &mut TestPacket, change: u8, len: usize) -> Vec<u8> {
     flow.payload = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
     match (&mut flow.ip, change) {
         (IpHeaders::Ipv4(header, _), 1) => header.time_to_live ^= 1,
@@ -364,9 +364,9 @@ fn file(by_source: &mut BySource, packet: Vec<u8>, mark: u32) {
 proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn what_segmenting_cut_is_joined_again(specimen in joinable(20_000), size in 320_u16..1500) {
-        let packet = specimen.super_packet(size);
-        prop_assume!(specimen.payload.len() > usize::from(size));
+    fn what_segmenting_cut_is_joined_again(sample in joinable(20_000), size in 320_u16..1500) {
+        let packet = sample.super_packet(size);
+        prop_assume!(sample.payload.len() > usize::from(size));
         let out = coalesce(&expand(&packet));
         prop_assert_eq!(out.len(), 1);
         prop_assert_eq!(out[0].bytes(), packet.bytes());

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::FlowPorts;
-use crate::specimen::{Specimen, specimen};
+use crate::test_packets::{TestPacket, any_packet};
 
 /// A fragment's place: offset in units of 8 bytes, more to follow, id.
 type Piece = Option<(u16, bool, u32)>;
@@ -14,10 +14,10 @@ fn piece() -> impl Strategy<Value = Piece> {
 }
 
 /// Makes a fragment of it, as far as headers go.
-fn fragment(specimen: &mut Specimen, piece: Piece) {
+fn fragment(sample: &mut TestPacket, piece: Piece) {
     let Some((offset, more, id)) = piece else { return };
     let offset = IpFragOffset::try_new(offset).unwrap();
-    match &mut specimen.ip {
+    match &mut sample.ip {
         IpHeaders::Ipv4(header, _) => {
             (header.fragment_offset, header.more_fragments) = (offset, more);
             header.identification = (id & 0xffff).try_into().unwrap();
@@ -63,20 +63,20 @@ fn expected_esp_offset(extensions: &Ipv6Extensions) -> usize {
 
 proptest! {
     #[test]
-    fn fields_are_those_etherparse_wrote(mut specimen in specimen(100), piece in piece(), trailing in 0_usize..9) {
-        fragment(&mut specimen, piece);
-        let mut bytes = specimen.bytes();
+    fn fields_are_those_etherparse_wrote(mut sample in any_packet(100), piece in piece(), trailing in 0_usize..9) {
+        fragment(&mut sample, piece);
+        let mut bytes = sample.bytes();
         let total_len = bytes.len();
         bytes.resize(total_len + trailing, 0xee);
         let ip = IpPacket::parse(&bytes).unwrap();
         prop_assert_eq!(IpPacket::parse_then(&bytes, |ip| ip), Ok(ip));
         prop_assert_eq!((ip.total_len, ip.trailing), (total_len, trailing));
-        prop_assert_eq!(ip.header_len, specimen.ip.header_len());
+        prop_assert_eq!(ip.header_len, sample.ip.header_len());
         prop_assert_eq!(ip.fragment, expected_fragment(ip.version, piece));
-        let number = if matches!(specimen.transport, TransportHeader::Tcp(_)) { Protocol::TCP } else { Protocol::UDP };
+        let number = if matches!(sample.transport, TransportHeader::Tcp(_)) { Protocol::TCP } else { Protocol::UDP };
         prop_assert_eq!(ip.protocol, number);
         prop_assert_eq!(ip.upper(&bytes), &bytes[ip.header_len..total_len]);
-        match &specimen.ip {
+        match &sample.ip {
             IpHeaders::Ipv4(header, _) => {
                 prop_assert_eq!(ip.version, Version::V4);
                 prop_assert_eq!((ip.source, ip.destination), (header.source.into(), header.destination.into()));
@@ -98,11 +98,11 @@ proptest! {
     }
 
     #[test]
-    fn ports_are_those_of_whole_packets_only(mut specimen in specimen(10), piece in piece()) {
-        fragment(&mut specimen, piece);
-        let bytes = specimen.bytes();
+    fn ports_are_those_of_whole_packets_only(mut sample in any_packet(10), piece in piece()) {
+        fragment(&mut sample, piece);
+        let bytes = sample.bytes();
         let ip = IpPacket::parse(&bytes).unwrap();
-        let (source, destination) = match &specimen.transport {
+        let (source, destination) = match &sample.transport {
             TransportHeader::Tcp(header) => (header.source_port, header.destination_port),
             TransportHeader::Udp(header) => (header.source_port, header.destination_port),
             TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => unreachable!("specimens are TCP or UDP"),
@@ -114,17 +114,17 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_cut_short_is_refused(specimen in specimen(30), cut in any::<prop::sample::Index>()) {
-        let bytes = specimen.bytes();
+    fn a_packet_cut_short_is_refused(sample in any_packet(30), cut in any::<prop::sample::Index>()) {
+        let bytes = sample.bytes();
         let bytes = &bytes[..cut.index(bytes.len())];
         prop_assert!(IpPacket::parse(bytes).is_err());
         prop_assert_eq!(IpPacket::parse_then(bytes, |ip| ip), IpPacket::parse(bytes));
     }
 
     #[test]
-    fn the_next_header_byte_names_what_stands_where_esp_goes(specimen in specimen(10)) {
+    fn the_next_header_byte_names_what_stands_where_esp_goes(sample in any_packet(10)) {
         // Written with ESP named there, the chain ends there.
-        let mut bytes = specimen.bytes();
+        let mut bytes = sample.bytes();
         let before = IpPacket::parse(&bytes).unwrap();
         bytes[before.next_header_at] = Protocol::ESP.0;
         let after = IpPacket::parse(&bytes).unwrap();

@@ -1,4 +1,4 @@
-//! What makes a bundle anew, and what does not.
+//! Which changes rebuild a bundle.
 
 mod choice;
 mod many;
@@ -16,7 +16,7 @@ use crate::{
 
 const PEER: &str = "192.0.2.2";
 
-/// A database with a policy for 10.0.0.0/8, another one for 11.0.0.0/8, and one state that serves both.
+/// A database with policies for 10.0.0.0/8 and 11.0.0.0/8 and one SA that serves both.
 struct Stage {
     database: Database,
     cache: BundleCache,
@@ -76,7 +76,7 @@ impl Stage {
         let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
             panic!("{flow:?} has a policy")
         };
-        let deciding: Deciding<'_> = [entry].into_iter().collect();
+        let deciding: DecidingPolicies<'_> = [entry].into_iter().collect();
         self.cache.resolve(&snapshot, &deciding, flow, &self.settings, self.now)
     }
 
@@ -86,8 +86,8 @@ impl Stage {
         place
     }
 
-    /// Where the layers lie in memory: nowhere else unless they were made anew.
-    fn layers(&mut self, flow: &FlowKey) -> *const Layer {
+    /// Address of the bundle's layers; changes if it is rebuilt.
+    fn layers(&mut self, flow: &FlowKey) -> *const EncapLayer {
         let place = self.place(flow);
         self.cache.bundle(place).layers.as_ptr()
     }
@@ -116,7 +116,7 @@ fn a_change_of_policies_leaves_bundles_as_they_are() {
     stage.database.apply(Moment(0), |change| change.add_policy(tunnel(12)).map(drop)).unwrap();
     assert!(!stage.begin(), "flows need not ask again");
     assert_eq!(stage.layers(&to(10, 1)), first);
-    // Its own policy is another: its states are looked for again.
+    // The policy is another one: its SAs are looked up again.
     let other = Template { reqid: Reqid(9), ..tunnel(10).templates[0] };
     let policy = Policy { templates: vec![other], ..tunnel(10) };
     stage.database.apply(Moment(0), |change| change.update_policy(policy).map(drop)).unwrap();
@@ -150,7 +150,7 @@ fn an_updated_state_is_another() {
     stage.begin();
     let place = stage.place(&to(10, 1));
     assert_eq!(stage.cache.bundle(place).layers[0].sa.config().limits, limits);
-    assert_eq!((stage.cache.bundles.len(), stage.cache.accounts.len()), (1, 1), "in its place");
+    assert_eq!((stage.cache.bundles.len(), stage.cache.tallies.len()), (1, 1), "in its place");
 }
 
 #[test]
@@ -207,6 +207,11 @@ fn states_for_ports_are_found_by_the_whole_flow() {
 
 #[test]
 fn what_a_bundle_takes() {
-    let sizes = [size_of::<Bundle>(), size_of::<Layer>(), size_of::<Account>(), size_of::<Named>()];
+    let sizes = [
+        size_of::<Bundle>(),
+        size_of::<EncapLayer>(),
+        size_of::<SaTally>(),
+        size_of::<BundleSlot>(),
+    ];
     assert_eq!(sizes, [192, 128, 64, 16]);
 }

@@ -318,7 +318,7 @@ fn many_threads_accept_each_number_exactly_once() {
 fn a_word_taken_by_a_newer_block_refuses_while_the_head_lags() {
     let replay = ReplayWindow::new(32, Numbers::Short, 0);
     assert_eq!(replay.ring.len(), 2);
-    let newer = Spot::of(70, 2);
+    let newer = WindowSlot::of(70, 2);
     replay.ring[newer.slot].store(join(newer.tag, newer.bit), Ordering::Relaxed);
     walk(
         &replay,

@@ -128,7 +128,7 @@ fn what_is_counted_while_counts_end_is_counted_once() {
                 begun.store(true, Ordering::Release);
                 let (packets, bytes) = (1 + round % 3, 7);
                 let not = usage.charge(&limits, packets, bytes, Moment(1)).err();
-                let not = not.unwrap_or(Late { packets: 0, bytes: 0 });
+                let not = not.unwrap_or(LateCount { packets: 0, bytes: 0 });
                 counted = (counted.0 + packets - not.packets, counted.1 + bytes - not.bytes);
                 late = (late.0 + not.packets, late.1 + not.bytes);
             }

@@ -12,13 +12,13 @@ use crate::{Checksum, Ecn, PacketBuf, Segments};
 
 /// A packet in pieces.
 #[derive(Clone, Debug)]
-pub(crate) struct Specimen {
+pub(crate) struct TestPacket {
     pub(crate) ip: IpHeaders,
     pub(crate) transport: TransportHeader,
     pub(crate) payload: Vec<u8>,
 }
 
-impl Specimen {
+impl TestPacket {
     /// The whole packet, all lengths and checksums right.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let (mut ip, mut transport) = (self.ip.clone(), self.transport.clone());
@@ -52,7 +52,7 @@ impl Specimen {
             TransportHeader::Tcp(_) => (Segments::Tcp { mss: size }, 16),
             TransportHeader::Udp(_) => (Segments::Udp { size }, 6),
             TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => {
-                unreachable!("specimens are TCP or UDP")
+                unreachable!("test packets are TCP or UDP")
             }
         };
         let sum = self.pseudo_sum(upper_len);
@@ -100,7 +100,7 @@ impl Specimen {
             TransportHeader::Tcp(_) => IpNumber::TCP,
             TransportHeader::Udp(_) => IpNumber::UDP,
             TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => {
-                unreachable!("specimens are TCP or UDP")
+                unreachable!("test packets are TCP or UDP")
             }
         }
     }
@@ -191,10 +191,10 @@ pub(crate) fn udp() -> impl Strategy<Value = TransportHeader> {
 }
 
 /// Packets of all four kinds with up to `payload` bytes of payload.
-pub(crate) fn specimen(payload: usize) -> impl Strategy<Value = Specimen> {
+pub(crate) fn any_packet(payload: usize) -> impl Strategy<Value = TestPacket> {
     let ip = prop_oneof![ipv4(10), ipv6(extensions())];
     let transport = prop_oneof![tcp(), udp()];
-    (ip, transport, vec(any::<u8>(), 0..=payload)).prop_map(|(ip, transport, payload)| Specimen {
+    (ip, transport, vec(any::<u8>(), 0..=payload)).prop_map(|(ip, transport, payload)| TestPacket {
         ip,
         transport,
         payload,
@@ -202,14 +202,14 @@ pub(crate) fn specimen(payload: usize) -> impl Strategy<Value = Specimen> {
 }
 
 /// Packets that the coalescer may join: no options before the transport header, no flags that end a flow.
-pub(crate) fn joinable(payload: usize) -> impl Strategy<Value = Specimen> {
+pub(crate) fn joinable(payload: usize) -> impl Strategy<Value = TestPacket> {
     let ip = prop_oneof![ipv4(0), ipv6(Just(Ipv6Extensions::default()).boxed())];
     let transport = prop_oneof![tcp(), udp()];
     (ip, transport, vec(any::<u8>(), 1..=payload)).prop_map(|(ip, transport, payload)| {
-        let mut specimen = Specimen { ip, transport, payload };
-        if let Some(tcp) = specimen.tcp() {
+        let mut sample = TestPacket { ip, transport, payload };
+        if let Some(tcp) = sample.tcp() {
             (tcp.ack, tcp.syn, tcp.fin, tcp.rst, tcp.urg) = (true, false, false, false, false);
         }
-        specimen
+        sample
     })
 }
