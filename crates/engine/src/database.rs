@@ -1,4 +1,5 @@
-//! The one writer of states and policies: it checks what is added, in the kernel's words, and publishes snapshots.
+//! The database: the one writer of states and policies. It checks changes with the kernel's errors,
+//! and publishes snapshots.
 
 mod change;
 mod change_set;
@@ -37,24 +38,25 @@ pub use devices::LinkDown;
 pub use metadata_support::Senses;
 pub use order::StateCursor;
 
-/// The databases of states and policies. Sans-IO and single-threaded; workers read what it publishes.
+/// The databases of states and policies. Sans-IO and single-threaded; workers read what it
+/// publishes.
 #[derive(Debug)]
 pub struct Database {
     published: Published,
-    /// Made when somebody asks for it: until then a change copies nothing that no snapshot holds.
+    /// Made on demand: until then a change copies nothing that no snapshot holds.
     newest: OnceLock<Arc<Snapshot>>,
     next: Snapshot,
     tracking: ChangeTracking,
     policy_store: Ledger,
-    spare_policies: DoubleBuffer<Spd>,
-    spare_states: DoubleBuffer<Sad>,
-    /// Policies that are to be put in together.
+    policy_buffer: DoubleBuffer<Spd>,
+    sa_buffer: DoubleBuffer<Sad>,
+    /// Policies to be inserted together.
     new_policies: Vec<Arc<PolicyEntry>>,
     rebuild_state: RebuildState,
     sa_order: SaOrder,
     stale_sas: PendingRelease,
     stale_policies: PendingRelease,
-    /// Old copies were given up, and their memory with them.
+    /// Old copies were released, and their memory with them.
     freed: bool,
     timers: Timers,
     keepalives: Vec<Keepalive>,
@@ -66,24 +68,25 @@ pub struct Database {
     keeper: Keeper,
 }
 
-/// Whether copies of older databases still have what is gone: states and their keys, or more policies than will ever be made up for.
+/// Whether copies of older databases still hold removed entries: states and their keys, or many
+/// policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingRelease {
     Nothing,
     Something,
-    /// And a timer will see to it.
+    /// A timer is set.
     Scheduled,
 }
 
 impl PendingRelease {
-    /// There is something that is gone.
+    /// Something was removed.
     const fn begin(&mut self) {
         if matches!(self, Self::Nothing) {
             *self = Self::Something;
         }
     }
 
-    /// Whether something is gone that no timer sees to yet; from now on one does.
+    /// Whether a removal has no timer yet; the caller sets one.
     fn claim_timer(&mut self) -> bool {
         let is_new = *self == Self::Something;
         if is_new {
@@ -93,14 +96,16 @@ impl PendingRelease {
     }
 }
 
-/// So long what is gone may stay for the sake of quick changes: as long as idle workers keep it.
+/// How long removed entries may stay for the sake of quick changes: as long as idle workers keep
+/// them.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);
-/// Room for so many policies that come together is kept for the next ones.
+/// Capacity kept for policies that are inserted together.
 const NEW_POLICIES_KEPT: usize = 1024;
 
 impl Database {
-    /// Empty databases whose states will use `backend`. `seed` is random, another one each time: states get their [IV prefixes](crate::IvPrefix)
-    /// from it, unless an owner [draws](Sa::set_iv_prefix) better ones.
+    /// Empty databases whose states use `backend`. `seed` is random and differs each time: states
+    /// get their [IV prefixes](crate::IvPrefix) from it, unless an owner [draws](Sa::set_iv_prefix)
+    /// better ones.
     #[must_use]
     pub fn new(backend: Backend, seed: u64) -> Self {
         Self {
@@ -109,8 +114,8 @@ impl Database {
             next: Snapshot::default(),
             tracking: ChangeTracking::None,
             policy_store: Ledger::default(),
-            spare_policies: DoubleBuffer::default(),
-            spare_states: DoubleBuffer::default(),
+            policy_buffer: DoubleBuffer::default(),
+            sa_buffer: DoubleBuffer::default(),
             new_policies: Vec::new(),
             rebuild_state: RebuildState::default(),
             sa_order: SaOrder::default(),
@@ -128,7 +133,8 @@ impl Database {
         }
     }
 
-    /// Says what the ports of workers can do, before anything is added: what needs more is refused from now on.
+    /// Sets which metadata the ports supply, before anything is added: what needs more is refused
+    /// from now on.
     pub fn set_senses(&mut self, senses: Senses) {
         self.senses = senses;
     }
@@ -145,20 +151,21 @@ impl Database {
         Arc::clone(self.newest.get_or_init(|| Arc::new(self.next.clone())))
     }
 
-    /// The databases as they are now, changes included that workers do not see yet: cheaper than a snapshot, for a look.
+    /// The databases with changes that workers do not see yet; cheaper than a snapshot.
     #[must_use]
     pub const fn current(&self) -> &Snapshot {
         &self.next
     }
 
-    /// The states that a cursor has not passed, the youngest first; changes included that workers do not see yet. What comes and goes
-    /// between two looks neither shifts the cursor nor is held up by it: a dump costs what it shows, and keeps nothing meanwhile.
+    /// The states behind a cursor, the youngest first, with changes that workers do not see yet.
+    /// Additions and removals neither shift the cursor nor wait for it: a dump costs what it shows,
+    /// and holds nothing between two calls.
     pub fn states_from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
         self.sa_order.from(cursor)
     }
 
-    /// The policies that a cursor has not passed, the youngest first, each with the cursor that has just passed it; otherwise as
-    /// [`Database::states_from`]. One that took another's place came when it did so.
+    /// The policies behind a cursor, the youngest first, each with the cursor that has just passed
+    /// it; otherwise like [`Database::states_from`]. A policy that replaced another counts as new.
     pub fn policies_from(
         &self,
         cursor: PolicyCursor,
@@ -166,21 +173,23 @@ impl Database {
         self.policy_store.from(cursor)
     }
 
-    /// From now on workers see a change only after [`Database::publish`], and what has changed is kept until it is taken. For an owner
-    /// who has to do something about each change first: whoever keeps sequence numbers across a restart writes them down.
+    /// Tracks changes: workers see them only after [`Database::publish`], and they are kept until
+    /// taken. For an owner who must act on each change first, such as storing sequence numbers that
+    /// survive a restart.
     pub fn attend(&mut self) {
         if matches!(self.tracking, ChangeTracking::None) {
             self.tracking = ChangeTracking::Owner(Changes::default());
         }
     }
 
-    /// The same, for an owner who keeps received numbers across restarts, too: before anything is added.
+    /// The same for an owner who also keeps received numbers across restarts. To be called before
+    /// anything is added.
     pub fn attend_with(&mut self, keeper: Keeper) {
         self.keeper = keeper;
         self.attend();
     }
 
-    /// What has changed since the last time; nothing unless [attended](Database::attend) to.
+    /// Changes since the last call; empty unless [tracked](Database::attend).
     #[must_use]
     pub fn take_changes(&mut self) -> Changes {
         match &mut self.tracking {
@@ -189,7 +198,7 @@ impl Database {
         }
     }
 
-    /// Lets workers see the newest snapshot.
+    /// Publishes the newest snapshot to workers.
     pub fn publish(&self) {
         let newest = self.snapshot();
         if !Arc::ptr_eq(&self.published.load(), &newest) {
@@ -197,13 +206,14 @@ impl Database {
         }
     }
 
-    /// Makes ready for a change that is expected at once, so that it takes less time when it comes.
+    /// Prepares for a change that is expected soon, so that it takes less time.
     pub fn prepare(&mut self) {
-        self.spare_policies.part(&mut self.next.spd);
-        self.spare_states.part(&mut self.next.sad);
+        self.policy_buffer.part(&mut self.next.spd);
+        self.sa_buffer.part(&mut self.next.sad);
     }
 
-    /// Makes any number of changes and publishes once, if there was one. Each change that fails leaves all as it was; those before it stand.
+    /// Makes any number of changes and publishes once, if there was one. A change that fails leaves
+    /// everything as it was; those before it stand.
     pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Change<'_>) -> R) -> R {
         let mut change = Change { database: self, now, changed: false };
         let result = changes(&mut change);
@@ -218,39 +228,40 @@ impl Database {
         result
     }
 
-    /// Policies that came and went one by one, once no more do, to be planned anew by whoever has the time: until
-    /// [`Database::adopt`] nothing waits for them. Each is given out once.
+    /// Policies that were inserted or removed one by one, once no more are, to be planned anew by a
+    /// caller with time: until [`Database::adopt`] nothing waits for them. Each is returned once.
     #[must_use]
     pub fn take_revision(&mut self) -> Option<Revision> {
         self.rebuild_state.take().then(|| self.next.spd.revision())
     }
 
-    /// Has all policies planned anew without waiting until no more come, also if nothing would be gained: [`Database::take_revision`] gives it out.
-    /// Of no use while somebody plans.
+    /// Requests a rebuild of all policies at once, also if nothing would be gained:
+    /// [`Database::take_revision`] returns it. No effect while one is under way.
     pub fn demand_revision(&mut self) {
         self.rebuild_state.request_now();
     }
 
-    /// Takes in policies that were planned anew, with all that came and went meanwhile: look-ups find the same, sooner. `None` when planning failed; that
-    /// and what is no longer of use is left, to be planned again.
+    /// Installs rebuilt policies, with all changes made meanwhile: look-ups find the same, faster.
+    /// `None` if the rebuild failed; that, and an outdated result, is rebuilt later.
     pub fn adopt(&mut self, revised: Option<Revised>, now: Moment) {
         let moved = self.rebuild_state.end();
         if let (Some(revised), Some(moved)) = (revised, moved) {
-            self.spare_policies.part(&mut self.next.spd).adopt(revised, &moved);
-            // What was published before has the old plan, and is no help with the new one.
-            self.spare_policies.release_old();
+            self.policy_buffer.part(&mut self.next.spd).adopt(revised, &moved);
+            // Older copies have the old plan, and are no help with the new one.
+            self.policy_buffer.release_old();
             self.invalidate_newest();
         }
         self.schedule_rebuild(now);
     }
 
-    /// Whether much memory was freed since the last time, of policies that went some time ago: an owner of the process may give it back to the system.
+    /// Whether much memory was freed since the last call, of policies removed some time ago: the
+    /// owner of the process may return it to the system.
     #[must_use]
     pub const fn take_freed(&mut self) -> bool {
         std::mem::replace(&mut self.freed, false)
     }
 
-    /// Tells workers who listens for acquires, and what is pending. States and policies stay as they are.
+    /// Publishes key managers and pending acquires to workers. States and policies do not change.
     pub fn set_acquires(&mut self, acquires: Acquires) {
         if *self.next.acquires != acquires {
             self.next.acquires = Arc::new(acquires);
@@ -258,7 +269,7 @@ impl Database {
         }
     }
 
-    /// Tells workers what has become of the host.
+    /// Publishes the host's current addresses and MTUs to workers.
     pub fn set_host(&mut self, host: Host) {
         if self.next.host.as_deref() != Some(&host) {
             self.next.host = Some(Arc::new(host));
@@ -275,16 +286,16 @@ impl Database {
             self.hold_numbers(sa);
         }
         self.share_iv_prefixes(sa);
-        self.spare_states.part(&mut self.next.sad).insert(sa);
-        self.spare_states.note(sa);
+        self.sa_buffer.part(&mut self.next.sad).insert(sa);
+        self.sa_buffer.record_change(sa);
         self.sa_order.push(sa);
         self.next.note_state(sa.id().spi);
         self.open_soon(sa);
     }
 
     fn replace_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
-        let held = self.spare_states.part(&mut self.next.sad).replace(old, new);
-        held.iter().chain([new]).for_each(|sa| self.spare_states.note(sa));
+        let held = self.sa_buffer.part(&mut self.next.sad).replace(old, new);
+        held.iter().chain([new]).for_each(|sa| self.sa_buffer.record_change(sa));
         self.stale_sas.begin();
         self.sa_order.replace(new);
         self.next.note_state(new.id().spi);
@@ -295,10 +306,10 @@ impl Database {
         self.drop_sa(sa);
     }
 
-    /// A state that is on no device any more goes.
+    /// Removes a state that is on no device any more.
     fn drop_sa(&mut self, sa: &Arc<Sa>) {
-        let held = self.spare_states.part(&mut self.next.sad).remove(sa);
-        held.iter().for_each(|held| self.spare_states.note(held));
+        let held = self.sa_buffer.part(&mut self.next.sad).remove(sa);
+        held.iter().for_each(|held| self.sa_buffer.record_change(held));
         self.stale_sas.begin();
         self.sa_order.remove(sa);
         self.next.note_state(sa.id().spi);
@@ -312,7 +323,8 @@ impl Database {
         }
     }
 
-    /// Lets go of states that are gone, and of copies that have too many policies that are; of those that a worker has still, next time.
+    /// Releases removed states, and copies with too many removed policies; those that a worker
+    /// still holds, next time.
     fn release_old(&mut self, now: Moment) {
         self.release_sas();
         self.release_policies(now);
@@ -324,7 +336,7 @@ impl Database {
             return;
         }
         self.stale_policies = PendingRelease::Nothing;
-        let released = self.spare_policies.release_outdated();
+        let released = self.policy_buffer.release_outdated();
         self.freed |= released.freed;
         if released.is_read {
             self.stale_policies = PendingRelease::Something;
@@ -334,7 +346,7 @@ impl Database {
 
     fn release_sas(&mut self) {
         self.stale_sas = PendingRelease::Nothing;
-        self.spare_states.release_old();
+        self.sa_buffer.release_old();
     }
 
     fn remove_policy(&mut self, entry: &Arc<PolicyEntry>) {
@@ -343,13 +355,13 @@ impl Database {
         self.unlink_policy(entry);
     }
 
-    /// Lets no look-up find a policy that the ledger no longer has.
+    /// Removes a policy from look-ups that is no longer in the policy store.
     fn unlink_policy(&mut self, entry: &Arc<PolicyEntry>) {
         self.insert_new_policies();
-        self.spare_policies.part(&mut self.next.spd).remove(entry);
-        self.spare_policies.note(entry);
+        self.policy_buffer.part(&mut self.next.spd).remove(entry);
+        self.policy_buffer.record_change(entry);
         self.stale_policies.begin();
-        self.rebuild_state.went(entry);
+        self.rebuild_state.removed(entry);
         self.tracking.remove_policy(entry);
     }
 
@@ -358,22 +370,22 @@ impl Database {
         self.tracking.add_policy(entry);
     }
 
-    /// Lets look-ups find the policies that came.
+    /// Inserts new policies into look-ups.
     fn insert_new_policies(&mut self) {
         if self.new_policies.is_empty() {
             return;
         }
-        let spd = self.spare_policies.part(&mut self.next.spd);
+        let spd = self.policy_buffer.part(&mut self.next.spd);
         match &self.new_policies[..] {
             [alone] => {
                 spd.insert_one(alone);
-                self.spare_policies.record_insert(alone);
+                self.policy_buffer.record_insert(alone);
             }
             all => spd.insert_all(all),
         }
         for entry in self.new_policies.drain(..) {
-            self.spare_policies.note(&entry);
-            self.rebuild_state.record_insert(&entry);
+            self.policy_buffer.record_change(&entry);
+            self.rebuild_state.inserted(&entry);
         }
         self.new_policies.shrink_to(NEW_POLICIES_KEPT);
     }
@@ -384,13 +396,13 @@ impl Database {
         }
     }
 
-    /// Makes the next generation from what has changed.
+    /// Starts the next generation.
     fn advance(&mut self) {
         self.next.generation += 1;
         self.invalidate_newest();
     }
 
-    /// Lets the next snapshot have what has changed.
+    /// Invalidates the newest snapshot, and publishes if changes are not tracked.
     fn invalidate_newest(&mut self) {
         self.newest.take();
         if matches!(self.tracking, ChangeTracking::None) {

@@ -1,15 +1,15 @@
-//! States in the order in which they came: the list that `net/xfrm/xfrm_state.c: xfrm_state_walk` goes along.
+//! States in order of insertion: the list of `net/xfrm/xfrm_state.c: xfrm_state_walk`.
 
 use std::sync::Arc;
 
 use crate::Sa;
 use crate::insertion_order::Turns;
 
-/// How far somebody has looked through all states, from the youngest on.
+/// Position in a dump of all states, from the youngest on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCursor(Option<u64>);
 
-/// States by their turn.
+/// States by insertion sequence number.
 #[derive(Debug, Default)]
 pub(super) struct SaOrder(Turns<Arc<Sa>>);
 
@@ -22,30 +22,30 @@ impl StateCursor {
 }
 
 impl SaOrder {
-    /// Puts in a state that came after all others.
+    /// Appends a new state.
     pub(super) fn push(&mut self, sa: &Arc<Sa>) {
         self.0.insert(sa.turn(), Arc::clone(sa), turn_of);
     }
 
-    /// Takes a state out, whichever generation of it is in; one that is not in is no error.
+    /// Removes any generation of a state; a missing one is no error.
     pub(super) fn remove(&mut self, sa: &Sa) {
         self.0.remove(sa.turn(), |run| place(run, sa));
     }
 
-    /// Puts `new` in the place of an older generation of itself.
+    /// Replaces an older generation of `new`.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
         if let Some(held) = self.0.of_mut(new.turn(), |run| place(run, new)) {
             *held = Arc::clone(new);
         }
     }
 
-    /// Those that a cursor has not passed, the youngest first.
+    /// States behind a cursor, the youngest first.
     pub(super) fn from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
         self.0.before(cursor.0.unwrap_or(u64::MAX), turn_of)
     }
 }
 
-/// Where a state stands in a run, whichever generation of it.
+/// Position in a run, for any generation of a state.
 fn place(run: &[Arc<Sa>], sa: &Sa) -> Option<usize> {
     let at = run.binary_search_by_key(&sa.turn(), turn_of).ok()?;
     run[at].is_same(sa).then_some(at)
@@ -71,7 +71,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list; somebody looks on all the time.
+        /// Against a list, with a reader all the time.
         #[test]
         fn who_looks_bit_by_bit_sees_each_that_stays_once(
             steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..600),

@@ -1,6 +1,6 @@
-//! When policies are planned anew that came and went one by one.
+//! When policies that were inserted or removed one by one are rebuilt.
 //!
-//! Not while many come: a set that is being loaded has outgrown each plan as soon as it is made.
+//! Not while many change: a set that is being loaded outgrows each plan at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,41 +8,41 @@ use std::time::Duration;
 use crate::PolicyEntry;
 use crate::spd::classifier::Moved;
 
-/// How far a revision is.
+/// State of a rebuild.
 #[derive(Debug, Default)]
 pub(super) enum RebuildState {
-    /// None is needed, as far as anybody knows.
+    /// None needed.
     #[default]
     Idle,
-    /// One is needed; so many policies came and went since a timer was set.
+    /// One is needed; `moved` policies changed since the timer was set.
     Awaited { moved: usize },
-    /// It may be taken.
+    /// Ready to be taken.
     Due,
-    /// Somebody plans; that many have moved meanwhile.
+    /// Under way; these policies changed meanwhile.
     Taken { moved: Vec<Moved> },
-    /// Somebody plans, and too much has moved for the plan to be of use.
+    /// Under way, but too much has changed for its result.
     Stale,
 }
 
-/// So long few policies must have come and gone.
+/// Period in which few policies must have changed.
 pub(super) const QUIET: Duration = Duration::from_secs(1);
-/// Few: no more than one in so many.
+/// Few: at most one in so many.
 const FEW: usize = 64;
-/// With more there is more to make up for than to plan again.
+/// With more changes, replaying them costs more than a new rebuild.
 const MOST: usize = 4096;
 
 impl RebuildState {
-    /// A policy came that look-ups are about to find.
-    pub(super) fn record_insert(&mut self, entry: &Arc<PolicyEntry>) {
-        self.note(|| Moved::Came(Arc::clone(entry)));
+    /// A policy was inserted.
+    pub(super) fn inserted(&mut self, entry: &Arc<PolicyEntry>) {
+        self.record(|| Moved::Came(Arc::clone(entry)));
     }
 
-    /// A policy went that look-ups no longer find.
-    pub(super) fn went(&mut self, entry: &Arc<PolicyEntry>) {
-        self.note(|| Moved::Went(Arc::clone(entry)));
+    /// A policy was removed.
+    pub(super) fn removed(&mut self, entry: &Arc<PolicyEntry>) {
+        self.record(|| Moved::Went(Arc::clone(entry)));
     }
 
-    /// Of so many policies some are to be planned anew. Whether a timer is to be set.
+    /// Requests a rebuild. Returns whether to set a timer.
     pub(super) fn request(&mut self) -> bool {
         let is_first = matches!(self, Self::Idle);
         if is_first {
@@ -51,14 +51,14 @@ impl RebuildState {
         is_first
     }
 
-    /// Somebody asks for it: there is nothing to wait for, unless it is made already.
+    /// Requests a rebuild at once, unless one is under way.
     pub(super) fn request_now(&mut self) {
         if matches!(self, Self::Idle | Self::Awaited { .. }) {
             *self = Self::Due;
         }
     }
 
-    /// The timer went off, beside so many policies. Whether it is to be set again.
+    /// The timer fired, with so many policies. Returns whether to set it again.
     pub(super) fn wake(&mut self, policies: usize) -> bool {
         let Self::Awaited { moved } = self else { return false };
         if *moved * FEW > policies {
@@ -69,7 +69,7 @@ impl RebuildState {
         false
     }
 
-    /// Whether somebody may plan; who asks does.
+    /// Takes a due rebuild.
     pub(super) fn take(&mut self) -> bool {
         let is_due = matches!(self, Self::Due);
         if is_due {
@@ -78,7 +78,7 @@ impl RebuildState {
         is_due
     }
 
-    /// A plan is made: what has moved meanwhile, if it is of use.
+    /// A rebuild is done: returns the changes meanwhile, if its result is of use.
     pub(super) fn end(&mut self) -> Option<Vec<Moved>> {
         match std::mem::take(self) {
             Self::Taken { moved } => Some(moved),
@@ -86,7 +86,7 @@ impl RebuildState {
         }
     }
 
-    fn note(&mut self, moved: impl FnOnce() -> Moved) {
+    fn record(&mut self, moved: impl FnOnce() -> Moved) {
         match self {
             Self::Idle | Self::Due | Self::Stale => {}
             Self::Awaited { moved } => *moved += 1,
@@ -118,7 +118,7 @@ mod tests {
         database.apply(now, |change| change.add_policy(net(number))).unwrap()
     }
 
-    /// Lets all timers go off that are due; whether policies are to be planned then.
+    /// Fires all timers that are due; returns a rebuild if one is.
     fn taken_at(database: &mut Database, seconds: u64) -> Option<Revision> {
         database.handle_timeout(Moment(seconds * SECOND), &mut Vec::new());
         database.take_revision()
@@ -159,7 +159,7 @@ mod tests {
         assert!((900..=930).contains(&number), "{number}");
     }
 
-    /// Not a second later, and also what had come together, which nobody else would plan again.
+    /// At once, and also for policies inserted together, which are not rebuilt otherwise.
     #[test]
     fn who_asks_for_a_plan_has_it_at_once_and_once() {
         let (mut database, model) = apart(0..700);

@@ -1,4 +1,4 @@
-//! The databases as a user of `ip xfrm` sees them: errno, what an update changes, when limits strike, what workers see.
+//! The databases as seen by a user of `ip xfrm`: errno, updates, limits, snapshots.
 
 mod moves;
 
@@ -144,7 +144,7 @@ fn a_soft_limit_moved_up_by_an_update_may_be_passed_again() {
     assert_eq!(new.charge(1, 1, at(1)), Charge::SoftLimit);
 }
 
-/// Calls when it is due until `end`; gives (second, event).
+/// Calls when due, until `end`; returns (second, event).
 fn run(database: &mut Database, end: u64) -> Vec<(u64, Event)> {
     let mut all = Vec::new();
     while let Some((due, _)) = database.poll_timeout().filter(|(due, _)| *due <= at(end)) {
@@ -407,7 +407,7 @@ fn what_changes_nothing_leaves_the_generation_and_the_caches_alone() {
     assert_eq!(database.snapshot().generation, before);
 }
 
-/// Who attends to changes is told of each once, and workers see none before they are let.
+/// Tracked changes are returned once each, and published only on request.
 #[test]
 fn changes_wait_for_who_attends_to_them() {
     let mut database = database();
@@ -442,7 +442,7 @@ fn changes_wait_for_who_attends_to_them() {
     assert_eq!(workers.load().sad.len(), 1);
 }
 
-/// What goes by its limits is a change as well.
+/// Removal by a limit is a change, too.
 #[test]
 fn what_reaches_its_limits_is_told_to_who_attends() {
     let mut database = database();
@@ -458,7 +458,7 @@ fn what_reaches_its_limits_is_told_to_who_attends() {
     assert_eq!((changes.removed.len(), changes.policies.len()), (1, 1));
 }
 
-/// What ports can't tell of packets, or do to them, is refused where only their bytes come: kept, it would let packets leave plain.
+/// What depends on missing metadata is refused: stored, it would let packets leave in plaintext.
 #[test]
 fn what_no_port_can_see_is_refused() {
     type Fault = fn(&mut SaConfig);
@@ -471,7 +471,7 @@ fn what_no_port_can_see_is_refused() {
         (0, |config| config.mark = Mark { value: 0, mask: 0xff }),
         (0, |_| {}),
     ];
-    // Where a packet filter helps, and where none does.
+    // With a packet filter, and without.
     let policies: [(i32, i32, Policy); 7] = [
         (95, 95, Policy { if_id: IfId(7), ..policy(Direction::Out, 6) }),
         (95, 95, Policy { if_id: IfId(7), ..policy(Direction::In, 7) }),
@@ -501,7 +501,7 @@ fn what_no_port_can_see_is_refused() {
         let seen = says(database.apply(at(0), |change| change.add_policy(by_interface)));
         assert_eq!(seen.0, 95 * scale, "{}", seen.1);
     }
-    // Neither may a state become such a one.
+    // An update must not add it either.
     let mut database = database();
     database.set_senses(Senses::BytesOnly);
     let sa = add(&mut database, sample("10.0.0.2", 1)).unwrap();
@@ -527,7 +527,7 @@ fn workers_take_up_what_has_become_of_the_host() {
     assert_eq!((&worker.settings().addresses, worker.settings().mtu), (&host.addresses, 1280));
 }
 
-/// A state out through a NAT, with a keepalive after 20 seconds of silence.
+/// An outbound state behind a NAT, with a keepalive after 20 seconds of silence.
 fn through_nat() -> SaConfig {
     SaConfig {
         direction: Some(Direction::Out),
@@ -565,7 +565,8 @@ fn an_idle_state_keeps_its_nat_open() {
     assert_eq!(database.poll_timeout(), None);
 }
 
-/// `xfrm_state_update` calls `xfrm_state_check_expire` for a state that was used: nobody has to send another packet first.
+/// `xfrm_state_update` calls `xfrm_state_check_expire` for a used state: no further packet is
+/// needed.
 #[test]
 fn an_update_below_what_was_counted_takes_effect_at_once() {
     let packets =

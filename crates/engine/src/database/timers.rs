@@ -1,4 +1,4 @@
-//! When time limits of states and policies, and keepalives, are due.
+//! Timers of states and policies: time limits and keepalives.
 
 use std::{
     collections::BTreeMap,
@@ -7,18 +7,20 @@ use std::{
 
 use crate::{Moment, PolicyEntry, Sa};
 
-/// As many wake-ups as there may be before any is looked at that may be for something gone.
+/// Timers allowed before dead ones are looked for.
 const ROOM: usize = 1024;
-/// Wake-ups that a state or policy has at the most: three of its own, and those of the first generation whose counts an updated state has.
+/// Timers per state or policy: three of its own, and those of the first generation, whose counters
+/// an updated state has.
 const MAX_TIMERS_EACH: usize = 6;
 
-/// A queue of wake-ups. It keeps nothing in use: what is gone when its time comes is passed over. But its memory stays as long as its wake-up, which
-/// may be hours, so wake-ups for what is gone go when there are too many.
+/// A queue of timers. It holds weak references: a timer for something removed is skipped. But the
+/// memory stays until the timer fires, which may take hours, so dead timers are swept when there
+/// are too many.
 #[derive(Debug)]
 pub(super) struct Timers {
     due: BTreeMap<(Moment, u64), TimerTarget>,
     serial: u64,
-    /// With so many, those for what is gone are looked for.
+    /// With so many timers, dead ones are swept.
     room: usize,
 }
 
@@ -32,17 +34,17 @@ enum TimerTarget {
     Revision,
 }
 
-/// What is to be looked at.
+/// Target of a timer that fired.
 #[derive(Debug)]
 pub(super) enum DueTimer {
     Sa(Arc<Sa>),
-    /// A state whose limits are others: its counts may have reached them already.
+    /// A state with new limits: its counters may have reached them already.
     Limits(Arc<Sa>),
     Nat(Arc<Sa>),
     Policy(Arc<PolicyEntry>),
-    /// What is no longer there.
+    /// Removed entries.
     Release,
-    /// Whether policies are to be planned anew.
+    /// Rebuild of policies.
     Revision,
 }
 
@@ -57,12 +59,12 @@ impl Timers {
         self.add(at, TimerTarget::Sa(Arc::downgrade(sa)));
     }
 
-    /// For new limits of a state that has counts.
+    /// For new limits of a used state.
     pub(super) fn wake_limits(&mut self, at: Moment, sa: &Arc<Sa>) {
         self.add(at, TimerTarget::Limits(Arc::downgrade(sa)));
     }
 
-    /// For the NAT that a state is kept open through.
+    /// For a state's NAT keepalives.
     pub(super) fn wake_nat(&mut self, at: Moment, sa: &Arc<Sa>) {
         self.add(at, TimerTarget::Nat(Arc::downgrade(sa)));
     }
@@ -79,7 +81,7 @@ impl Timers {
         self.add(at, TimerTarget::Revision);
     }
 
-    /// When the first is due, and what for.
+    /// Time and reason of the first timer.
     pub(super) fn first(&self) -> Option<(Moment, &'static str)> {
         let ((at, _), sleeper) = self.due.first_key_value()?;
         let why = match sleeper {
@@ -93,7 +95,7 @@ impl Timers {
         Some((*at, why))
     }
 
-    /// Takes out the next one due at `now`.
+    /// Removes the next timer due at `now`.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<DueTimer> {
         loop {
             let first = self.due.first_entry().filter(|entry| entry.key().0 <= now)?;
@@ -111,14 +113,15 @@ impl Timers {
         }
     }
 
-    /// To be called when something has gone and `left` states and policies are left.
+    /// To be called after removals, when `left` states and policies are left.
     pub(super) fn release_old(&mut self, left: usize) {
         if self.due.len() > ROOM.max(left.saturating_mul(MAX_TIMERS_EACH)) {
             self.sweep();
         }
     }
 
-    /// Twice as many as are left may come before the next time, so each is looked at a few times at the most.
+    /// Allows twice as many timers as are left before the next sweep, so each is visited only a few
+    /// times.
     fn sweep(&mut self) {
         self.due.retain(|_, sleeper| sleeper.is_there());
         self.room = ROOM.max(2 * self.due.len());

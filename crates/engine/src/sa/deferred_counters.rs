@@ -1,27 +1,28 @@
-//! Packets that a worker has let pass and their states have yet to count.
+//! Deferred counters: packets that a worker has passed and their SAs have yet to count.
 //!
-//! Where each packet of a batch is of another state, or comes alone, counting it on counters that all workers share costs more than all else that is done
-//! for its state. So a worker keeps such counts to itself for a while: those of states that [count whenever it may be](Sa::counts_whenever). It promises
-//! that none is lost, that none is kept for longer than ten milliseconds of traffic, and that packets which come now and then are counted at once: who
-//! sends three and looks sees three.
+//! If consecutive packets belong to different SAs, or batches have one packet, counting on counters
+//! that all workers share costs more than all other work for the SA. So a worker defers such
+//! counts, for SAs that [allow it](Sa::counts_whenever). None is lost, none is deferred for longer
+//! than ten milliseconds of traffic, and sparse packets are counted at once: three packets sent
+//! show as three.
 
 use std::sync::Arc;
 
 use super::Sa;
 use crate::Moment;
 
-/// What one worker owes states.
+/// A worker's deferred counts.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredCounters {
     pending: Vec<PendingCount>,
-    /// Packets of all of them.
+    /// Packets of all SAs.
     packets: usize,
-    /// When the latest batch was, and when the latest that paid.
+    /// Time of the latest batch, and of the latest flush.
     latest: Moment,
     flushed: Moment,
 }
 
-/// What one state is yet to count.
+/// Deferred count of one SA.
 #[derive(Debug)]
 struct PendingCount {
     sa: Arc<Sa>,
@@ -29,17 +30,18 @@ struct PendingCount {
     bytes: u64,
 }
 
-/// So soon, in nanoseconds, and with so many packets, all is paid: each state then has some packets at once, or hardly any.
+/// Flush after so many nanoseconds or packets: then each SA has many packets per count, or there
+/// are few SAs.
 const FLUSH_INTERVAL: u64 = 10_000_000;
 const MAX_PACKETS: usize = 1 << 16;
-/// Nanoseconds from one batch to the next in which there is time to count.
+/// Gap between batches in nanoseconds that leaves time to count.
 const IDLE_GAP: u64 = 100_000;
-/// States that are waited for together.
+/// SAs prefetched together.
 const PREFETCH_GROUP: usize = 32;
 
 impl DeferredCounters {
-    /// Notes packets of a state, if it counts whenever it may be. `place` is where its debt is likely to be, and then where it is. Who has one need not
-    /// be looked at for that, which may be far away.
+    /// Defers packets of an SA, if it allows that. `place` is the likely index of its count, and is
+    /// updated. An SA with a pending count is not read, as it may be out of the cache.
     #[inline(always)]
     pub(crate) fn add(&mut self, place: &mut u32, sa: &Arc<Sa>, packets: u32, bytes: u64) -> bool {
         match self.pending.get_mut(*place as usize) {
@@ -53,7 +55,7 @@ impl DeferredCounters {
         }
     }
 
-    /// Whether any state is yet to count.
+    /// Whether any count is pending.
     pub(crate) const fn has_pending(&self) -> bool {
         self.packets > 0
     }
@@ -71,7 +73,7 @@ impl DeferredCounters {
         }
     }
 
-    /// Has all states count.
+    /// Counts everything.
     #[inline(never)]
     pub(crate) fn flush(&mut self) {
         for pending in self.pending.chunks(PREFETCH_GROUP) {
@@ -97,7 +99,7 @@ impl DeferredCounters {
     }
 }
 
-/// A worker that ends owes nothing.
+/// No count is lost when a worker ends.
 impl Drop for DeferredCounters {
     fn drop(&mut self) {
         self.flush();
@@ -114,7 +116,7 @@ mod tests {
     use crate::sa::usage::Lifecycle;
     use crate::{Limits, SaConfig};
 
-    /// One that has limits of time only, and was used.
+    /// An SA with time limits only that was used.
     fn state(spi: u32) -> Arc<Sa> {
         let sa = new(&sample("10.0.0.2", spi));
         sa.charge(1, 10, Moment(4));
@@ -181,7 +183,7 @@ mod tests {
         assert_eq!(counted(&sa), (MAX_PACKETS as u64 + 4, 27));
     }
 
-    /// It ages from its first packet, and none passes a limit.
+    /// The first use starts its ageing, and no packet may pass a limit.
     #[test]
     fn the_first_packet_and_what_counts_towards_a_limit_are_counted_at_once() {
         let limited = |limit: fn(&mut Limits)| {
@@ -205,7 +207,7 @@ mod tests {
         assert!(DeferredCounters::default().add(&mut 0, &aged, 1, 7));
     }
 
-    /// They passed before it did.
+    /// They passed before it expired.
     #[test]
     fn a_state_that_has_expired_counts_what_it_let_pass() {
         let sa = state(1);

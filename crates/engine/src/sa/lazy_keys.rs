@@ -1,12 +1,13 @@
-//! The keys of a state as they were given, until a packet wants them expanded. Promises: wiped when dropped, never printed, copied
-//! only from heap to heap, so that no stack keeps them.
+//! Keys of an SA as given, until a packet needs them expanded. They are wiped when dropped, never
+//! printed, and copied only from heap to heap, so that no stack keeps them.
 
 use std::fmt;
 
 use uxfrm_crypto::KeyMaterial;
 use zeroize::Zeroizing;
 
-/// Encryption and authentication key, one behind the other. Up to [`SHORT`] bytes (AES-128-GCM with its salt) stand in the state itself.
+/// Encryption key followed by authentication key. Up to [`SHORT`] bytes (AES-128-GCM with its salt)
+/// are stored inline.
 pub(super) enum LazyKeys {
     Short { encryption: u8, len: u8, bytes: Zeroizing<[u8; SHORT]> },
     Long { encryption: u32, bytes: Zeroizing<Box<[u8]>> },
@@ -20,7 +21,7 @@ impl LazyKeys {
         Self::Short { encryption: 0, len: 0, bytes: Zeroizing::default() }
     }
 
-    /// Copies keys to where this stands.
+    /// Copies keys in place.
     pub(super) fn copy(&mut self, encryption: &[u8], authentication: &[u8]) {
         let (split, all) = (encryption.len(), encryption.len() + authentication.len());
         if all <= SHORT {

@@ -1,4 +1,4 @@
-//! States that go on elsewhere (`XFRM_MSG_MIGRATE`).
+//! Migrated states (`XFRM_MSG_MIGRATE`).
 
 use super::*;
 
@@ -22,7 +22,8 @@ fn a_move_changes_what_it_names_and_drops_keepalives_with_the_encapsulation() {
     assert_eq!(database.snapshot().sad.len(), 1);
 }
 
-/// A batch that began before goes on with the old state, and whoever listens sends its packets again to the new one.
+/// A batch in flight continues with the old state, and an attacker replays its packets to the new
+/// one.
 #[test]
 fn a_number_is_not_taken_by_a_state_and_once_more_by_what_it_has_become() {
     for used in [true, false] {
@@ -46,7 +47,8 @@ fn a_number_is_not_taken_by_a_state_and_once_more_by_what_it_has_become() {
     }
 }
 
-/// What a worker took by the old state, and has yet to count, counts for what it has become: against limits as well.
+/// Packets accepted by the old state and not yet counted are counted for the new one, against
+/// limits too.
 #[test]
 fn what_is_counted_on_a_state_that_moved_counts_for_what_it_has_become() {
     let mut database = database();

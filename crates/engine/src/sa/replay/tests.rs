@@ -1,4 +1,4 @@
-//! The window against a set that forgets nothing.
+//! The window against a set that remembers every number.
 
 use std::{
     collections::HashSet,
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use DropReason::{InNoNumber, InReplay, InTooOld};
 
-/// What the window promises, said naively.
+/// Reference implementation of the window.
 struct Model {
     seen: HashSet<u64>,
     start: u64,
@@ -132,7 +132,8 @@ proptest! {
         }
     }
 
-    /// RFC 4303 §A2: what is inferred is the one number with that lower half in the 2^32 above the window's bottom.
+    /// RFC 4303 §A2: the inferred number is the one with that lower half in the 2^32 above the
+    /// window's bottom.
     #[test]
     fn infers_the_number_nearest_above_the_bottom(low: u32, head in any::<u64>(), window in 1_u32..=4096) {
         let bottom = i128::from(head) - i128::from(window) + 1;
@@ -142,7 +143,7 @@ proptest! {
     }
 }
 
-/// Number, what happens, what it shows. One window, one step after the other.
+/// Number, action, result. One window, step by step.
 fn walk(replay: &ReplayWindow, steps: &[(u64, Result<(), DropReason>, &str)]) {
     for (step, (number, expected, why)) in steps.iter().enumerate() {
         assert_eq!(receive(replay, *number), *expected, "step {}: {number}, {why}", step + 1);
@@ -239,7 +240,7 @@ fn a_candidate_is_good_once() {
     assert_eq!(replay.accept(late), Err(InTooOld), "the window moved on while it was decrypted");
 }
 
-/// Another has received so many that tags of 32 bits come round, as a state that is added anew or moves is told.
+/// So many numbers that 32-bit tags wrap, as after a migration.
 #[test]
 fn what_another_received_is_known_however_far_ahead_that_is() {
     for high in [1, 15, 16, 17, 24, 31, 32, 33, 1 << 20, u64::from(u32::MAX)] {
@@ -264,8 +265,8 @@ fn what_another_received_is_known_however_far_ahead_that_is() {
     }
 }
 
-/// Each thread receives every number, each in another order within runs shorter than the window.
-/// A state that another host received with for long, and that goes on here.
+/// Each thread receives every number, in another order within runs shorter than the window. The SA
+/// was carried by another host for long.
 #[test]
 fn what_another_received_is_learnt_however_much_it_was() {
     for received in
@@ -313,7 +314,7 @@ fn many_threads_accept_each_number_exactly_once() {
     assert_eq!(wrong, None, "a number that was not accepted exactly once");
 }
 
-/// What another thread leaves between taking its number and moving the head.
+/// The state between another thread's acceptance and its update of the head.
 #[test]
 fn a_word_taken_by_a_newer_block_refuses_while_the_head_lags() {
     let replay = ReplayWindow::new(32, Numbers::Short, 0);
@@ -334,7 +335,8 @@ fn a_word_taken_by_a_newer_block_refuses_while_the_head_lags() {
     );
 }
 
-/// While others take numbers, a window ends, and another goes on: what the first one took, the second one knows.
+/// While others accept numbers, a window closes and another continues: it knows all that the first
+/// accepted.
 #[test]
 fn what_a_window_took_before_it_ended_the_next_one_knows() {
     for (window, start) in [(32, 0), (64, (1 << 32) - 2000), (4096, u64::from(u32::MAX) << 16)] {

@@ -1,4 +1,4 @@
-//! Limits, packet by packet and by many workers at once.
+//! Limits, packet by packet and with many workers.
 
 use super::{Charge::*, *};
 
@@ -116,7 +116,7 @@ fn workers_together_never_pass_a_limit_and_announce_it_once() {
     assert_eq!(told.iter().filter(|charge| **charge == HardLimit).count(), 1);
 }
 
-/// Whoever counts while a state ends hears of just what was not among its counts.
+/// Counts during a close are either in the returned counters or reported as late.
 #[test]
 fn what_is_counted_while_counts_end_is_counted_once() {
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! One line per check: what is wrong, and what is said.
+//! One line per check: the fault and the error.
 
 use crate::sa::config::{SaExtraFlags, SaFlags};
 use crate::sa::sample;

@@ -93,7 +93,8 @@ fn a_change_of_policies_leaves_states_and_forgets_what_passes() {
 }
 
 proptest! {
-    /// Against a set of SPIs: whichever change, they are found that did not, and no other; and each is found once.
+    /// Against a set of SPIs: whichever change, they are found that did not, and no other; and each
+    /// is found once.
     #[test]
     fn those_stay_that_did_not_change(
         batches in prop::collection::vec(
