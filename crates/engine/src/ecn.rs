@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_choose_what_is_copied() {
+    fn flags_select_copied_tos_bits() {
         assert_eq!(inner_after(0xb8 | 3, 0x20, SaFlags::NOECN), Ok(None));
         assert_eq!(inner_after(0xb8, 0x22, SaFlags::DECAP_DSCP), Ok(Some(0xba)));
     }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_spread_over_all_ports_of_the_range() {
+    fn flow_ports_spread_over_whole_range() {
         for range in [0..=u16::MAX, 32_768..=60_999, 40_000..=40_007, 7..=7] {
             let ports = SourcePorts { seed: 7, range: range.clone() };
             let all: Vec<u16> = (0..8192).map(|port| flow(port).source_port(&ports)).collect();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_the_flow_changes_nothing() {
+    fn fields_outside_the_flow_keep_its_port() {
         let marked = FlowKey { mark: 5, if_id: 7, ..flow(1) };
         let with = |seed| SourcePorts { seed, ..SourcePorts::default() };
         assert_eq!(marked.source_port(&with(7)), flow(1).source_port(&with(7)));

@@ -136,7 +136,7 @@ mod tests {
         /// Against a set: most are appended, some inserted among others or before all; reads start
         /// anywhere.
         #[test]
-        fn keeps_what_a_set_keeps(
+        fn insertion_order_agrees_with_set(
             steps in prop::collection::vec((0_u8..8, 0_u64..1000, any::<prop::sample::Index>()), 0..1500),
         ) {
             let (mut turns, mut model) = (Turns::default(), BTreeSet::new());
@@ -170,7 +170,7 @@ mod tests {
 
         /// Runs stay few whatever the order of insertions and removals.
         #[test]
-        fn runs_are_not_many(
+        fn number_of_runs_is_bounded(
             mut order in Just((0_u64..700).collect::<Vec<_>>()).prop_shuffle(),
             sorted in 0_u8..3,
             gone in prop::collection::vec(any::<prop::sample::Index>(), 0..690),

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inner_mtu_is_the_kernels() {
+    fn inner_mtu_equals_kernel() {
         // net/xfrm/xfrm_state.c: __xfrm_state_mtu, by hand. Tunnel GCM: 20 + 8 + 8 + 16.
         for (mtu, around, outside, align, inner) in [
             (1500, 52, 0, 4, 1446),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_rationed() {
+    fn icmp_errors_are_rate_limited() {
         let mut budget = ErrorBudget::new();
         let now = Moment::from_secs(5);
         assert_eq!((0..200).filter(|_| budget.take(now)).count(), 50);

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_bits_are_kept_and_do_not_matter() {
+    fn host_bits_are_kept_and_ignored() {
         let net = Prefix::new("14.0.0.52".parse().unwrap(), 24).unwrap();
         assert!(net.contains("14.0.0.70".parse().unwrap()));
         assert!(!net.contains("14.0.1.70".parse().unwrap()));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_hold() {
+    fn prefix_length_bounds_are_accepted() {
         let all = Prefix::any(Family::V6);
         assert!(all.contains("ff02::1".parse().unwrap()));
         assert!(!all.contains("10.0.0.1".parse().unwrap()));

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_the_kernels() {
+    fn xfrm_stat_text_equals_kernel() {
         let (one, two) = (Drops::default(), Drops::default());
         one.count(DropReason::InNoState);
         two.add(DropReason::InNoState, 2);

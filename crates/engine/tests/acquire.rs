@@ -49,7 +49,7 @@ fn nudge(gateway: &mut Gateway) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn all_packets_of_a_template_ask_once() {
+fn packets_of_one_template_send_one_acquire() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     assert!(left.outbound(vec![datagram(0), datagram(1)]).0.is_empty());
@@ -86,7 +86,7 @@ fn all_packets_of_a_template_ask_once() {
 }
 
 #[test]
-fn what_waited_leaves_in_order_and_before_what_came_later() {
+fn queued_packets_leave_in_order_before_later_ones() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = waiting(&wrapping);
     pair.left.outbound(vec![datagram(0), datagram(1)]);
@@ -105,7 +105,7 @@ fn what_waited_leaves_in_order_and_before_what_came_later() {
 }
 
 #[test]
-fn a_packet_that_waited_is_counted_by_its_policy_once() {
+fn queued_packet_is_counted_by_policy_once() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = waiting(&wrapping);
     pair.left.outbound(vec![datagram(0)]);
@@ -125,7 +125,7 @@ fn a_packet_that_waited_is_counted_by_its_policy_once() {
 }
 
 #[test]
-fn nobody_answers_in_time() {
+fn unanswered_acquire_drops_queued_packets() {
     let mut pair = waiting(&Wrapping::tunnel4());
     pair.left.outbound(vec![datagram(0), datagram(1)]);
     pair.wait(Duration::from_millis(29_999));
@@ -140,7 +140,7 @@ fn nobody_answers_in_time() {
 }
 
 #[test]
-fn the_larval_states_time_is_what_counts() {
+fn queue_timeout_is_larval_lifetime() {
     let mut left = waiting(&Wrapping::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     let wanted = wanted_of(&left)[0];
@@ -156,7 +156,7 @@ fn the_larval_states_time_is_what_counts() {
 }
 
 #[test]
-fn when_nobody_listens_packets_are_dropped_at_once() {
+fn packets_without_key_manager_are_dropped_at_once() {
     let mut left = Pair::without_states(&Wrapping::tunnel4()).left;
     assert!(left.outbound(vec![datagram(0)]).0.is_empty());
     assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
@@ -164,7 +164,7 @@ fn when_nobody_listens_packets_are_dropped_at_once() {
 }
 
 #[test]
-fn workers_share_what_was_asked() {
+fn workers_share_pending_acquires() {
     let mut left = waiting(&Wrapping::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     let wanted = wanted_of(&left)[0];
@@ -184,7 +184,7 @@ fn workers_share_what_was_asked() {
 }
 
 #[test]
-fn the_newest_is_dropped_when_there_is_no_room() {
+fn full_queue_drops_newest_packet() {
     let patience = |patience: Patience| {
         let mut wrapping = Wrapping::tunnel4();
         wrapping.settings.patience = patience;
@@ -211,7 +211,7 @@ fn the_newest_is_dropped_when_there_is_no_room() {
 }
 
 #[test]
-fn what_waits_never_leaves_plain() {
+fn queued_packets_never_leave_plain() {
     let mut left = waiting(&Wrapping::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
@@ -221,7 +221,7 @@ fn what_waits_never_leaves_plain() {
 }
 
 #[test]
-fn a_block_policy_asks_nobody() {
+fn block_policy_sends_no_acquire() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut block = wrapping.policy(Direction::Out, Way::Right);
@@ -232,7 +232,7 @@ fn a_block_policy_asks_nobody() {
 }
 
 #[test]
-fn every_mode_and_family_waits() {
+fn packets_of_every_mode_and_family_are_queued() {
     let both = [Family::V4, Family::V6];
     let tunnels = both.map(|inner| both.map(|outer| Wrapping::new(Mode::Tunnel, inner, outer)));
     let transports = both.map(|family| Wrapping::new(Mode::Transport, family, family));
@@ -251,7 +251,7 @@ fn every_mode_and_family_waits() {
 }
 
 #[test]
-fn a_template_without_source_wants_the_hosts_own() {
+fn template_without_source_requests_host_address() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -263,7 +263,7 @@ fn a_template_without_source_wants_the_hosts_own() {
 }
 
 #[test]
-fn marks_and_interfaces_of_policies_are_wanted_of_their_states() {
+fn acquire_has_mark_and_if_id_of_policy() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -291,7 +291,7 @@ fn marks_and_interfaces_of_policies_are_wanted_of_their_states() {
 }
 
 #[test]
-fn one_template_after_the_other_is_asked_for() {
+fn templates_are_acquired_one_after_another() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -326,7 +326,7 @@ fn with_cpu_acquire() -> (Wrapping, Gateway) {
 
 /// `flag cpu-acquire` (RFC 9611): the first state is for all; then each worker asks for its own, and sends by the first meanwhile.
 #[test]
-fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
+fn cpu_acquire_uses_fallback_meanwhile() {
     let (wrapping, mut left) = with_cpu_acquire();
     left.outbound(vec![datagram(0)]);
     let state = |spi, pcpu| SaConfig {
@@ -351,7 +351,7 @@ fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
 
 /// A flow that is known to leave by the fallback asks again once the larval state has gone, alone and with neighbours.
 #[test]
-fn a_known_flow_asks_again_for_a_state_of_its_workers_own() {
+fn cpu_acquire_is_repeated_for_cached_flow() {
     let (wrapping, mut left) = with_cpu_acquire();
     left.add_sa(SaConfig {
         direction: Some(Direction::Out),
@@ -369,7 +369,7 @@ fn a_known_flow_asks_again_for_a_state_of_its_workers_own() {
 }
 
 #[test]
-fn an_optional_template_is_asked_for_and_done_without() {
+fn optional_template_sends_acquire_and_passes() {
     let wrapping = Wrapping::transport4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -389,7 +389,7 @@ fn an_optional_template_is_asked_for_and_done_without() {
 }
 
 #[test]
-fn a_state_with_the_very_spi_that_is_not_right_is_not_asked_for() {
+fn wrong_sa_with_template_spi_sends_no_acquire() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);

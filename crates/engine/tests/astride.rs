@@ -41,7 +41,7 @@ fn wrappings() -> Vec<Wrapping> {
 }
 
 #[test]
-fn the_next_state_brings_the_rest_of_a_datagram() {
+fn datagram_may_span_a_rekey() {
     for wrapping in wrappings() {
         let mut pair = Pair::new(&wrapping);
         let next = wrapping.sa(Way::Right, NEXT_SPI);
@@ -54,7 +54,7 @@ fn the_next_state_brings_the_rest_of_a_datagram() {
 
 /// Each is another peer, of another policy, or lets in what the first would not have.
 #[test]
-fn a_state_that_does_not_take_the_others_place_adds_nothing() {
+fn unrelated_sa_adds_no_fragments() {
     let wrapping = wrappings().pop().unwrap();
     let like = || wrapping.sa(Way::Right, NEXT_SPI);
     let encap = UdpEncap { source_port: 4501, ..like().encap.unwrap() };
@@ -89,7 +89,7 @@ fn a_state_that_does_not_take_the_others_place_adds_nothing() {
 
 /// Without a reqid nothing says that two belong together; a source that may be anybody's says of nobody that it is the same peer.
 #[test]
-fn states_of_which_nothing_says_that_they_belong_together_are_apart() {
+fn sas_without_reqid_are_no_family() {
     let wrapping = Wrapping::tunnel4();
     let changes: [fn(&mut SaConfig); 2] =
         [|sa| sa.reqid = Reqid(0), |sa| sa.source = [0; 4].into()];
@@ -108,7 +108,7 @@ fn states_of_which_nothing_says_that_they_belong_together_are_apart() {
 }
 
 #[test]
-fn a_policy_that_wants_a_certain_spi_gets_nothing_else() {
+fn template_with_spi_refuses_datagram_across_rekey() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::new(&wrapping);
     let mut policy = wrapping.policy(Direction::In, Way::Right);

@@ -19,7 +19,7 @@ const STAYING: u32 = 1000;
 const CHANGES: u32 = 600;
 
 #[test]
-fn a_dump_sees_one_moment_while_states_come_and_go() {
+fn dump_sees_one_snapshot_during_changes() {
     let mut database = Database::new(Backend::Portable, 1);
     database.apply(Moment(0), |change| {
         (0..STAYING).for_each(|number| drop(change.add_sa(state(number)).unwrap()));

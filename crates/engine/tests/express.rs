@@ -269,7 +269,7 @@ fn with_what_states_can_ask_for() {
 }
 
 #[test]
-fn up_to_a_limit() {
+fn batch_is_cut_at_hard_limit() {
     for hard in [100, 333] {
         let packets = Budget { soft: 50, hard };
         check_to_the_end(&Wrapping {
@@ -285,7 +285,7 @@ fn up_to_a_limit() {
 }
 
 #[test]
-fn one_by_one_up_to_a_limit() {
+fn single_packets_stop_at_hard_limit() {
     let packets = Budget { soft: 50, hard: 70 };
     let limits = Limits { packets, ..Limits::default() };
     let mut twins = Twins::new(&Wrapping { limits, ..Wrapping::tunnel4() }, Mark::default(), 1);
@@ -300,7 +300,7 @@ fn one_by_one_up_to_a_limit() {
 
 /// As counts that all workers share are not written for each packet: of states without limits, here and at the other end. Now and then there is time for it.
 #[test]
-fn who_comes_alone_is_counted_a_little_later() {
+fn single_packets_are_counted_later() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let counted = |pair: &Pair| {
         [&pair.left, &pair.right].map(|gateway| {

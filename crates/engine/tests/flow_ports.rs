@@ -62,7 +62,7 @@ fn port(packet: &PacketBuf) -> u16 {
 }
 
 #[test]
-fn each_flow_has_a_port_and_keeps_it_and_its_order() {
+fn flow_keeps_its_source_port_and_order() {
     for (mode, inner, outer) in SHAPES {
         let wrapping = spreading(mode, inner, outer);
         let mut pair = pair(&wrapping);
@@ -89,7 +89,7 @@ fn each_flow_has_a_port_and_keeps_it_and_its_order() {
 }
 
 #[test]
-fn a_flow_has_the_same_port_with_every_worker() {
+fn flow_port_is_the_same_in_every_worker() {
     let of_worker = |seed| {
         let mut wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
         wrapping.settings.seed = seed;
@@ -100,7 +100,7 @@ fn a_flow_has_the_same_port_with_every_worker() {
 }
 
 #[test]
-fn the_pieces_of_a_super_packet_have_one_port() {
+fn segments_of_super_packet_share_source_port() {
     let wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
     let mut pair = pair(&wrapping);
     let payload = vec![7; 20_000];
@@ -113,7 +113,7 @@ fn the_pieces_of_a_super_packet_have_one_port() {
 }
 
 #[test]
-fn many_ports_have_no_nat_mapping_to_keep() {
+fn flow_ports_send_no_keepalives() {
     let mut pair = pair(&spreading(Mode::Tunnel, Family::V4, Family::V4));
     for source_port in [4500, 0] {
         let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };

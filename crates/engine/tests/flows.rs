@@ -47,7 +47,7 @@ fn outward(gateway: &Gateway) -> CacheStats {
 
 /// The right gateway's state and policies change under a flow that its cache knows as one that may pass.
 #[test]
-fn a_flow_passes_only_while_its_state_and_policies_are_what_they_were() {
+fn cached_pass_ends_with_sa_or_policy_change() {
     let wrapping = with_cache(CacheMode::On, 64);
     let state = |reqid, protocol| SaConfig {
         reqid: Reqid(reqid),
@@ -85,7 +85,7 @@ fn a_flow_passes_only_while_its_state_and_policies_are_what_they_were() {
 }
 
 #[test]
-fn a_rekey_leaves_what_is_known_of_policies() {
+fn rekey_keeps_cached_verdicts() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut pair = Pair::new(&wrapping);
     for _ in 0..4 {
@@ -100,7 +100,7 @@ fn a_rekey_leaves_what_is_known_of_policies() {
 
 /// During a rekey both states are between the same addresses; each packet is opened by the one that its SPI names.
 #[test]
-fn two_states_between_the_same_addresses_are_told_apart() {
+fn sas_between_same_addresses_are_distinguished() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut pair = Pair::new(&wrapping);
     let old: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
@@ -117,7 +117,7 @@ fn two_states_between_the_same_addresses_are_told_apart() {
 
 /// A flow is known while it waits for a state, but not that it has none.
 #[test]
-fn a_known_flow_that_waited_leaves_by_each_state_that_comes() {
+fn queued_cached_flow_leaves_by_new_sa() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut pair = Pair::without_states(&wrapping);
     pair.left.listen([]);
@@ -137,7 +137,7 @@ fn a_known_flow_that_waited_leaves_by_each_state_that_comes() {
 
 /// Bundles are numbered anew when states change: a flow that knew a number must not leave by the state that has it now.
 #[test]
-fn after_a_rekey_each_flow_leaves_by_a_state_of_its_own() {
+fn rekeyed_flows_leave_by_their_own_sas() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut left = Pair::new(&wrapping).left;
     let elsewhere = "192.0.2.77".parse().unwrap();
@@ -163,7 +163,7 @@ fn after_a_rekey_each_flow_leaves_by_a_state_of_its_own() {
 }
 
 #[test]
-fn a_policy_that_goes_and_comes_back_is_followed_at_once() {
+fn readded_policy_takes_effect_at_once() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut left = Pair::new(&wrapping).left;
     let policy = wrapping.policy(Direction::Out, Way::Right);
@@ -180,7 +180,7 @@ fn a_policy_that_goes_and_comes_back_is_followed_at_once() {
 }
 
 #[test]
-fn flows_without_a_policy_are_known_as_well() {
+fn flows_without_policy_are_cached() {
     let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
     let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
     for _ in 0..6 {
@@ -191,7 +191,7 @@ fn flows_without_a_policy_are_known_as_well() {
 
 /// Plain datagrams, also at the port of ESP in UDP: what stands where an SPI would is no part of their flow.
 #[test]
-fn datagrams_that_are_not_esp_are_known_too() {
+fn plain_datagrams_are_cached() {
     let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
     for number in 1..=6 {
         let question = [number, number, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -275,7 +275,7 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
 
 /// A sub policy that allows leaves the word to the main one, for flows that are known as well, whichever comes and goes.
 #[test]
-fn known_flows_heed_policies_of_both_kinds() {
+fn cached_flows_follow_sub_and_main_policies() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut left = Pair::new(&wrapping).left;
     let of_kind = |kind, action| Policy {
@@ -314,7 +314,7 @@ fn known_flows_heed_policies_of_both_kinds() {
 
 /// That a flow has no policy is remembered, not what becomes of such flows.
 #[test]
-fn flows_without_a_policy_follow_the_default() {
+fn uncovered_flows_follow_default_action() {
     let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
     let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
     for (outbound, fate) in
@@ -329,7 +329,7 @@ fn flows_without_a_policy_follow_the_default() {
 }
 
 #[test]
-fn sixteen_places_are_enough_to_be_right() {
+fn cache_of_sixteen_slots_is_correct() {
     let mut left = Pair::new(&with_cache(CacheMode::On, 16)).left;
     for round in 0..6 {
         for port in 1..200 {
@@ -522,7 +522,7 @@ impl Twins {
 }
 
 #[test]
-fn a_worker_with_caches_does_what_one_without_does() {
+fn caches_change_no_result() {
     for family in [Family::V4, Family::V6] {
         for seed in 0..6_u64 {
             let mut twins = Twins::new(family, seed);

@@ -32,7 +32,7 @@ fn with_extensions(kinds: &[Protocol]) -> Vec<u8> {
 }
 
 #[test]
-fn esp_stands_behind_what_routers_read_and_before_what_the_host_does() {
+fn esp_is_placed_behind_per_hop_headers() {
     const HOP: Protocol = Protocol::HOPOPTS;
     const DST: Protocol = Protocol::DSTOPTS;
     const RT: Protocol = Protocol::ROUTING;
@@ -96,7 +96,7 @@ fn after(flags: SaFlags, sent: u64) -> Pair {
 }
 
 #[test]
-fn extended_numbers_go_on_behind_four_billion() {
+fn esn_continues_above_32_bits() {
     let mut pair = after(SaFlags::ESN, (1 << 32) - 50);
     let wire = pair.left.outbound((0..100).map(|_| datagram()).collect()).0;
     let again: Vec<_> = wire.iter().map(|packet| PacketBuf::from_slice(packet.bytes())).collect();
@@ -114,7 +114,7 @@ fn extended_numbers_go_on_behind_four_billion() {
 }
 
 #[test]
-fn short_numbers_end_at_four_billion() {
+fn numbers_without_esn_end_at_32_bits() {
     let mut pair = after(SaFlags::empty(), (1 << 32) - 50);
     let sent = (0..100).map(|_| datagram()).collect();
     assert_eq!(pair.left_to_right(sent).len(), 49);
@@ -124,7 +124,7 @@ fn short_numbers_end_at_four_billion() {
 
 /// The disk is slow: numbers up to 10 are written down. What has none is named so, however packets come, and not as if the state had come to its end.
 #[test]
-fn what_lacks_reserved_numbers_is_not_said_to_be_beyond_the_last_one() {
+fn missing_reservation_has_its_own_drop_reason() {
     for at_once in [1, 7, 20, 64_u64] {
         let mut pair = Pair::new(&Wrapping::tunnel4());
         let snapshot = pair.left.database.snapshot();
@@ -149,7 +149,7 @@ fn what_lacks_reserved_numbers_is_not_said_to_be_beyond_the_last_one() {
 }
 
 #[test]
-fn far_ahead_is_taken_and_what_it_left_behind_is_not() {
+fn number_far_ahead_advances_window() {
     let mut pair = after(SaFlags::empty(), 0);
     let mut wire = pair.left.outbound((0..200).map(|_| datagram()).collect()).0;
     let last = wire.pop().unwrap();
@@ -160,7 +160,7 @@ fn far_ahead_is_taken_and_what_it_left_behind_is_not() {
 
 /// Whoever sends number 0 is not late: the kernel, too, counts it as no failure of the state.
 #[test]
-fn number_0_is_no_failure_of_the_state() {
+fn number_zero_counts_no_sa_failure() {
     for flags in [SaFlags::empty(), SaFlags::ESN] {
         let mut pair = after(flags, 0);
         let mut packet = pair.left.outbound(vec![datagram()]).0.remove(0);
@@ -175,7 +175,7 @@ fn number_0_is_no_failure_of_the_state() {
 }
 
 #[test]
-fn one_changed_bit_anywhere_is_refused() {
+fn any_flipped_bit_is_refused() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let good = pair.left.outbound(vec![datagram()]).0.remove(0);
     let mut rng = Rng::new(3);
@@ -188,7 +188,7 @@ fn one_changed_bit_anywhere_is_refused() {
 }
 
 #[test]
-fn a_warm_worker_takes_no_new_buffers() {
+fn warm_worker_allocates_no_buffers() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let mut allocated = Vec::new();
     for _ in 0..20 {

@@ -128,7 +128,7 @@ fn assert_hidden(pair: &mut Pair, packets: Vec<PacketBuf>) {
 }
 
 #[test]
-fn a_datagram_to_a_port_is_found_behind_all_headers_whole_or_cut() {
+fn port_policy_matches_behind_extension_headers() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(family as u64);
         let mut pair = pair(family, |all| Selector {
@@ -149,7 +149,7 @@ fn a_datagram_to_a_port_is_found_behind_all_headers_whole_or_cut() {
 }
 
 #[test]
-fn nothing_leaves_plain_where_all_is_to_be_protected() {
+fn no_plaintext_leaves_under_protect_all() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(7 + family as u64);
         let mut pair = pair(family, |all| all);
@@ -168,7 +168,7 @@ fn nothing_leaves_plain_where_all_is_to_be_protected() {
 }
 
 #[test]
-fn nothing_comes_in_plain_where_all_is_to_be_protected() {
+fn no_plaintext_enters_under_protect_all() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(70 + family as u64);
         let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
@@ -216,7 +216,7 @@ fn damaged(rng: &mut Rng, family: Family) -> PacketBuf {
 
 /// A guest says where a checksum is left open (`virtio_net_hdr`), and it is filled in once the policies were asked: that may make no other packet of it.
 #[test]
-fn a_checksum_left_open_where_policies_look_leads_past_none() {
+fn partial_checksum_cannot_change_policy_fields() {
     let elsewhere = || packets::udp("10.1.0.1:7", "198.51.100.1:9", &[MARKER, &[0; 2]].concat());
     // The first half of the destination becomes what all behind it add up to: 10.2.
     let mut forged = elsewhere();

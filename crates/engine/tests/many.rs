@@ -359,7 +359,7 @@ fn seen(packet: &PacketBuf) -> String {
 }
 
 #[test]
-fn many_flows_in_turn_as_one_by_one() {
+fn interleaved_flows_agree_with_single_packets() {
     let mut reasons = BTreeSet::new();
     for seed in 0..6 {
         let mut twins = Twins::new(Limits::default(), seed);
@@ -380,7 +380,7 @@ fn many_flows_in_turn_as_one_by_one() {
 }
 
 #[test]
-fn up_to_limits_as_one_by_one() {
+fn interleaved_flows_stop_at_limits() {
     let packets = |soft, hard| Limits { packets: Budget { soft, hard }, ..Limits::default() };
     let bytes = |soft, hard| Limits { bytes: Budget { soft, hard }, ..Limits::default() };
     for (seed, limits) in
@@ -407,7 +407,7 @@ fn up_to_limits_as_one_by_one() {
 
 /// Numbers that end within a batch.
 #[test]
-fn a_state_sends_to_its_last_number_and_no_further() {
+fn sa_stops_at_last_sequence_number() {
     let mut twins = Twins::new(Limits::default(), 9);
     (0..8).for_each(|_| twins.send(240, 1));
     for tunnel in 0..8 {
@@ -422,7 +422,7 @@ fn a_state_sends_to_its_last_number_and_no_further() {
 
 /// Of each state: its numbers are in order on the wire, each once, also where two flows' policies are different ones.
 #[test]
-fn each_state_gives_its_numbers_in_order() {
+fn sa_numbers_are_assigned_in_order() {
     let mut twins = Twins::new(Limits::default(), 10);
     (0..8).for_each(|_| twins.send(240, 20));
     let batch: Vec<_> = (0..250).map(|_| twins.packet(20)).collect();
@@ -473,7 +473,7 @@ fn with_states(limits: Limits, change: impl Fn(&mut Policy)) -> Gateway {
 
 /// Also where nobody has taken it out yet.
 #[test]
-fn a_state_that_has_expired_is_not_chosen_for_the_next_batch() {
+fn expired_sa_is_not_used_by_next_batch() {
     let packets = Budget { soft: 50, hard: 75 };
     let mut gateway = with_states(Limits { packets, ..Limits::default() }, |_| {});
     gateway.database.set_acquires(uxfrm_engine::Acquires::default());
@@ -484,7 +484,7 @@ fn a_state_that_has_expired_is_not_chosen_for_the_next_batch() {
 }
 
 #[test]
-fn optional_states_are_asked_for_again_and_again() {
+fn optional_acquires_are_repeated() {
     let mut gateway = with_states(Limits::default(), |policy| {
         let reqid = Reqid(7);
         let (level, mode) = (Level::Use, Mode::Transport);
@@ -501,7 +501,7 @@ fn optional_states_are_asked_for_again_and_again() {
 
 /// Of each batch two packets met each: a while they are counted together.
 #[test]
-fn policies_are_charged_a_little_later_and_with_all() {
+fn policy_counters_are_deferred_and_complete() {
     let mut gateway = with_states(Limits::default(), |_| {});
     let counted = |gateway: &Gateway| {
         let snapshot = gateway.database.snapshot();
@@ -523,9 +523,9 @@ fn policies_are_charged_a_little_later_and_with_all() {
     assert_eq!(counted(&gateway), 14 * batch);
 }
 
-/// Counts that all workers share are not written for each packet. What has limits is counted at once: `up_to_limits_as_one_by_one`.
+/// Counts that all workers share are not written for each packet. What has limits is counted at once: `interleaved_flows_stop_at_limits`.
 #[test]
-fn states_count_a_little_later_and_all() {
+fn sa_counters_are_deferred_and_complete() {
     let mut gateway = with_states(Limits::default(), |_| {});
     let batch = 2 * FIRST_ODD as u64;
     let counted = |gateway: &Gateway| {

@@ -68,7 +68,7 @@ fn round() -> Vec<PacketBuf> {
 }
 
 #[test]
-fn whoever_is_concerned_is_asked_again_and_nobody_else_is_lost() {
+fn policy_change_revalidates_affected_sas_only() {
     let (mut pair, mut rng) = (stage(), Rng::new(7));
     let (mut blocked, mut gone) = (BTreeSet::new(), BTreeSet::new());
     let (mut by_policy, mut without_state) = (0, 0);
@@ -123,7 +123,7 @@ fn whoever_is_concerned_is_asked_again_and_nobody_else_is_lost() {
 
 /// The updated policy may have the place of the one before, whose packets passed.
 #[test]
-fn a_policy_that_comes_to_ask_for_other_states_lets_no_packet_pass_that_did() {
+fn new_policy_with_other_template_stops_cached_pass() {
     let mut pair = stage();
     let asking = |reqid| {
         let wide = policy(Direction::In, prefix("10.1.0.0", 16));

@@ -144,7 +144,7 @@ fn damage(bytes: &mut [u8], rng: &mut Rng) {
 }
 
 #[test]
-fn ten_million_bad_packets_are_all_accounted_for() {
+fn bad_packets_are_all_accounted_for() {
     let (mut right, good) = target();
     let mut rng = Rng::new(7);
     let (mut pool, mut out, mut batch) = (Pool::new(), Output::default(), Batch::new());

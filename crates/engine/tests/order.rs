@@ -130,7 +130,7 @@ fn take(flows: &mut [Flow], packet: &PacketBuf) {
 }
 
 #[test]
-fn a_million_packets_keep_the_order_of_their_flows() {
+fn flows_keep_packet_order() {
     let in_udp = Some(UdpEncapKind::Esp);
     for (mode, inner, outer, encap) in [
         (Mode::Tunnel, Family::V4, Family::V4, None),

@@ -181,7 +181,7 @@ fn retire(pair: &mut Pair, wrapping: &Wrapping, spi: u32) {
 
 /// A worker remembers the states that its batches met, and with them their keys.
 #[test]
-fn a_worker_without_traffic_lets_go_of_states_that_are_gone() {
+fn idle_worker_releases_removed_sas() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::new(&wrapping);
     assert_eq!(pair.left_to_right(vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"hi")]).len(), 1);
@@ -198,17 +198,17 @@ fn a_worker_without_traffic_lets_go_of_states_that_are_gone() {
 }
 
 #[test]
-fn a_rekey_every_second_for_an_hour_loses_and_doubles_nothing() {
+fn rekey_every_second_loses_and_doubles_nothing() {
     an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, at_once);
 }
 
 #[test]
-fn so_it_is_as_charon_does_it() {
+fn charon_style_rekey_loses_nothing() {
     an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, as_charon);
 }
 
 #[test]
-fn so_it_is_behind_udp_sockets() {
+fn rekey_behind_udp_sockets_loses_nothing() {
     let mut wrapping = Wrapping { window: 128, ..Wrapping::tunnel4() };
     wrapping.encap = Some(UdpEncapKind::Esp);
     wrapping.settings.headers = WireHeaders::UdpSocket;
@@ -217,7 +217,7 @@ fn so_it_is_behind_udp_sockets() {
 
 /// `xfrm_state_find`: the youngest, unless it is dying; what went away is not missed while another is there.
 #[test]
-fn the_youngest_state_is_taken_at_once_and_another_when_it_goes() {
+fn youngest_sa_is_used_at_once() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::new(&wrapping);
     let spi = |pair: &mut Pair| {

@@ -1,33 +1,36 @@
-//! Has a sender of TCP send less: by ECN where it listens to that, else by the loss of one segment.
+//! Makes a TCP sender slow down: by ECN if it is capable, otherwise by the loss of one segment.
 //!
-//! Only TCP is told, and only by packets with data: whoever sends all else would lose a packet and go on as before.
+//! Only TCP packets with data are used: for all others a drop would have no effect on the sender.
 
 use crate::checksum::{self, Sum};
 use crate::ip::{IpPacket, Version};
 use crate::tcp::{Tcp, TcpFlags};
 use crate::{Checksum, Ecn, PacketBuf, Protocol, Segments, ipv6};
 
-/// How a packet tells its sender to send less.
+/// How a packet signals congestion to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It says that congestion was experienced (RFC 3168 §5), or did already.
+    /// By CE (RFC 3168 §5), which it may have had before.
     ByMark,
-    /// Its last segment is gone.
+    /// Its last segment was removed.
     ByShortening,
-    /// By not arriving: it has one segment only, is unchanged, and is for the caller to drop.
+    /// By being dropped: it has one segment only and is unchanged; the caller drops it.
     ByLoss,
 }
 
-/// Whether [`tell`] does anything: the packet is whole, of TCP, has data, and neither opens nor ends a connection.
+/// Whether [`tell`] has an effect: a whole TCP packet with data that neither opens nor closes a
+/// connection.
 #[must_use]
 pub fn is_heard(packet: &PacketBuf) -> bool {
     TcpData::of(packet).is_some()
 }
 
-/// Makes a packet, or super-packet, tell its sender to send less; `None`, and nothing changed, where that would not [hear](is_heard) it.
+/// Makes a packet or super-packet signal congestion; `None`, and nothing changed, if it
+/// [cannot](is_heard).
 ///
-/// An ECN-capable sender (RFC 3168) is told by a mark and loses nothing. What is left of another one's super-packet is a super-packet
-/// still, or a packet if only one segment is left, and its lengths and checksums are right if they were.
+/// An ECN-capable packet (RFC 3168) gets a mark and loses nothing. Another super-packet loses its
+/// last segment; with one segment left it becomes a single packet. Lengths and checksums stay
+/// valid.
 pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
     let stretch = TcpData::of(packet)?;
     match stretch.ip.ecn() {
@@ -40,7 +43,7 @@ pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
     }
 }
 
-/// Data of one connection in one buffer.
+/// TCP data in one buffer.
 struct TcpData {
     ip: IpPacket,
     /// Bytes of data.
@@ -60,7 +63,7 @@ impl TcpData {
         (payload > 0 && !is_control).then_some(Self { ip, payload })
     }
 
-    /// Takes the last of several segments away, of which the sum over the pseudo-header is all that the checksum has yet.
+    /// Removes the last of several segments; the checksum is partial.
     fn lose_last(&self, packet: &mut PacketBuf) -> Told {
         let (Segments::Tcp { mss }, Checksum::Partial { start, offset }) =
             (packet.segments, packet.checksum)
@@ -81,7 +84,7 @@ impl TcpData {
         Told::ByShortening
     }
 
-    /// Writes what depends on the packet's length; the sum over the pseudo-header stands at `checksum_at`.
+    /// Updates the lengths; the pseudo-header's sum is at `checksum_at`.
     fn renew_lengths(&self, packet: &mut PacketBuf, checksum_at: usize) {
         let bytes = packet.bytes_mut();
         let (total, upper) = (narrow(bytes.len()), narrow(bytes.len() - self.ip.header_len));
@@ -105,7 +108,7 @@ impl TcpData {
     }
 }
 
-/// A length within a packet whose own length was said in 16 bits, and that is shorter now.
+/// A length that fits into 16 bits, as it did before.
 fn narrow(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -124,7 +127,7 @@ mod tests {
         sample
     }
 
-    /// What goes on the wire, packet by packet.
+    /// The wire packets, one by one.
     fn wire(packet: &PacketBuf) -> Vec<Vec<u8>> {
         if packet.segments == Segments::One {
             let mut single = PacketBuf::from_slice(packet.bytes());
@@ -143,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sender_without_ecn_loses_the_last_segment_and_nothing_else(
+        fn sender_without_ecn_loses_last_segment(
             sample in joinable(600), mss in 1_u16..300,
         ) {
             let sample = with_ecn(sample, Ecn::NotEct);
@@ -164,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn a_sender_with_ecn_is_marked_and_loses_nothing(
+        fn sender_with_ecn_is_marked(
             sample in joinable(600), mss in 1_u16..300, which in 0_usize..3,
         ) {
             let ecn = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce][which];
@@ -178,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn what_opens_or_ends_a_connection_or_has_no_data_is_left_alone(sample in any_packet(4)) {
+        fn control_and_empty_segments_are_unchanged(sample in any_packet(4)) {
             let mut packet = PacketBuf::from_slice(&sample.bytes());
             let has_data = !sample.payload.is_empty();
             let is_heard = sample.transport.clone().tcp().is_some_and(|tcp| {
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_taken() {
+    fn any_bytes_are_accepted() {
         for len in 0..60 {
             let mut packet = PacketBuf::from_slice(&[0x45; 60][..len]);
             packet.segments = Segments::Tcp { mss: 0 };

@@ -1,7 +1,7 @@
 //! Wire formats, packet buffers and checksums: what every other crate of uxfrm stands on.
 //!
 //! **Buffers.** [`PacketBuf`] is one contiguous stretch of bytes with room before and behind it, so that headers are
-//! pushed and trailers appended in place. A *super-packet* (up to 64 KiB, to be segmented) and a *train* (equal wire packets
+//! pushed and trailers appended in place. A *super-packet* (up to 64 KiB, to be segmented) and a *segment burst* (equal wire packets
 //! end to end) are the same type with a [`Segments`] note. [`Pool`] hands buffers out and takes them back; the
 //! data path allocates nothing once it is warm. [`Batch`] is what a port receives and a stage works on.
 //!

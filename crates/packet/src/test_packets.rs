@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::{Checksum, Ecn, PacketBuf, Segments};
 
-/// A packet in pieces.
+/// A packet by its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct TestPacket {
     pub(crate) ip: IpHeaders,
@@ -19,7 +19,7 @@ pub(crate) struct TestPacket {
 }
 
 impl TestPacket {
-    /// The whole packet, all lengths and checksums right.
+    /// The whole packet with valid lengths and checksums.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let (mut ip, mut transport) = (self.ip.clone(), self.transport.clone());
         let upper_len = transport.header_len() + self.payload.len();
@@ -43,7 +43,8 @@ impl TestPacket {
         bytes
     }
 
-    /// As virtio hands it over: to be cut every `size` bytes, the pseudo-header's sum in the checksum field.
+    /// As virtio delivers it: to be segmented by `size` bytes, with the pseudo-header's sum in the
+    /// checksum field.
     pub(crate) fn super_packet(&self, size: u16) -> PacketBuf {
         let start = self.ip.header_len();
         let mut bytes = self.bytes();
@@ -66,7 +67,7 @@ impl TestPacket {
         packet
     }
 
-    /// Segment `k` of `count`, cut in the plainest way.
+    /// Segment `k` by plain cutting.
     pub(crate) fn segment(&self, k: usize, size: usize) -> Self {
         let count = self.payload.len().div_ceil(size).max(1);
         let mut piece = self.clone();
@@ -120,7 +121,7 @@ impl TestPacket {
 }
 
 prop_compose! {
-    /// An IPv4 header that is not a fragment's, with up to `words` words of options.
+    /// An IPv4 header of a whole datagram, with up to `words` words of options.
     pub(crate) fn ipv4(words: usize)(
         source: [u8; 4], destination: [u8; 4], tos: u8, id: u16, ttl: u8, dont_fragment: bool,
         options in vec(any::<[u8; 4]>(), 0..=words),
@@ -201,7 +202,8 @@ pub(crate) fn any_packet(payload: usize) -> impl Strategy<Value = TestPacket> {
     })
 }
 
-/// Packets that the coalescer may join: no options before the transport header, no flags that end a flow.
+/// Packets that the coalescer may join: no options before the transport header, no flags that end a
+/// flow.
 pub(crate) fn joinable(payload: usize) -> impl Strategy<Value = TestPacket> {
     let ip = prop_oneof![ipv4(0), ipv6(Just(Ipv6Extensions::default()).boxed())];
     let transport = prop_oneof![tcp(), udp()];

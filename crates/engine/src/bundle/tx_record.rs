@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_one_cache_line() {
+    fn tx_record_has_one_cache_line() {
         assert_eq!([size_of::<TxRecord>(), size_of::<Option<TxRecord>>()], [64, 64]);
     }
 }

@@ -239,7 +239,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn policies_that_come_one_by_one_are_found_whether_made_ready_for_or_not() {
+    fn single_insertions_are_found_prepared_or_not() {
         for prepares in [false, true] {
             let mut database = Database::new(Backend::Portable, 1);
             let mut model = Vec::new();
@@ -262,7 +262,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn copies_of_many_policies_that_went_are_freed_once_nobody_reads_them() {
+    fn copies_of_removed_policies_are_freed_without_readers() {
         let mut database = Database::new(Backend::Portable, 1);
         let all: Vec<_> = database.apply(Moment(0), |change| {
             (0..6000).map(|number| change.add_policy(net(number)).unwrap()).collect()
@@ -298,7 +298,7 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
         #[test]
-        fn snapshots_stay_as_they_were_whoever_reads_them(steps in steps()) {
+        fn snapshots_never_change(steps in steps()) {
             let mut database = Database::new(Backend::Portable, 1);
             let mut model: Vec<Arc<PolicyEntry>> = Vec::new();
             let mut kept = Vec::new();

@@ -73,7 +73,7 @@ mod tests {
     proptest! {
         /// Against a list, with a reader all the time.
         #[test]
-        fn who_looks_bit_by_bit_sees_each_that_stays_once(
+        fn dump_in_steps_shows_each_remaining_sa_once(
             steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..600),
             before in 0_u64..300,
         ) {

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_one_by_one_is_planned_as_if_it_had_come_together() {
+    fn rebuild_equals_bulk_insertion() {
         let (mut database, model) = apart(0..1500);
         let generation = database.snapshot().spd.generation();
         let due = database.poll_timeout().unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_together_is_not_planned_again_until_an_eighth_of_it_moves() {
+    fn bulk_insertion_is_rebuilt_after_an_eighth_changes() {
         let mut database = Database::new(Backend::Portable, 1);
         database.apply(Moment(0), |change| {
             (0..800).for_each(|number| drop(change.add_policy(net(number)).unwrap()));
@@ -161,7 +161,7 @@ mod tests {
 
     /// At once, and also for policies inserted together, which are not rebuilt otherwise.
     #[test]
-    fn who_asks_for_a_plan_has_it_at_once_and_once() {
+    fn requested_rebuild_is_returned_at_once_and_once() {
         let (mut database, model) = apart(0..700);
         database.demand_revision();
         let revision = database.take_revision().unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_move_meanwhile_are_made_up_for() {
+    fn changes_during_rebuild_are_replayed() {
         let (mut database, mut model) = apart(0..700);
         assert!(taken_at(&mut database, 1).is_none());
         let revision = taken_at(&mut database, 2).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_planned_while_many_come() {
+    fn rebuild_waits_while_many_policies_change() {
         let (mut database, _) = apart(0..600);
         for second in 1..4 {
             let first = 600 + u16::try_from(second).unwrap() * 20;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_of_what_is_long_another_is_left_and_one_is_made_again() {
+    fn outdated_rebuild_is_discarded_and_repeated() {
         let (mut database, mut model) = apart(0..200);
         assert!(taken_at(&mut database, 1).is_none());
         let revised = taken_at(&mut database, 2).map(Revision::plan);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_failed_is_made_again() {
+    fn failed_rebuild_is_repeated() {
         let (mut database, _) = apart(0..100);
         let taken = [1, 2].map(|second| taken_at(&mut database, second).is_some());
         assert_eq!(taken, [false, true]);

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_does_not_wait_for_its_time() {
+    fn dead_timers_are_swept() {
         let (mut timers, stays) = (Timers::default(), state());
         timers.wake_sa(Moment::from_secs(2), &stays);
         timers.wake_release(Moment::from_secs(3));

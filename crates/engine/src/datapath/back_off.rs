@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_as_many_batches_as_it_says() {
+    fn back_off_skips_configured_batches() {
         let mut pause = BackOff::default();
         assert!(pause.is_over());
         pause.begin();

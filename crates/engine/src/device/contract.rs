@@ -169,7 +169,7 @@ mod tests {
     use crate::XfrmCounter;
 
     #[test]
-    fn what_a_device_could_not_do_is_counted_where_linux_counts_it() {
+    fn device_status_maps_to_kernel_counter() {
         for (status, counter) in [
             (DeviceStatus::Success, None),
             (DeviceStatus::GenericError, Some(XfrmCounter::InBufferError)),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rides_beside_a_packet_is_small() {
+    fn device_metadata_is_small() {
         assert!(size_of::<Handed>() <= 32, "{}", size_of::<Handed>());
         assert!(size_of::<Received>() <= 32, "{}", size_of::<Received>());
         assert!(size_of::<Option<Attachment>>() <= 12);

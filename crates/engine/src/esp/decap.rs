@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padding_is_one_two_three() {
+    fn padding_must_be_one_two_three() {
         for (text, expected) in [
             (&b"pay\x01\x01\x04"[..], Ok(EspPayload { len: 3, next_header: Protocol::IPIP })),
             (b"\x00\x06", Ok(EspPayload { len: 0, next_header: Protocol::TCP })),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_of_any_padding_counts() {
+    fn wrong_padding_byte_is_refused() {
         for (payload, len) in (0..20).flat_map(|payload| (0..40).map(move |len| (payload, len))) {
             let padding: Vec<u8> = (1..=len).collect();
             let right = [&vec![9; payload][..], &padding, &[len, 4]].concat();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_padding_is_taken() {
+    fn longest_padding_is_accepted() {
         let mut text: Vec<u8> = (1..=255).collect();
         text.extend([255, 4]);
         assert_eq!(strip(&text), Ok(EspPayload { len: 0, next_header: Protocol::IPIP }));

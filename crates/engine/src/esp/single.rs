@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_and_sealed_opens_to_the_same_packet() {
+    fn encapsulated_packet_opens_to_the_same_packet() {
         let udp = UdpEncap {
             kind: UdpEncapKind::Esp,
             source_port: 4500,
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_state_is_named() {
+    fn unsuitable_packet_gives_drop_reason() {
         let transport = Encapsulation::new(&sa(Mode::Transport, None), 64).unwrap();
         let mut long = plain();
         long.push(0);

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_or_time_make_an_event_and_nothing_makes_none() {
+    fn aevent_is_due_by_packets_or_time() {
         let at = Moment::from_secs;
         let aevents = AeventState::new(5, 0, at(100));
         assert_eq!(aevents.due(5, 0, at(1000)), None, "nothing new, however long ago");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_told_once_an_age_or_when_its_port_changes() {
+    fn mapping_event_is_due_once_per_age_or_new_port() {
         let at = Moment::from_secs;
         let (aevents, age) = (AeventState::new(0, 0, at(0)), NonZeroU32::new(10));
         let due = [(4500, 1), (4500, 11), (4500, 12), (4501, 13), (4500, 13), (4500, 23)]

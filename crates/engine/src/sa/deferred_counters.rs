@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn states_count_soon_each_its_own() {
+    fn deferred_counts_are_flushed_per_sa() {
         let states = [1, 2, 3].map(state);
         let mut places = [7, 0, 0];
         let mut deferred = DeferredCounters::default();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_now_and_then_is_counted_at_once() {
+    fn sparse_packets_are_counted_at_once() {
         let sa = state(1);
         let mut deferred = DeferredCounters::default();
         for (moment, expected) in
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn many_packets_are_counted_however_soon_and_those_of_who_ends_too() {
+    fn many_packets_and_drop_flush_counts() {
         let sa = state(1);
         let mut deferred = DeferredCounters::default();
         let most = u32::try_from(MAX_PACKETS).unwrap();
@@ -185,7 +185,7 @@ mod tests {
 
     /// The first use starts its ageing, and no packet may pass a limit.
     #[test]
-    fn the_first_packet_and_what_counts_towards_a_limit_are_counted_at_once() {
+    fn first_use_and_limited_sas_are_not_deferred() {
         let limited = |limit: fn(&mut Limits)| {
             let mut config = sample("10.0.0.2", 1);
             limit(&mut config.limits);
@@ -209,7 +209,7 @@ mod tests {
 
     /// They passed before it expired.
     #[test]
-    fn a_state_that_has_expired_counts_what_it_let_pass() {
+    fn expired_sa_counts_passed_packets() {
         let sa = state(1);
         let mut deferred = DeferredCounters::default();
         deferred.add(&mut 0, &sa, 3, 7);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_on_in_a_states_place_counts_what_that_let_pass() {
+    fn continuing_sa_takes_deferred_counts() {
         let sa = state(1);
         let mut deferred = DeferredCounters::default();
         deferred.add(&mut 0, &sa, 3, 7);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn two_neighbouring_halves_are_known() {
+    fn prefixes_of_two_consecutive_halves_are_kept() {
         let prefixes = IvPrefixes::default();
         assert_eq!(prefixes.of(0), None, "none was drawn yet");
         for upper in 0..5 {

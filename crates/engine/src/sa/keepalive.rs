@@ -134,7 +134,7 @@ mod tests {
 
     /// As Linux sends it.
     #[test]
-    fn the_packet_is_one_byte_over_udp() {
+    fn keepalive_is_one_byte_over_udp() {
         let packet = between("192.0.2.1:4500", "192.0.2.2:1024").packet().unwrap();
         let ip = Ipv4::parse(packet.bytes()).unwrap();
         assert!(ip.checksum_is_right() && ip.header.dont_fragment());

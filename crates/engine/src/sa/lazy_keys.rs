@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_any_length_are_what_was_given() {
+    fn keys_of_any_length_round_trip() {
         let bytes: Vec<u8> = (0..=255).collect();
         for encryption in [0, 1, 16, 20, 21, 22, 36, 64] {
             for authentication in [0, 1, 5, 16, 21, 64, 128] {

@@ -76,7 +76,7 @@ mod tests {
     use crate::sa::replay::ReplayWindow;
 
     #[test]
-    fn counts_have_a_cache_line_with_what_leads_to_keys_and_the_window_the_next() {
+    fn live_fields_fill_two_cache_lines() {
         assert_eq!([offset_of!(Live, replay), align_of::<Live>()], [64, 64]);
         assert!(offset_of!(Live, replay) + ReplayWindow::READ <= LIVELY * 64);
     }

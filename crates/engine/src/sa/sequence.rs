@@ -176,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_packet_is_one_more_than_was_sent() {
+    fn first_number_follows_last_sent() {
         assert_eq!(Sequence::new(0, 9).take(1), Ok(SequenceBlock { first: 1, count: 1 }));
         assert_eq!(Sequence::new(7, 9).take(1), Ok(SequenceBlock { first: 8, count: 1 }));
     }
 
     #[test]
-    fn what_is_left_is_given_and_then_nothing() {
+    fn remaining_numbers_are_given_then_none() {
         for limit in [u64::from(u32::MAX), u64::MAX] {
             let sequence = Sequence::new(limit - 10, limit);
             assert_eq!(drain(&sequence, 4), (limit - 9..=limit).collect::<Vec<_>>());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_begins_above_what_was_used_and_not_below_what_it_says() {
+    fn skip_to_never_goes_back() {
         let sequence = Sequence::new(7, 100);
         sequence.skip_to(3);
         assert_eq!(sequence.last(), 7);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_closed_by_mistake_goes_on() {
+    fn reopened_sequence_continues() {
         let sequence = Sequence::new(0, 100);
         sequence.reserve(10);
         assert_eq!(sequence.take(4), Ok(SequenceBlock { first: 1, count: 4 }));
@@ -229,7 +229,7 @@ mod tests {
     /// Threads take while it is closed: they get nothing above the returned number, and little
     /// less, which is what they requested in vain at that moment.
     #[test]
-    fn a_closed_counter_knows_its_last_number() {
+    fn closed_sequence_knows_last_number() {
         for limit in [u64::from(u32::MAX), u64::MAX] {
             let sequence = Sequence::new(0, limit);
             sequence.reserve(1 << 30);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_counter_tells_its_last_number_whatever_was_reserved() {
+    fn ended_sequence_ignores_reservation() {
         for limit in [u64::from(u32::MAX), u64::MAX] {
             let sequence = Sequence::new(7, limit);
             sequence.take(3).unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_counter_stays_refused() {
+    fn overflow_stays_refused() {
         let sequence = Sequence::new(u64::MAX, u64::MAX);
         assert!((0..1000).all(|_| sequence.take(u32::MAX).is_err()));
     }

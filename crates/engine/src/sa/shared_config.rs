@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_the_same_shares_it_and_who_does_not_is_understood() {
+    fn equal_configs_are_shared() {
         let mut interner = ConfigInterner::default();
         let first = interner.share(words(1));
         assert!(Arc::ptr_eq(&first, &interner.share(words(1))));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_says_what_it_was_given() {
+    fn sa_name_round_trips() {
         let ends = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"), ("0.0.0.0", "fd00::2")];
         for (source, destination) in ends {
             let id = sample(destination, 7).id;

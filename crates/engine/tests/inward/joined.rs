@@ -239,7 +239,7 @@ fn file(flows: &mut BTreeMap<Vec<u8>, Vec<Vec<u8>>>, mut packet: Vec<u8>) {
 }
 
 #[test]
-fn super_packets_from_tunnels_are_what_came_in() {
+fn coalesced_tunnel_packets_equal_input() {
     let (mut joined, mut trains) = (0, 0);
     for seed in 0..150 {
         let mut rng = Rng::new(seed);

@@ -428,7 +428,7 @@ fn each_as_alone(shape: &Shape, seen: &mut BTreeSet<DropReason>) {
 }
 
 #[test]
-fn whatever_is_inside_is_treated_as_alone_and_harms_no_neighbour() {
+fn malformed_inner_packets_affect_no_others() {
     let mut seen = BTreeSet::new();
     shapes().iter().for_each(|shape| each_as_alone(shape, &mut seen));
     let known = [

@@ -176,7 +176,7 @@ fn each_passes_once(window: u32, spis: &[u32], suite: Suite, rng: &mut Rng) {
 }
 
 #[test]
-fn two_workers_take_each_packet_once_across_two_to_the_32() {
+fn two_workers_accept_each_packet_once_across_32_bits() {
     let mut rng = Rng::new(11);
     for window in [32, 64, 4096] {
         for spis in
@@ -190,7 +190,7 @@ fn two_workers_take_each_packet_once_across_two_to_the_32() {
 
 /// Both have all packets at the same time.
 #[test]
-fn two_threads_that_have_all_packets_let_each_pass_once() {
+fn two_threads_with_same_packets_pass_each_once() {
     for (window, spis) in
         [(64, &[0x1000][..]), (4096, &[0x1000]), (4096, &[0x1000, 0x1001, 0x2002])]
     {
@@ -226,7 +226,7 @@ fn two_threads_that_have_all_packets_let_each_pass_once() {
 
 /// A state goes and another comes by its name, with other keys, while both workers know the old one well.
 #[test]
-fn a_state_of_the_same_name_takes_nothing_of_the_one_before() {
+fn readded_sa_accepts_no_old_packet() {
     for spis in [&[0x1000][..], &(0x1000..0x1020).collect::<Vec<_>>()] {
         let wrapping = esn(64, Suite::Gcm128);
         let mut right = receiver(&wrapping, spis, 0, 0);
@@ -276,7 +276,7 @@ fn a_state_of_the_same_name_takes_nothing_of_the_one_before() {
 
 /// Old and new state at once, in any mixture.
 #[test]
-fn while_rekeying_both_states_pass_by_both_workers() {
+fn both_sas_pass_during_rekey_on_both_workers() {
     let wrapping = esn(64, Suite::Gcm128);
     let mut rng = Rng::new(6);
     let mut right = receiver(&wrapping, &[0x1000], 0, 0);
@@ -307,7 +307,7 @@ fn while_rekeying_both_states_pass_by_both_workers() {
 
 /// A hard limit, which two workers reach together: in turn, and at the same time.
 #[test]
-fn two_workers_together_keep_a_hard_limit() {
+fn two_workers_share_hard_limit() {
     let each = 500;
     for spis in [&[0x1000][..], &(0x1000..0x1018).collect::<Vec<_>>()] {
         for hard in [1, 63, 64, 130, 499] {

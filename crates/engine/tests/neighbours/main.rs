@@ -314,14 +314,14 @@ fn batches_as_one_by_one(often: usize, sizes: [usize; 5], seed: u64) -> usize {
 }
 
 #[test]
-fn in_batches_as_one_by_one() {
+fn batches_agree_with_single_packets() {
     let passed = batches_as_one_by_one(80, [1, 2, 5, 40, 150], 35);
     assert!(passed > 8000, "{passed} passed");
 }
 
 /// All shapes and states in turn, so that each is found again by its SPI.
 #[test]
-fn states_in_turn_as_one_by_one() {
+fn alternating_sas_agree_with_single_packets() {
     let mut three = Three::new();
     let shapes = shapes();
     let mut passed = 0;
@@ -342,7 +342,7 @@ fn states_in_turn_as_one_by_one() {
 
 /// Each differs from its neighbours in one thing, which alone would make all the difference.
 #[test]
-fn one_thing_is_enough_to_be_another() {
+fn any_field_difference_leaves_fast_path() {
     type Twist = fn(&Shape, &mut PacketBuf);
     let twists: [(&str, Option<DropReason>, Twist); 14] = [
         ("nothing", None, |_, _| {}),
@@ -399,7 +399,7 @@ fn one_thing_is_enough_to_be_another() {
 
 /// Packets that end before their ports, with padding behind that is as long and looks as if it were them.
 #[test]
-fn what_is_behind_a_packet_is_not_its_own() {
+fn trailing_bytes_are_ignored() {
     let shape = &shapes()[0];
     let mut three = Three::new();
     for round in 0..3 {
@@ -421,7 +421,7 @@ fn what_is_behind_a_packet_is_not_its_own() {
 
 /// In transport mode a packet may have in it what a tunnel's would look like.
 #[test]
-fn a_packet_in_transport_mode_is_not_taken_for_a_tunnels() {
+fn transport_packet_is_not_taken_for_tunnel() {
     let shape = &shapes()[9];
     assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
     let mut three = Three::new();
@@ -438,7 +438,7 @@ fn a_packet_in_transport_mode_is_not_taken_for_a_tunnels() {
 
 /// Several packets in one buffer.
 #[test]
-fn packets_of_a_train_leave_apart() {
+fn burst_packets_are_delivered_singly() {
     let shape = &shapes()[0];
     let mut together = gateway();
     for round in 0..4_u32 {
@@ -461,7 +461,7 @@ fn packets_of_a_train_leave_apart() {
 
 /// A state's peer that is behind a NAT now: each batch says so.
 #[test]
-fn neighbours_from_elsewhere_are_told_of() {
+fn remapped_packets_raise_mapping_events() {
     for shape in [&shapes()[1], &shapes()[2]] {
         let mut together = gateway();
         for round in 0..4 {
@@ -482,7 +482,7 @@ fn neighbours_from_elsewhere_are_told_of() {
 
 /// Neighbours of one SPI whose state takes packets with its mark only.
 #[test]
-fn another_mark_is_another_state() {
+fn other_mark_finds_other_sa() {
     let shape = &shapes()[0];
     let mut three = Three::new();
     for round in 0..3 {
@@ -500,7 +500,7 @@ fn another_mark_is_another_state() {
 
 /// ESP in ESP in ESP looks inside as it does outside, but is not the first layer.
 #[test]
-fn a_layer_inside_looks_like_one_outside() {
+fn nested_layer_with_same_headers_is_decapsulated() {
     let shape = &shapes()[0];
     let mut three = Three::new();
     for round in 0..3 {
@@ -524,7 +524,7 @@ fn a_layer_inside_looks_like_one_outside() {
 /// An address that becomes the host's own, between two batches of one flow.
 /// Nothing in it is encrypted, so that it looks right inside and is forged all the same.
 #[test]
-fn a_forged_packet_that_looks_right_is_dropped() {
+fn forged_packet_matching_template_is_dropped() {
     let mut pair = Pair::new(&Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() });
     let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
     for forged in [false, false, false, true, false] {
@@ -540,7 +540,7 @@ fn a_forged_packet_that_looks_right_is_dropped() {
 
 /// The state has no device, so nobody knows what that has done with the packet.
 #[test]
-fn what_looks_right_and_comes_from_a_strange_device_is_dropped() {
+fn matching_packet_with_foreign_device_mark_is_dropped() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
     for _ in 0..3 {
@@ -561,7 +561,7 @@ fn what_looks_right_and_comes_from_a_strange_device_is_dropped() {
 
 /// As it tells those of super-packets.
 #[test]
-fn a_host_that_takes_super_packets_is_told_that_the_checksum_of_a_lone_one_is_right() {
+fn lone_packet_keeps_verified_checksum() {
     let host = HostPort::SuperPackets { udp: UdpSuper::Taken };
     let settings = Settings { host, ..Settings::default() };
     let mut pair = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
@@ -575,7 +575,7 @@ fn a_host_that_takes_super_packets_is_told_that_the_checksum_of_a_lone_one_is_ri
 }
 
 #[test]
-fn what_was_found_out_on_another_host_is_forgotten() {
+fn host_change_clears_templates() {
     let shape = &shapes()[0];
     let mut gateway = gateway();
     let mut sequence = 0;

@@ -1,4 +1,4 @@
-//! A super-packet that grows.
+//! A growing super-packet.
 
 use super::arrival::Joinable;
 use super::{MAX_DATAGRAMS, MAX_SUPER, Notes, narrow};
@@ -16,7 +16,7 @@ pub(super) enum Fullness {
 /// The first packet of a flow, with the payload of those that followed.
 #[derive(Debug)]
 pub(super) struct HeldFlow {
-    /// As the first packet was.
+    /// Fields of the first packet.
     pub(super) piece: Joinable,
     pub(super) packet: PacketBuf,
     pub(super) count: usize,
@@ -35,7 +35,8 @@ impl HeldFlow {
             && self.follows_transport(piece, bytes)
     }
 
-    /// Same header but for length, id and checksum, and the id is the next one (or means nothing).
+    /// The same header except for length, id and checksum, and the id is the next one (or means
+    /// nothing).
     #[inline]
     fn follows_network(&self, bytes: &[u8]) -> bool {
         let held = self.packet.bytes();
@@ -103,7 +104,8 @@ impl HeldFlow {
         }
     }
 
-    /// The packet as it came, or the super-packet with lengths, checksums and notes as virtio wants them.
+    /// The original packet, or the super-packet with lengths, checksums and metadata as virtio
+    /// wants them.
     pub(super) fn finish(mut self) -> PacketBuf {
         if self.count == 1 {
             self.packet.checksum = Checksum::Verified;

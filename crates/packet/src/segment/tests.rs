@@ -28,7 +28,7 @@ fn refusal(bytes: &[u8], segments: Segments) -> ParseError {
 }
 
 #[test]
-fn what_cannot_be_cut_is_refused_by_name() {
+fn unsegmentable_packet_gives_error() {
     let mut datagram = vec![
         0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 0, 9, 0, 0, 9,
     ];
@@ -54,7 +54,7 @@ fn headers_beyond_the_template_are_refused() {
 }
 
 #[test]
-fn nothing_is_written_where_it_does_not_fit() {
+fn short_output_is_not_written() {
     let datagram = [
         0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 0, 10, 0, 0,
         9, 9,
@@ -75,7 +75,7 @@ fn nothing_is_written_where_it_does_not_fit() {
 proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn segments_are_those_of_plain_cutting(sample in any_packet(6000), size in 1_u16..1500) {
+    fn segments_equal_plain_cutting(sample in any_packet(6000), size in 1_u16..1500) {
         let packet = sample.super_packet(size.max(64));
         let segments = cut(&packet);
         prop_assert_eq!(&segments, &naive(&sample, size.max(64).into()));
@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn headers_may_be_written_over_the_end_of_the_segment_before(sample in any_packet(6000), size in 256_u16..1500) {
+    fn headers_may_overwrite_previous_segment(sample in any_packet(6000), size in 256_u16..1500) {
         let mut packet = sample.super_packet(size);
         let plan = SegmentPlan::new(&packet).unwrap();
         let bytes = packet.bytes_mut();
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn a_checksum_left_open_is_filled_in_as_etherparse_does(sample in any_packet(300)) {
+    fn partial_checksum_is_completed_as_by_etherparse(sample in any_packet(300)) {
         let mut packet = sample.super_packet(1);
         packet.segments = Segments::One;
         crate::checksum::complete(&mut packet).unwrap();

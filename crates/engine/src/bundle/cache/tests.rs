@@ -99,7 +99,7 @@ impl Stage {
 }
 
 #[test]
-fn flows_and_policies_share_the_bundle_of_their_states() {
+fn flows_and_policies_share_bundle_of_same_sas() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 1));
@@ -109,7 +109,7 @@ fn flows_and_policies_share_the_bundle_of_their_states() {
 }
 
 #[test]
-fn a_change_of_policies_leaves_bundles_as_they_are() {
+fn policy_change_keeps_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 1));
@@ -126,7 +126,7 @@ fn a_change_of_policies_leaves_bundles_as_they_are() {
 }
 
 #[test]
-fn a_change_of_states_makes_only_bundles_of_other_states() {
+fn sa_change_rebuilds_only_affected_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 1));
@@ -140,7 +140,7 @@ fn a_change_of_states_makes_only_bundles_of_other_states() {
 }
 
 #[test]
-fn an_updated_state_is_another() {
+fn updated_sa_gets_new_bundle() {
     let mut stage = Stage::new();
     stage.begin();
     stage.place(&to(10, 1));
@@ -154,7 +154,7 @@ fn an_updated_state_is_another() {
 }
 
 #[test]
-fn states_that_are_gone_are_let_go_with_the_next_batch_and_by_the_database_soon() {
+fn removed_sas_are_released_with_next_batch() {
     let mut stage = Stage::new();
     stage.begin();
     let place = stage.place(&to(10, 1));
@@ -172,7 +172,7 @@ fn states_that_are_gone_are_let_go_with_the_next_batch_and_by_the_database_soon(
 }
 
 #[test]
-fn another_host_makes_all_anew() {
+fn host_change_rebuilds_all_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let place = stage.place(&to(10, 1));
@@ -187,7 +187,7 @@ fn another_host_makes_all_anew() {
 }
 
 #[test]
-fn states_for_ports_are_found_by_the_whole_flow() {
+fn narrow_selectors_are_cached_per_flow() {
     let mut stage = Stage::new();
     let ports = |port| Selector {
         protocol: 17,
@@ -206,7 +206,7 @@ fn states_for_ports_are_found_by_the_whole_flow() {
 }
 
 #[test]
-fn what_a_bundle_takes() {
+fn bundle_size_is_bounded() {
     let sizes = [
         size_of::<Bundle>(),
         size_of::<EncapLayer>(),

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_two_cache_lines() {
+    fn rx_record_has_two_cache_lines() {
         assert_eq!((size_of::<RxRecord>(), align_of::<RxRecord>()), (128, 64));
         assert_eq!(size_of::<Option<RxRecord>>(), 128);
     }

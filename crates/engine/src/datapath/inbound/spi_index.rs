@@ -108,7 +108,7 @@ mod tests {
     proptest! {
         /// Against a map: a found entry is the latest stored, and few are lost.
         #[test]
-        fn finds_what_was_noted(spis in prop::collection::vec(1_u32.., 1..3000)) {
+        fn finds_stored_entries(spis in prop::collection::vec(1_u32.., 1..3000)) {
             let (mut spi_index, mut model) = (SpiIndex::new(), HashMap::new());
             for (spi, place) in spis.iter().zip(0..) {
                 spi_index.insert(*spi, place);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_its_room_to_others() {
+    fn removed_entry_frees_its_slot() {
         let mut spi_index = SpiIndex::new();
         (1..=50_000).for_each(|spi| {
             spi_index.insert(spi, spi);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_a_row_are_all_kept() {
+    fn consecutive_spis_are_all_kept() {
         let mut spi_index = SpiIndex::new();
         (1..=5000).for_each(|spi| spi_index.insert(spi, spi - 1));
         assert!((1..=5000).all(|spi| spi_index.get(spi) == Some(spi - 1)));

@@ -465,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_is_otherwise_sends_no_batch_another_way_wherever_it_stands() {
+    fn single_miss_never_ends_fast_path() {
         for before in 0..MIN_PACKETS {
             assert!(
                 is_worthwhile(0, before + SLOW_STEP, 64),

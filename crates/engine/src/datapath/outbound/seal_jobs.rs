@@ -70,7 +70,7 @@ mod tests {
 
     /// Each item with a refused packet is recorded once, in whichever call; no other is.
     #[test]
-    fn refused_packets_are_noted_by_their_items() {
+    fn refused_packets_are_recorded_by_item() {
         let gcm = Transform::aead("rfc4106(gcm(aes))", 160, 128).unwrap();
         let cbc = Transform::cipher_auth(Some(("cbc(aes)", 128)), Some(("hmac(sha1)", 160, None)))
             .unwrap();

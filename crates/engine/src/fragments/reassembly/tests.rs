@@ -183,7 +183,7 @@ fn bits(idents: u8) -> impl Strategy<Value = (Bit, u64)> {
 proptest! {
     /// Overlaps, duplicates, any order, several SAs, too many datagrams, and time-outs.
     #[test]
-    fn it_does_as_the_model_does(
+    fn reassembly_agrees_with_model(
         few in prop::collection::vec(bits(3), 0..400),
         many in prop::collection::vec(bits(120), 0..800),
     ) {
@@ -223,7 +223,7 @@ fn long(ident: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_spray_fills_its_own_shelf_and_takes_nothing_from_others() {
+fn flood_fills_only_its_own_queue() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let piece = |offset, is_last| Bit {
         is_v6: false,
@@ -250,7 +250,7 @@ fn a_spray_fills_its_own_shelf_and_takes_nothing_from_others() {
 }
 
 #[test]
-fn many_states_together_take_no_more_than_all_may() {
+fn total_memory_is_bounded_for_many_sas() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let small =
         Bit { is_v6: false, turn: 1, ident: 9, offset: 0, units: 1, is_last: false, salt: 0 };
@@ -272,7 +272,7 @@ fn many_states_together_take_no_more_than_all_may() {
 
 /// The cost is counted in visited queues.
 #[test]
-fn room_for_one_more_costs_no_walk_along_all_shelves() {
+fn eviction_visits_few_queues() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let states = 1200;
     for turn in 1..=states {

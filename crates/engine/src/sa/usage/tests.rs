@@ -47,7 +47,7 @@ fn limits_by_table() {
 }
 
 #[test]
-fn what_is_refused_is_not_counted() {
+fn refused_packets_are_not_counted() {
     let usage = Usage::new(Lifecycle::Valid);
     let limits = limits((u64::MAX, 2), NONE);
     for packets in [2, 1, 1, 7] {
@@ -82,7 +82,7 @@ fn failures_are_counted_by_kind() {
 }
 
 #[test]
-fn workers_together_never_pass_a_limit_and_announce_it_once() {
+fn parallel_workers_never_pass_limit_and_report_once() {
     const HARD: u64 = 10_000;
     let usage = Usage::new(Lifecycle::Valid);
     let limits = limits((HARD / 2, HARD), NONE);
@@ -118,7 +118,7 @@ fn workers_together_never_pass_a_limit_and_announce_it_once() {
 
 /// Counts during a close are either in the returned counters or reported as late.
 #[test]
-fn what_is_counted_while_counts_end_is_counted_once() {
+fn counts_during_close_are_counted_once() {
     for _ in 0..50 {
         let (usage, limits) = (Usage::new(Lifecycle::Valid), Limits::default());
         let begun = std::sync::atomic::AtomicBool::new(false);

@@ -216,7 +216,7 @@ impl Stage {
 proptest! {
     /// Against look-ups, with SAs that come, go, age and expire, most with narrow selectors.
     #[test]
-    fn a_flow_leaves_by_what_look_ups_choose(steps in steps()) {
+    fn flow_leaves_by_sas_that_look_ups_choose(steps in steps()) {
         let mut stage = stage();
         for (step, second) in steps.into_iter().zip(1..) {
             stage.begin();
@@ -226,7 +226,7 @@ proptest! {
 }
 
 #[test]
-fn a_flow_of_a_state_for_all_leads_no_other_away_from_its_own() {
+fn wide_selector_sa_leaves_flows_of_narrow_sas_alone() {
     let mut stage = stage();
     let wide = Words { spi: 1, reqid: 1, mark: 0, pcpu: None, is_for: None };
     let traffic =
@@ -245,7 +245,7 @@ fn a_flow_of_a_state_for_all_leads_no_other_away_from_its_own() {
 }
 
 #[test]
-fn flows_leave_a_dying_state_for_one_that_is_not() {
+fn flows_move_from_dying_sa_to_valid_one() {
     let mut stage = stage();
     let plain = Words { spi: 1, reqid: 1, mark: 0, pcpu: None, is_for: None };
     stage.take(Step::Add(plain), 1);

@@ -73,7 +73,7 @@ fn destination(host: u32) -> String {
 }
 
 #[test]
-fn twenty_thousand_tunnels_have_room() {
+fn cache_holds_twenty_thousand_tunnels() {
     let mut crowd = Crowd::of(20_000);
     let (turn, random) = (crowd.in_turn(), crowd.at_random());
     assert_eq!(crowd.send(&turn), 20_000);
@@ -81,7 +81,7 @@ fn twenty_thousand_tunnels_have_room() {
 }
 
 #[test]
-fn of_more_tunnels_than_there_is_room_for_most_keep_their_bundles() {
+fn cache_overflow_keeps_most_bundles() {
     let mut crowd = Crowd::of(70_000);
     let (turn, random) = (crowd.in_turn(), crowd.at_random());
     assert_eq!(crowd.send(&turn), 70_000);
@@ -95,7 +95,7 @@ fn of_more_tunnels_than_there_is_room_for_most_keep_their_bundles() {
 }
 
 #[test]
-fn one_flow_is_forgotten_for_another_and_bundles_stay() {
+fn flow_eviction_keeps_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 0));
@@ -107,7 +107,7 @@ fn one_flow_is_forgotten_for_another_and_bundles_stay() {
 }
 
 #[test]
-fn nothing_of_a_removed_policy_is_kept() {
+fn removed_policy_is_released() {
     let mut stage = Stage::new();
     stage.begin();
     for host in 0..100 {
@@ -138,7 +138,7 @@ fn remove(stage: &mut Stage, key: &PolicyKey) {
 }
 
 #[test]
-fn flows_whose_bundle_is_gone_are_forgotten() {
+fn flows_without_bundle_are_swept() {
     let mut stage = Stage::new();
     stage.begin();
     stage.place(&to(10, 1));
@@ -151,7 +151,7 @@ fn flows_whose_bundle_is_gone_are_forgotten() {
 }
 
 #[test]
-fn what_is_asked_for_again_and_again_takes_no_more_room() {
+fn repeated_acquires_take_no_more_memory() {
     let mut stage = Stage::new();
     stage.database.apply(Moment(0), |change| {
         let plain = tunnel(10);

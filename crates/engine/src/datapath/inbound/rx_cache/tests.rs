@@ -9,7 +9,7 @@ use crate::sa::sample;
 use crate::sa::shared_config::SaWords;
 
 #[test]
-fn a_state_stays_for_the_next_batch_until_one_of_its_spi_changes() {
+fn entry_stays_until_its_spi_changes() {
     let config = sample("10.0.0.2", 7);
     let sa = Sa::new(&config, Arc::new(SaWords::of(&config, Backend::Portable)), Moment(0));
     let lookup_key = (Spi(7), config.id.destination, 0);
@@ -39,7 +39,7 @@ fn a_state_stays_for_the_next_batch_until_one_of_its_spi_changes() {
 }
 
 #[test]
-fn more_changes_than_are_known_and_another_host_let_all_go() {
+fn lost_changes_and_new_host_evict_all() {
     let all = states(3);
     let mut cache = RxCache::new();
     let mut snapshot = Snapshot::default();
@@ -63,7 +63,7 @@ fn more_changes_than_are_known_and_another_host_let_all_go() {
 
 /// What passes is asked again after a change of policies, by the next batch that meets the state.
 #[test]
-fn a_change_of_policies_leaves_states_and_forgets_what_passes() {
+fn policy_change_keeps_entries_and_clears_verdicts() {
     let all = states(2);
     let mut cache = RxCache::new();
     let mut snapshot = Snapshot::default();
@@ -96,7 +96,7 @@ proptest! {
     /// Against a set of SPIs: whichever change, they are found that did not, and no other; and each
     /// is found once.
     #[test]
-    fn those_stay_that_did_not_change(
+    fn unchanged_entries_stay(
         batches in prop::collection::vec(
             (prop::collection::vec(0_usize..150, 0..64), prop::collection::vec(1_u32..160, 0..4)),
             1..20,
@@ -189,7 +189,7 @@ fn meet_all(cache: &mut RxCache, states: &[Arc<Sa>]) -> usize {
 }
 
 #[test]
-fn of_more_than_there_is_room_for_most_stay() {
+fn cache_overflow_keeps_most_entries() {
     let states = states(70_000);
     let mut cache = RxCache::new();
     cache.most = most_among(2 * states.len());
@@ -206,13 +206,13 @@ fn of_more_than_there_is_room_for_most_stay() {
 }
 
 #[test]
-fn what_one_takes() {
+fn entry_size_is_bounded() {
     let sizes = [size_of::<RxEntry>(), size_of::<RxTemplates>(), size_of::<Option<RxRecord>>()];
     assert_eq!(sizes, [112, 208, 128]);
 }
 
 #[test]
-fn many_states_are_let_go_after_their_batch() {
+fn surplus_entries_are_evicted_after_batch() {
     let mut cache = RxCache::new();
     cache.most = most_among(MANY + 1);
     for (sa, place) in states(u32::try_from(FEW).unwrap() + 1).iter().zip(0..) {

@@ -380,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_look_sees_what_the_long_one_does(
+        fn fast_parse_agrees_with_full_parse(
             framing in prop::sample::select(&[Protocol::UDP, Protocol::ESP, Protocol::TCP, Protocol::DSTOPTS, Protocol::FRAGMENT]),
             v6: bool,
             own: bool,
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_needs_no_long_look() {
+    fn plain_packets_need_no_full_parse() {
         let foreign = [198, 51, 100, 1];
         let query = datagram(53, b"query", 0);
         let encap = datagram(4500, b"not for us", 0);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_esp_and_esp_in_udp_need_no_long_look() {
+    fn esp_and_esp_in_udp_need_no_full_parse() {
         let esp = [&[0, 0, 0x12, 0x34, 0, 0, 0, 7][..], &[1; 32]].concat();
         let alone = packet(Protocol::ESP, [198, 51, 100, 1], &esp);
         let in_udp = packet(Protocol::UDP, OWN, &datagram(4500, &esp, 0));

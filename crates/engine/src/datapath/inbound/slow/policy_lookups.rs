@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_of_one_flow_and_state_ask_once() {
+    fn consecutive_packets_of_one_flow_share_a_look_up() {
         let flow = |port| {
             let ends = ["10.1.0.1", "10.2.0.1"].map(|end| end.parse().unwrap());
             FlowKey { source_port: port, ..FlowKey::between(ends[0], ends[1]) }
