@@ -30,7 +30,7 @@ use crate::{
 pub(crate) const MAX_LAYERS: usize = 2 * MAX_TEMPLATES;
 
 /// The policies that decide about a packet: the one found, and the main policy behind a sub policy.
-pub(crate) type DecidingPolicies<'a> = ArrayVec<&'a Arc<PolicyEntry>, 2>;
+pub(crate) type Deciding<'a> = ArrayVec<&'a Arc<PolicyEntry>, 2>;
 
 /// SAs of a chain, innermost first.
 type ChainSas<'a> = ArrayVec<&'a Arc<Sa>, MAX_LAYERS>;
@@ -212,7 +212,7 @@ impl Bundle {
 /// (`xfrm_state_find`).
 fn resolve_chain<'a>(
     snapshot: &'a Snapshot,
-    deciding: &DecidingPolicies<'_>,
+    deciding: &Deciding<'_>,
     flow: &FlowKey,
     settings: &Settings,
     missing: &mut Vec<Missing>,

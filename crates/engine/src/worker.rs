@@ -10,7 +10,7 @@ use std::sync::Arc;
 use uxfrm_crypto::Crypter;
 use uxfrm_packet::{Batch, Pool};
 
-use crate::datapath::context::{BatchContext, Output, Traffic};
+use crate::datapath::context::{BatchCtx, Output, Traffic};
 use crate::datapath::inbound::Inbound;
 use crate::datapath::outbound::{Outbound, WaitingPacket};
 use crate::settings::Settings;
@@ -217,11 +217,11 @@ impl Worker {
         now: Moment,
         pool: &'a mut Pool,
         out: &'a mut Output,
-    ) -> (BatchContext<'a>, &'a mut Outbound, &'a mut Inbound) {
+    ) -> (BatchCtx<'a>, &'a mut Outbound, &'a mut Inbound) {
         let snapshot = self.snapshots.load();
         meet_host(snapshot, &mut self.host, &mut self.settings);
         let Self { settings, crypter, drops, outbound, inbound, .. } = self;
-        (BatchContext { settings, snapshot, crypter, drops, now, pool, out }, outbound, inbound)
+        (BatchCtx { settings, snapshot, crypter, drops, now, pool, out }, outbound, inbound)
     }
 }
 

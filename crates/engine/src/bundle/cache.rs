@@ -19,7 +19,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 
-use super::{Bundle, ChainSas, DecidingPolicies, SaChain, TxRecord, resolve_chain, version_of};
+use super::{Bundle, ChainSas, Deciding, SaChain, TxRecord, resolve_chain, version_of};
 use crate::esp::encap::EncapLayer;
 use crate::events::acquire::Missing;
 use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, Sa, Settings, Snapshot};
@@ -249,7 +249,7 @@ impl BundleCache {
     pub(crate) fn resolve(
         &mut self,
         snapshot: &Snapshot,
-        deciding: &DecidingPolicies<'_>,
+        deciding: &Deciding<'_>,
         flow: &FlowKey,
         settings: &Settings,
         now: Moment,
@@ -292,7 +292,7 @@ impl BundleCache {
     }
 
     /// The cached bundle of a flow, valid for the current SAs.
-    fn known(&self, deciding: &DecidingPolicies<'_>, flow: &FlowKey) -> Option<u32> {
+    fn known(&self, deciding: &Deciding<'_>, flow: &FlowKey) -> Option<u32> {
         let bundle_ref = self.flows.find(deciding, flow)?;
         (bundle_ref.states == self.states && is_there(&self.bundles, &bundle_ref))
             .then_some(bundle_ref.place)

@@ -45,7 +45,7 @@ pub struct Traffic {
 }
 
 /// What the stages of both directions use for one batch.
-pub(crate) struct BatchContext<'a> {
+pub(crate) struct BatchCtx<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) crypter: &'a mut Crypter,
@@ -55,7 +55,7 @@ pub(crate) struct BatchContext<'a> {
     pub(crate) out: &'a mut Output,
 }
 
-impl BatchContext<'_> {
+impl BatchCtx<'_> {
     /// Counts `packets` packets as dropped.
     pub(crate) fn count_drop(&self, traffic: &mut Traffic, packets: u64, reason: DropReason) {
         self.drops.add(reason, packets);

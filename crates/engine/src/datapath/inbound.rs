@@ -44,7 +44,7 @@ use std::vec::Drain;
 use uxfrm_crypto::Authenticity;
 use uxfrm_packet::{Batch, Coalescer, PacketBuf, Segments};
 
-use crate::datapath::context::{BatchContext, Traffic};
+use crate::datapath::context::{BatchCtx, Traffic};
 use crate::esp::decap::OuterHeader;
 use crate::fragments::reassembly::Reassembly;
 use crate::ids::MAX_DEPTH;
@@ -75,7 +75,7 @@ pub(crate) struct Inbound {
     /// SAs of this batch and of earlier ones.
     rx_cache: RxCache,
     /// ESP packets to open in this round, in order of buffer and offset.
-    sealed: Vec<EncryptedPacket>,
+    sealed: Vec<SealedEsp>,
     /// A run of one SA that is opened in place.
     run: RxRun,
     interleaved: RxInterleaved,
@@ -93,7 +93,7 @@ pub(crate) struct Inbound {
 
 /// An ESP packet that is to be opened.
 #[derive(Debug)]
-struct EncryptedPacket {
+struct SealedEsp {
     item: u32,
     entry: u32,
     buffer: u32,
@@ -111,7 +111,7 @@ struct EncryptedPacket {
 #[derive(Clone, Copy, Debug)]
 struct DecapParams {
     /// The packet's own IP header, which transport mode keeps; `None` if a socket removed it.
-    outer_header: Option<OuterHeader>,
+    outer_hdr: Option<OuterHeader>,
     in_udp: bool,
     opener: Opener,
 }
@@ -127,8 +127,8 @@ const SA_PREFETCH_GROUP: usize = 32;
 const PIECE: usize = 64;
 /// How many packets ahead metadata is prefetched. Packet data is prefetched on receipt, and again
 /// this far ahead after much else was read.
-const META_PREFETCH_DISTANCE: usize = 8;
-const DATA_PREFETCH_DISTANCE: usize = 4;
+const META_AHEAD: usize = 8;
+const DATA_AHEAD: usize = 4;
 
 impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
@@ -158,7 +158,7 @@ impl Inbound {
     pub(crate) fn run(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         self.policies.begin(&ctx.snapshot.spd);
@@ -181,7 +181,7 @@ impl Inbound {
         self.marks.clear();
     }
 
-    fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         let (mut rest, mut alike, mut mixes) = (batch.drain(), true, true);
         // A slow-path packet among many others does not end the fast path.
         let mut most = usize::MAX;
@@ -204,7 +204,7 @@ impl Inbound {
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         most: usize,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         self.rx_cache.begin(ctx.snapshot);
@@ -223,7 +223,7 @@ impl Inbound {
     }
 
     /// Stages 2 to 7, once per layer.
-    fn decapsulate_layers(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    fn decapsulate_layers(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         for _ in 0..=MAX_DEPTH {
             self.classify_and_match(ctx);
             watch.passed(Stage::Peel);
@@ -248,7 +248,7 @@ impl Inbound {
     }
 
     /// Like [`Inbound::run`], for packets from a device.
-    pub(crate) fn run_marked(&mut self, received: &mut Vec<Received>, ctx: &mut BatchContext<'_>) {
+    pub(crate) fn run_marked(&mut self, received: &mut Vec<Received>, ctx: &mut BatchCtx<'_>) {
         let mut batch = std::mem::take(&mut self.from_device);
         for Received { packet, mark } in received.drain(..) {
             batch.push(packet);
@@ -280,13 +280,11 @@ impl Inbound {
     fn receive(&mut self, rest: &mut Drain<'_, PacketBuf>, most: usize) {
         let count = rest.len().min(most);
         let packets = &rest.as_slice()[..count];
-        packets.iter().take(META_PREFETCH_DISTANCE).for_each(PacketBuf::prefetch);
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
         self.items.reserve(packets.len());
         let (first, mut bytes) = (self.items.len(), 0);
         for (buffer, packet) in (0..).zip(packets) {
-            packets
-                .get(buffer as usize + META_PREFETCH_DISTANCE)
-                .inspect(|packet| packet.prefetch());
+            packets.get(buffer as usize + META_AHEAD).inspect(|packet| packet.prefetch());
             packet.prefetch_bytes();
             bytes += packet.len();
             match packet.segments {
@@ -314,7 +312,7 @@ impl Inbound {
         }
     }
 
-    fn drop(&mut self, place: usize, reason: DropReason, ctx: &BatchContext<'_>) {
+    fn drop(&mut self, place: usize, reason: DropReason, ctx: &BatchCtx<'_>) {
         self.items[place].fate = Fate::Gone;
         ctx.count_drop(&mut self.traffic, 1, reason);
     }

@@ -51,7 +51,7 @@ use std::vec::Drain;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::{BundleCache, first_query};
-use crate::datapath::context::{BatchContext, Traffic};
+use crate::datapath::context::{BatchCtx, Traffic};
 use crate::flow_cache::Known;
 use crate::fragments::reassembly::Reassembly;
 use crate::pmtu::{self, ErrorBudget};
@@ -61,7 +61,7 @@ use crate::{
 };
 use interleaved::{FastPathResult, TxInterleaved};
 use pre_parsed::{PacketSummary, PreParsed};
-use slow::acquire_queue::{AcquireQueue, QueuedPacket};
+use slow::acquire_queue::{AcquireQueue, Queued};
 use slow::device::Sealer;
 use slow::item::TxItem;
 use slow::verdict::Verdict;
@@ -94,7 +94,7 @@ pub(crate) struct Outbound {
     /// Some item needs stage 9.
     needs_finish: bool,
     icmp_limit: ErrorBudget,
-    acquire_queue: AcquireQueue,
+    queued: AcquireQueue,
     /// Datagrams that the host has fragmented.
     reassembly: Reassembly,
     /// Scratch: fragments of one reassembled datagram.
@@ -104,8 +104,8 @@ pub(crate) struct Outbound {
 }
 
 /// How many packets ahead a packet's metadata and its first bytes are prefetched.
-const META_PREFETCH_DISTANCE: usize = 8;
-const DATA_PREFETCH_DISTANCE: usize = 4;
+const META_AHEAD: usize = 8;
+const DATA_AHEAD: usize = 4;
 
 /// Packets with one verdict that are not yet counted for its policies.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl Outbound {
             failed: Vec::new(),
             needs_finish: false,
             icmp_limit: ErrorBudget::new(),
-            acquire_queue: AcquireQueue::new(settings.patience),
+            queued: AcquireQueue::new(settings.patience),
             reassembly: Reassembly::default(),
             refragmented: Batch::default(),
             ident: fold_seed(settings.seed),
@@ -181,14 +181,14 @@ impl Outbound {
     /// Packets in the acquire queue plus incomplete datagrams.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.acquire_queue.len() + self.reassembly.datagrams()
+        self.queued.len() + self.reassembly.datagrams()
     }
 
     #[inline(always)]
     pub(crate) fn run(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         self.policies.begin(&ctx.snapshot.spd);
@@ -209,7 +209,7 @@ impl Outbound {
 
     /// Stages 6 to 10 for all items.
     #[inline(never)]
-    fn send_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    fn send_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         for depth in 0..std::mem::take(&mut self.max_layers) {
             self.reserve_numbers(depth, ctx);
             watch.passed(Stage::Number);
@@ -224,12 +224,7 @@ impl Outbound {
 
     /// Stages 2 to 5 for a whole batch; on the fast path all later stages too.
     #[inline(never)]
-    fn receive_batch(
-        &mut self,
-        batch: &mut Batch,
-        ctx: &mut BatchContext<'_>,
-        watch: &mut impl Watch,
-    ) {
+    fn receive_batch(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         if self.interleaved.is_expected() {
             return self.receive_interleaved(batch, ctx, watch);
         }
@@ -243,7 +238,7 @@ impl Outbound {
     fn receive_interleaved(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let mut rest = batch.drain();
@@ -271,7 +266,7 @@ impl Outbound {
         &mut self,
         packets: &mut Drain<'_, PacketBuf>,
         most: usize,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let all = packets.as_slice();
@@ -295,7 +290,7 @@ impl Outbound {
 
     /// [`Self::send_items`] if there are any.
     #[inline(always)]
-    fn flush_items(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    fn flush_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         if !self.items.is_empty() {
             self.send_items(ctx, watch);
         }
@@ -307,7 +302,7 @@ impl Outbound {
         &mut self,
         run: usize,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let known = self.parsed.known[run];
         for packet in packets.take(self.parsed.runs[run].packets as usize) {
@@ -320,13 +315,13 @@ impl Outbound {
     fn parse_and_look_up(
         &mut self,
         packets: &[PacketBuf],
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         self.parsed.clear();
         for (place, packet) in packets.iter().enumerate() {
-            packets.get(place + META_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch());
-            packets.get(place + DATA_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch_bytes());
+            packets.get(place + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(place + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             self.parsed.push(packet);
         }
         watch.passed(Stage::Parse);
@@ -345,7 +340,7 @@ impl Outbound {
 
     /// Prefetches the SAs of all flows without a cached bundle.
     #[inline(never)]
-    fn prefetch_sas(&self, ctx: &BatchContext<'_>) {
+    fn prefetch_sas(&self, ctx: &BatchCtx<'_>) {
         let PreParsed { flows, known, .. } = &self.parsed;
         let mut latest: Option<&FlowKey> = None;
         let queries = flows.iter().zip(known).filter_map(|(flow, known)| {
@@ -366,7 +361,7 @@ impl Outbound {
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
         known: Known,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         if packet.segments != Segments::One {
             return self.receive_super_packet(packet, summary, known, ctx);
@@ -391,7 +386,7 @@ impl Outbound {
             }
             Verdict::Pass => self.pass(packet, None, ctx),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, ctx),
-            Verdict::Wait => self.queue_packet(QueuedPacket::new(packet, 1), flow, ctx),
+            Verdict::Wait => self.queue_packet(Queued::new(packet, 1), flow, ctx),
         }
     }
 
@@ -423,7 +418,7 @@ impl Outbound {
         mut packet: PacketBuf,
         summary: Option<&(PacketSummary, FlowKey)>,
         known: Known,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let plan = segment_plan(&packet);
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
@@ -444,7 +439,7 @@ impl Outbound {
             Verdict::Bundle(bundle) => {
                 self.enter_bundle(packet, plan.as_ref(), (summary, flow), bundle, ctx)
             }
-            Verdict::Wait => self.queue_packet(QueuedPacket::new(packet, count), flow, ctx),
+            Verdict::Wait => self.queue_packet(Queued::new(packet, count), flow, ctx),
         }
     }
 
@@ -456,7 +451,7 @@ impl Outbound {
         plan: Option<&SegmentPlan>,
         (summary, flow): (&PacketSummary, &FlowKey),
         place: u32,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let bundle = self.cache.bundle(place);
         if let Some(device) = bundle.device {
@@ -494,7 +489,7 @@ impl Outbound {
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         limit: usize,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         if self.icmp_limit.take(ctx.now)
             && let Ok(ip) = IpPacket::parse(packet.bytes())
@@ -512,7 +507,7 @@ impl Outbound {
         packet: PacketBuf,
         count: usize,
         reason: DropReason,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         ctx.count_drop(&mut self.traffic, count as u64, reason);
         ctx.pool.give(packet);

@@ -97,17 +97,12 @@ pub(crate) fn check_tunnelled_ipv6(
 /// Moves the packet's own header to its payload, which is at the end of `packet`. Returns the new
 /// offset.
 #[inline]
-pub(crate) fn restore(packet: &mut [u8], outer_header: OuterHeader, stripped: EspPayload) -> usize {
-    let header_len = usize::from(outer_header.len);
+pub(crate) fn restore(packet: &mut [u8], outer_hdr: OuterHeader, stripped: EspPayload) -> usize {
+    let header_len = usize::from(outer_hdr.len);
     let new = packet.len() - stripped.len - header_len;
     move_header(packet, 0..header_len, new);
     let plain = &mut packet[new..];
-    renew_header(
-        plain,
-        outer_header.version,
-        outer_header.next_header_at.into(),
-        stripped.next_header,
-    );
+    renew_header(plain, outer_hdr.version, outer_hdr.next_header_at.into(), stripped.next_header);
     new
 }
 

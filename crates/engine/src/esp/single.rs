@@ -165,9 +165,9 @@ pub fn decapsulate(
             };
             // Bounded by the packet, which is below 64 KiB.
             let len = u16::try_from(ip.header_len).map_err(|_| DropReason::InMalformed)?;
-            let outer_header = OuterHeader { version: ip.version, len, next_header_at };
+            let outer_hdr = OuterHeader { version: ip.version, len, next_header_at };
             let in_udp = esp.start >= ip.header_len + udp::HEADER_LEN;
-            let at = decap::restore(&mut packet[..until], outer_header, stripped);
+            let at = decap::restore(&mut packet[..until], outer_hdr, stripped);
             let plain = &mut packet[at..until];
             let ip = IpPacket::parse(plain).map_err(|_| DropReason::InInnerMalformed)?;
             renewed = in_udp && decap::rewrite_checksum(plain, &ip);

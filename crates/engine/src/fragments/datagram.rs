@@ -9,7 +9,7 @@ use uxfrm_packet::{
 use zerocopy::FromBytes as _;
 
 use super::origin::SaSeqs;
-use super::reassembly::ReassemblyOutcome;
+use super::reassembly::Reassembled;
 use crate::Moment;
 
 /// Fragments per datagram: 64 KiB in fragments of 552 bytes.
@@ -109,18 +109,18 @@ impl PartialDatagram {
     }
 
     /// Assembles a complete datagram.
-    pub(super) fn join(mut self, pool: &mut Pool) -> ReassemblyOutcome {
+    pub(super) fn join(mut self, pool: &mut Pool) -> Reassembled {
         let pieces = self.pieces.len() as u64;
         let longest = self.pieces.iter().map(|piece| piece.packet.len()).max().unwrap_or(0);
         let Some(mut packet) = self.assemble(pool) else {
-            return ReassemblyOutcome::Aborted { pieces: self.give_up(pool) };
+            return Reassembled::Aborted { pieces: self.give_up(pool) };
         };
         if let Some(first) = self.pieces.first_mut() {
             (packet.mark, packet.if_id) = (first.packet.mark, first.packet.if_id);
         }
         let spans_rekey = self.spans_rekey;
         self.give_up(pool);
-        ReassemblyOutcome::Whole { packet, pieces, longest, spans_rekey }
+        Reassembled::Whole { packet, pieces, longest, spans_rekey }
     }
 
     fn assemble(&self, pool: &mut Pool) -> Option<PacketBuf> {

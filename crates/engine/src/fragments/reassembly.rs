@@ -57,7 +57,7 @@ struct OriginQueue {
 
 /// Result of adding a fragment.
 #[derive(Debug)]
-pub(crate) enum ReassemblyOutcome {
+pub(crate) enum Reassembled {
     /// It waits.
     Held,
     /// It completed a datagram of so many `pieces`; the longest fragment had `longest` bytes.
@@ -110,30 +110,28 @@ impl Reassembly {
         origin: &FragmentOrigin,
         now: Moment,
         pool: &mut Pool,
-    ) -> (ReassemblyOutcome, u64) {
+    ) -> (Reassembled, u64) {
         let (key, piece) = match Piece::of(fitted(packet, pool), ip) {
             Ok(parts) => parts,
             Err(packet) => {
                 pool.give(packet);
-                return (ReassemblyOutcome::Refused, 0);
+                return (Reassembled::Refused, 0);
             }
         };
         let (mut datagram, seat, mut evicted) = self.take(key, origin, now, pool);
         datagram.note(origin.turns);
         let outcome = match datagram.insert(piece, pool) {
             // Plus the refused fragment itself.
-            InsertResult::Conflict => {
-                ReassemblyOutcome::Aborted { pieces: datagram.give_up(pool) + 1 }
-            }
+            InsertResult::Conflict => Reassembled::Aborted { pieces: datagram.give_up(pool) + 1 },
             InsertResult::Complete => datagram.join(pool),
             InsertResult::Duplicate => {
                 self.put(origin, seat, datagram);
-                ReassemblyOutcome::Refused
+                Reassembled::Refused
             }
             InsertResult::Incomplete => {
                 let place = self.put(origin, seat, datagram);
                 evicted += self.make_room(place, pool);
-                ReassemblyOutcome::Held
+                Reassembled::Held
             }
         };
         (outcome, evicted)

@@ -12,7 +12,7 @@ use arrayvec::ArrayVec;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use crate::bundle::DecidingPolicies;
+use crate::bundle::Deciding;
 use crate::{FlowKey, PolicyEntry};
 
 #[derive(Debug, Default)]
@@ -57,11 +57,7 @@ pub(super) const MOST: usize = 7 << 13;
 
 impl FlowBundles {
     /// The cached resolution of a flow under these policies.
-    pub(super) fn find(
-        &self,
-        deciding: &DecidingPolicies<'_>,
-        flow: &FlowKey,
-    ) -> Option<BundleRef> {
+    pub(super) fn find(&self, deciding: &Deciding<'_>, flow: &FlowKey) -> Option<BundleRef> {
         let ends = FlowScope::of(flow);
         let all = self.entry(deciding, &ends)?;
         all.bundle_ref.or_else(|| self.entry(deciding, &ends.with_upper(flow))?.bundle_ref)
@@ -70,7 +66,7 @@ impl FlowBundles {
     /// Caches a resolution for all flows between the flow's addresses.
     pub(super) fn insert_for_addresses(
         &mut self,
-        deciding: &DecidingPolicies<'_>,
+        deciding: &Deciding<'_>,
         flow: &FlowKey,
         bundle_ref: BundleRef,
     ) {
@@ -80,7 +76,7 @@ impl FlowBundles {
     /// Caches a resolution for one flow.
     pub(super) fn insert_for_flow(
         &mut self,
-        deciding: &DecidingPolicies<'_>,
+        deciding: &Deciding<'_>,
         flow: &FlowKey,
         bundle_ref: BundleRef,
     ) {
@@ -102,12 +98,7 @@ impl FlowBundles {
         }
     }
 
-    fn note(
-        &mut self,
-        deciding: &DecidingPolicies<'_>,
-        ends: FlowScope,
-        bundle_ref: Option<BundleRef>,
-    ) {
+    fn note(&mut self, deciding: &Deciding<'_>, ends: FlowScope, bundle_ref: Option<BundleRef>) {
         let hash = self.hash(deciding, &ends);
         match self.table.find_mut(hash, |entry| entry.is_of(deciding, &ends)) {
             Some(entry) => entry.bundle_ref = bundle_ref,
@@ -134,11 +125,11 @@ impl FlowBundles {
         }
     }
 
-    fn entry(&self, deciding: &DecidingPolicies<'_>, ends: &FlowScope) -> Option<&FlowEntry> {
+    fn entry(&self, deciding: &Deciding<'_>, ends: &FlowScope) -> Option<&FlowEntry> {
         self.table.find(self.hash(deciding, ends), |entry| entry.is_of(deciding, ends))
     }
 
-    fn hash(&self, deciding: &DecidingPolicies<'_>, ends: &FlowScope) -> u64 {
+    fn hash(&self, deciding: &Deciding<'_>, ends: &FlowScope) -> u64 {
         let mut policies = [0; 2];
         for (address, entry) in policies.iter_mut().zip(deciding) {
             *address = Arc::as_ptr(entry).addr();
@@ -148,7 +139,7 @@ impl FlowBundles {
 }
 
 impl FlowEntry {
-    fn is_of(&self, deciding: &DecidingPolicies<'_>, ends: &FlowScope) -> bool {
+    fn is_of(&self, deciding: &Deciding<'_>, ends: &FlowScope) -> bool {
         let ours = self.policies.iter().map(Weak::as_ptr);
         self.ends == *ends && ours.eq(deciding.iter().map(|entry| Arc::as_ptr(entry)))
     }

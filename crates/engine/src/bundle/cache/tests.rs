@@ -76,7 +76,7 @@ impl Stage {
         let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else {
             panic!("{flow:?} has a policy")
         };
-        let deciding: DecidingPolicies<'_> = [entry].into_iter().collect();
+        let deciding: Deciding<'_> = [entry].into_iter().collect();
         self.cache.resolve(&snapshot, &deciding, flow, &self.settings, self.now)
     }
 

@@ -6,19 +6,19 @@ use uxfrm_packet::{Batch, Checksum, Notes, PacketBuf, Pool, Protocol, Segments, 
 use super::slow::icmp_flow::icmp_inner_flow;
 use super::slow::policy_check::{PlainPacket, SecPath, check};
 use super::{Fate, Inbound, PolicyLookups, RxItem};
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::{AnswerId, DropReason, Family, HostPort, Ruling, Selector, Stage, UdpSuper, Watch};
 
 impl Inbound {
     /// Stages 8 to 10.
-    pub(super) fn deliver(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    pub(super) fn deliver(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         self.look_up(ctx);
         watch.passed(Stage::LookUp);
         self.deliver_checked(ctx);
     }
 
     /// Stages 8 to 10 for packets whose policies are looked up.
-    pub(super) fn deliver_checked(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(super) fn deliver_checked(&mut self, ctx: &mut BatchCtx<'_>) {
         let mut rest = 0..self.items.len();
         while let Some(place) = rest.next() {
             match self.items[place].fate {
@@ -43,7 +43,7 @@ impl Inbound {
     }
 
     /// Stage 8: looks up the policies of all plain packets together.
-    fn look_up(&mut self, ctx: &BatchContext<'_>) {
+    fn look_up(&mut self, ctx: &BatchCtx<'_>) {
         let PolicyLookups { flows, spis, directions, known, .. } = &mut self.lookups;
         let spd = &ctx.snapshot.spd;
         if let ([flow], [spi], [direction]) = (&**flows, &**spis, &**directions) {
@@ -60,12 +60,7 @@ impl Inbound {
 
     /// Stage 8 of one packet. A packet that passes is counted as sent.
     #[inline(always)]
-    fn check(
-        &mut self,
-        place: usize,
-        lookup: u32,
-        ctx: &BatchContext<'_>,
-    ) -> Result<(), DropReason> {
+    fn check(&mut self, place: usize, lookup: u32, ctx: &BatchCtx<'_>) -> Result<(), DropReason> {
         let item = &self.items[place];
         let bytes = u64::from(item.len);
         let passes = match *item.path.as_slice() {
@@ -113,7 +108,7 @@ impl Inbound {
     /// Delivers packets that pass like the latest one, one per buffer, from `start` on. Returns the
     /// index of the first that does not.
     #[inline(never)]
-    fn deliver_same_flow(&mut self, start: usize, ctx: &mut BatchContext<'_>) -> usize {
+    fn deliver_same_flow(&mut self, start: usize, ctx: &mut BatchCtx<'_>) -> usize {
         let Self { items, buffers, marks, verified, .. } = self;
         let Some((lookup, only)) = verified.by else { return start };
         if !marks.is_empty() || ctx.settings.host != HostPort::Packets {
@@ -142,7 +137,7 @@ impl Inbound {
         &mut self,
         place: usize,
         lookup: usize,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -176,7 +171,7 @@ impl Inbound {
     }
 
     #[inline(always)]
-    fn deliver_item(&mut self, place: usize, lookup: usize, ctx: &mut BatchContext<'_>) {
+    fn deliver_item(&mut self, place: usize, lookup: usize, ctx: &mut BatchCtx<'_>) {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
         if is_burst(buffer) || ctx.settings.host != HostPort::Packets {
@@ -188,7 +183,7 @@ impl Inbound {
     }
 
     /// A packet of a segment burst, or one that may be coalesced.
-    fn deliver_coalesced(&mut self, place: usize, lookup: usize, ctx: &mut BatchContext<'_>) {
+    fn deliver_coalesced(&mut self, place: usize, lookup: usize, ctx: &mut BatchCtx<'_>) {
         let item = &self.items[place];
         let protocol = Protocol(self.lookups.flows[lookup].protocol);
         let may_coalesce = may_coalesce(ctx.settings.host, protocol);

@@ -6,7 +6,7 @@
 use uxfrm_packet::{Outline, PacketBuf};
 
 use super::rx_cache::{EspFraming, RxTally, RxTemplates};
-use super::{EncryptedPacket, Fate, Inbound, PolicyLookups, narrow};
+use super::{Fate, Inbound, PolicyLookups, SealedEsp, narrow};
 use crate::esp::decap;
 use crate::{Direction, FlowKey, Mode, Spi, ecn};
 
@@ -109,11 +109,7 @@ impl Inbound {
     /// Stage 7 for packets of one tunnel that passed the replay check, up to the first that does
     /// not match. Returns how many matched.
     #[inline]
-    pub(super) fn strip_same_flow(
-        &mut self,
-        run: &mut [EncryptedPacket],
-        tally: &mut RxTally,
-    ) -> usize {
+    pub(super) fn strip_same_flow(&mut self, run: &mut [SealedEsp], tally: &mut RxTally) -> usize {
         let Self { items, buffers, rx_cache, lookups, .. } = self;
         let templates = rx_cache.templates_mut(tally.entry);
         let Some(inner) = templates.and_then(|templates| templates.inner.as_mut()) else {

@@ -17,9 +17,9 @@ use super::run::MIN_PACKETS;
 use super::rx_cache::LimitCheck;
 use super::rx_record::RxRecord;
 use super::slow::parse_outer;
-use super::{DATA_PREFETCH_DISTANCE, Fate, Inbound, META_PREFETCH_DISTANCE, PIECE, RxItem, narrow};
+use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::{AnswerId, DropReason, HostPort, Stage, Watch};
 
 /// Scratch of this fast path; lists are parallel to `packets`.
@@ -74,7 +74,7 @@ impl Inbound {
     pub(super) fn run_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> bool {
         if rest.len() < MIN_PACKETS
@@ -107,7 +107,7 @@ impl Inbound {
 
     /// Charges the SAs and delivers what their limits allow. Opened packets that were not accepted
     /// take the slow path.
-    fn deliver_interleaved(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    fn deliver_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         let is_all = self.leave_interleaved();
         if !self.charge_interleaved(ctx) {
             self.drop_interleaved(ctx);
@@ -122,16 +122,16 @@ impl Inbound {
 
     /// Stages 2 to 4 for the first packets, up to one that does not match. Returns how many.
     #[inline(never)]
-    fn match_interleaved(&mut self, packets: &[PacketBuf], ctx: &BatchContext<'_>) -> usize {
+    fn match_interleaved(&mut self, packets: &[PacketBuf], ctx: &BatchCtx<'_>) -> usize {
         self.interleaved.matches.clear();
         let packets = &packets[..packets.len().min(PIECE)];
-        packets.iter().take(META_PREFETCH_DISTANCE).for_each(PacketBuf::prefetch);
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
         if self.rx_cache.exceeds_cache() {
             self.prefetch_interleaved(packets);
         }
         for (at, packet) in packets.iter().enumerate() {
-            packets.get(at + META_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch());
-            packets.get(at + DATA_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch_bytes());
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let Some(matched) = self.match_record(packet, ctx) else { break };
             self.interleaved.matches.push(matched);
         }
@@ -139,7 +139,7 @@ impl Inbound {
     }
 
     #[inline(always)]
-    fn match_record(&mut self, packet: &PacketBuf, ctx: &BatchContext<'_>) -> Option<RxMatch> {
+    fn match_record(&mut self, packet: &PacketBuf, ctx: &BatchCtx<'_>) -> Option<RxMatch> {
         if is_burst(packet) {
             return None;
         }
@@ -159,8 +159,8 @@ impl Inbound {
         let Self { rx_cache, policies, .. } = self;
         let mut headers: ArrayVec<(u32, u32), PIECE> = ArrayVec::new();
         for (at, packet) in packets.iter().enumerate() {
-            packets.get(at + META_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch());
-            packets.get(at + DATA_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch_bytes());
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let Some((spi, low)) = parse_outer::peek_esp_header(packet) else { continue };
             rx_cache.prefetch_spi(spi);
             headers.push((spi, low));
@@ -188,7 +188,7 @@ impl Inbound {
 
     /// Creates or refreshes an SA's record, if its templates and verdict are known.
     #[cold]
-    fn promote_to_record(&mut self, place: u32, ctx: &BatchContext<'_>) -> Option<()> {
+    fn promote_to_record(&mut self, place: u32, ctx: &BatchCtx<'_>) -> Option<()> {
         if self.rx_cache.revalidate_record(place) {
             return Some(());
         }
@@ -215,7 +215,7 @@ impl Inbound {
 
     /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+    fn open_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
         let Self { interleaved, rx_cache, verdicts, traffic, .. } = self;
         let RxInterleaved { packets, matches, .. } = interleaved;
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
@@ -290,7 +290,7 @@ impl Inbound {
 
     /// Charges each SA. Returns whether all packets are within the limits.
     #[inline(never)]
-    fn charge_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> bool {
+    fn charge_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> bool {
         let Self { interleaved, rx_cache, deferred, .. } = self;
         let mut all_pass = true;
         for tally in interleaved.tallies.iter_mut().filter(|tally| tally.packets > 0) {
@@ -308,7 +308,7 @@ impl Inbound {
 
     /// Drops the packets that exceed their SA's limits.
     #[cold]
-    fn drop_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+    fn drop_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
         let packets = std::mem::take(&mut self.interleaved.packets);
         let inner_packets = std::mem::take(&mut self.interleaved.inner_packets);
         for (packet, (inner_packet, place)) in packets.into_iter().zip(inner_packets) {
@@ -326,7 +326,7 @@ impl Inbound {
 
     /// Stage 8 by the record's verdict; stages 9 and 10.
     #[inline(never)]
-    fn send_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+    fn send_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
         let Self { interleaved, policies, traffic, .. } = self;
         let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
         for (packet, (inner_packet, _)) in packets.iter_mut().zip(&*inner_packets) {
@@ -346,7 +346,7 @@ impl Inbound {
 
     /// Stage 9.
     #[inline(never)]
-    fn coalesce_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+    fn coalesce_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
         let Self { interleaved, rx_cache, coalescer, .. } = self;
         let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
         for (packet, (_, tally)) in packets.drain(..).zip(&*inner_packets) {

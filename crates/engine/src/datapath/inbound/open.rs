@@ -6,8 +6,8 @@ use uxfrm_packet::PacketBuf;
 
 use super::rx_cache::{LimitCheck, RxEntry, RxTally};
 use super::slow::device::Opener;
-use super::{EncryptedPacket, Fate, Inbound};
-use crate::datapath::context::BatchContext;
+use super::{Fate, Inbound, SealedEsp};
+use crate::datapath::context::BatchCtx;
 use crate::sa::replay::Candidate;
 use crate::{Charge, DropReason, Event, Sa};
 
@@ -16,7 +16,7 @@ const CHUNK: usize = 64;
 
 impl Inbound {
     /// Stage 5.
-    pub(super) fn open(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(super) fn open(&mut self, ctx: &mut BatchCtx<'_>) {
         let Self { sealed, buffers, rx_cache, verdicts, .. } = self;
         verdicts.clear();
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
@@ -47,7 +47,7 @@ impl Inbound {
     }
 
     /// Stages 6 and 7, then charges the SAs. Returns whether some packets may contain more ESP.
-    pub(super) fn accept(&mut self, ctx: &mut BatchContext<'_>) -> bool {
+    pub(super) fn accept(&mut self, ctx: &mut BatchCtx<'_>) -> bool {
         let mut sealed = std::mem::take(&mut self.sealed);
         let verdicts = std::mem::take(&mut self.verdicts);
         let more = self.accept_all(&mut sealed, &verdicts, ctx);
@@ -64,9 +64,9 @@ impl Inbound {
     /// Processes runs of one SA together, as far as the replay window takes them.
     fn accept_all(
         &mut self,
-        sealed: &mut [EncryptedPacket],
+        sealed: &mut [SealedEsp],
         verdicts: &[Authenticity],
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> bool {
         let Some(first) = sealed.first() else { return false };
         let mut tally = self.rx_cache.tally(first.entry);
@@ -95,7 +95,7 @@ impl Inbound {
     /// A sequence number from before a restart is taken for one of the next upper half, for which
     /// no ICV is right.
     #[cold]
-    fn explain(&self, sealed: &EncryptedPacket, reason: DropReason) -> DropReason {
+    fn explain(&self, sealed: &SealedEsp, reason: DropReason) -> DropReason {
         let window = self.rx_cache[sealed.entry as usize].sa.replay();
         #[expect(clippy::cast_possible_truncation, reason = "the half that the packet has")]
         let low = sealed.number.number() as u32;
@@ -107,7 +107,7 @@ impl Inbound {
     #[inline(always)]
     fn accept_first(
         &self,
-        sealed: &[EncryptedPacket],
+        sealed: &[SealedEsp],
         verdicts: &[Authenticity],
     ) -> Result<usize, DropReason> {
         match sealed {
@@ -125,10 +125,10 @@ impl Inbound {
     #[inline(never)]
     fn accept_run_of_sa(
         &self,
-        sealed: &[EncryptedPacket],
+        sealed: &[SealedEsp],
         verdicts: &[Authenticity],
     ) -> Result<usize, DropReason> {
-        let EncryptedPacket { entry, number, .. } = sealed[0];
+        let SealedEsp { entry, number, .. } = sealed[0];
         let window = self.rx_cache[entry as usize].sa.replay();
         let run = sealed.iter().zip(verdicts).take_while(|(packet, verdict)| {
             packet.entry == entry && **verdict == Authenticity::Authentic
@@ -143,9 +143,9 @@ impl Inbound {
     #[inline]
     fn strip_run_of_sa(
         &mut self,
-        run: &mut [EncryptedPacket],
+        run: &mut [SealedEsp],
         tally: &mut RxTally,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> bool {
         let (mut rest, mut more) = (run, false);
         loop {
@@ -164,13 +164,13 @@ impl Inbound {
 
     /// Drops a packet that its SA does not accept, and counts the failure.
     #[cold]
-    fn reject(&mut self, packet: &EncryptedPacket, reason: DropReason, ctx: &BatchContext<'_>) {
+    fn reject(&mut self, packet: &SealedEsp, reason: DropReason, ctx: &BatchCtx<'_>) {
         self.rx_cache[packet.entry as usize].sa.count_failure(reason);
         self.drop(packet.item as usize, reason, ctx);
     }
 
     /// Charges each SA once for all its packets, or one by one if a limit lies between them.
-    fn charge(&mut self, sealed: &mut [EncryptedPacket], ctx: &mut BatchContext<'_>) {
+    fn charge(&mut self, sealed: &mut [SealedEsp], ctx: &mut BatchCtx<'_>) {
         let mut all_pass = true;
         self.rx_cache.for_each_seen(&mut |entry| {
             if entry.packets > 0 {
@@ -193,7 +193,7 @@ impl Inbound {
     }
 
     /// Whether a packet of so many bytes is within the SA's limits.
-    pub(super) fn may_pass(&self, entry: u32, bytes: u32, ctx: &mut BatchContext<'_>) -> bool {
+    pub(super) fn may_pass(&self, entry: u32, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
         let entry = &self.rx_cache[entry as usize];
         entry.limit_check.lets_pass(&entry.sa, bytes, ctx)
     }
@@ -201,7 +201,7 @@ impl Inbound {
 
 impl LimitCheck {
     /// Whether a packet of so many bytes passes; charges it if need be.
-    pub(super) fn lets_pass(self, sa: &Sa, bytes: u32, ctx: &mut BatchContext<'_>) -> bool {
+    pub(super) fn lets_pass(self, sa: &Sa, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
         match self {
             Self::Pass => true,
             Self::Expired => false,
@@ -238,7 +238,7 @@ impl<'a> BufferCursor<'a> {
 
     /// The bytes of a packet, which must lie behind all earlier ones; otherwise `None`.
     #[inline(always)]
-    fn cut(&mut self, packet: &EncryptedPacket) -> Option<&'a mut [u8]> {
+    fn cut(&mut self, packet: &SealedEsp) -> Option<&'a mut [u8]> {
         let earlier = std::mem::take(&mut self.rest);
         let (rest, from) = if packet.buffer == self.next {
             self.next += 1;
@@ -269,7 +269,7 @@ impl RxEntry {
 
     /// Charges the SA for its packets of this round.
     #[inline]
-    pub(super) fn charge(&mut self, ctx: &mut BatchContext<'_>) -> LimitCheck {
+    pub(super) fn charge(&mut self, ctx: &mut BatchCtx<'_>) -> LimitCheck {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
         self.limit_check = charge(&self.sa, packets, bytes, ctx);
         self.limit_check
@@ -278,7 +278,7 @@ impl RxEntry {
 
 /// Charges an SA for packets together, and raises its events.
 #[inline]
-pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchContext<'_>) -> LimitCheck {
+pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> LimitCheck {
     match sa.charge(packets, bytes, ctx.now) {
         Charge::Ok => LimitCheck::Pass,
         Charge::SoftLimit => {

@@ -7,8 +7,8 @@ use std::ops::Range;
 use uxfrm_packet::{Extent, Outline, PacketBuf, UdpPath, esp, udp};
 
 use super::rx_cache::RxCache;
-use super::slow::parse_outer::EspLocation;
-use super::{DecapParams, EncryptedPacket, Fate, Inbound, RxItem, narrow};
+use super::slow::parse_outer::EspBounds;
+use super::{DecapParams, Fate, Inbound, RxItem, SealedEsp, narrow};
 use crate::UdpEncapKind;
 use crate::sa::replay::{Candidate, ReplayWindow};
 
@@ -54,18 +54,16 @@ pub(super) struct MatchedEsp {
 impl OuterTemplate {
     /// Template of a parsed packet. `None` if later packets always need a full parse.
     pub(super) fn of(
-        location: &EspLocation,
+        location: &EspBounds,
         params: DecapParams,
         buffer: &PacketBuf,
         item: &RxItem,
     ) -> Option<Self> {
-        let EspLocation { at, len, spi, outer_header, .. } = *location;
-        let outside = outer_header.map_or(0, |outer_header| usize::from(outer_header.len));
+        let EspBounds { at, len, spi, outer_hdr, .. } = *location;
+        let outside = outer_hdr.map_or(0, |outer_hdr| usize::from(outer_hdr.len));
         let outline = || Outline::of(item.bytes(buffer).get(..at + len)?);
         let outer_match = match (location.encap, at - outside) {
-            (Some(UdpEncapKind::Esp), 0) if outer_header.is_none() => {
-                OuterMatch::Socket(buffer.udp?)
-            }
+            (Some(UdpEncapKind::Esp), 0) if outer_hdr.is_none() => OuterMatch::Socket(buffer.udp?),
             (Some(UdpEncapKind::Esp), udp::HEADER_LEN) => OuterMatch::Udp(outline()?),
             (None, 0) => OuterMatch::Ip(outline()?),
             (Some(UdpEncapKind::NonIke | UdpEncapKind::Esp | UdpEncapKind::Tcp) | None, _) => {
@@ -157,7 +155,7 @@ impl<'a> SaMatcher<'a> {
         place: usize,
         items: &mut [RxItem],
         buffers: &[Option<PacketBuf>],
-        sealed: &mut Vec<EncryptedPacket>,
+        sealed: &mut Vec<SealedEsp>,
     ) -> usize {
         let before = sealed.len();
         for (item, place) in items.iter_mut().zip(narrow(place)..) {
@@ -179,7 +177,7 @@ impl<'a> SaMatcher<'a> {
         place: u32,
         item: &RxItem,
         buffer: &PacketBuf,
-    ) -> Option<EncryptedPacket> {
+    ) -> Option<SealedEsp> {
         let bytes = buffer.part(item.start, item.len)?;
         let matched = self.match_packet(bytes, item.mark, buffer.udp.as_ref())?;
         Some(self.sealed(&matched, place, item))
@@ -208,14 +206,9 @@ impl<'a> SaMatcher<'a> {
 
     /// The matched packet as an entry of the list to open, for item `place`.
     #[inline(always)]
-    pub(super) fn sealed(
-        &self,
-        matched: &MatchedEsp,
-        place: u32,
-        item: &RxItem,
-    ) -> EncryptedPacket {
+    pub(super) fn sealed(&self, matched: &MatchedEsp, place: u32, item: &RxItem) -> SealedEsp {
         let MatchedEsp { at, len, number, tos } = *matched;
-        EncryptedPacket {
+        SealedEsp {
             item: place,
             entry: self.entry,
             buffer: item.buffer,

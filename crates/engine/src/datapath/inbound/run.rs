@@ -13,9 +13,9 @@ use super::deliver::{is_burst, may_coalesce};
 use super::inner_template::{InnerPacket, InnerTemplate};
 use super::outer_template::{MatchedEsp, SaMatcher};
 use super::rx_cache::{LimitCheck, RxCache};
-use super::{DATA_PREFETCH_DISTANCE, Fate, Inbound, META_PREFETCH_DISTANCE, PIECE, RxItem, narrow};
+use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::{AnswerId, DropReason, Mode, Stage, Watch};
 
 /// Fewer packets do not pay: the crypto library needs many per call.
@@ -39,7 +39,7 @@ impl Inbound {
     pub(super) fn run_same_sa(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> bool {
         if rest.len() < MIN_PACKETS || !self.marks.is_empty() || !self.run.back_off.is_over() {
@@ -67,10 +67,10 @@ impl Inbound {
         else {
             return 0;
         };
-        packets.iter().take(META_PREFETCH_DISTANCE).for_each(PacketBuf::prefetch);
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
         for (at, packet) in packets.iter().take(PIECE).enumerate() {
-            packets.get(at + META_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch());
-            packets.get(at + DATA_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch_bytes());
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let matched = known.match_packet(packet.bytes(), packet.mark, packet.udp.as_ref());
             let Some(matched) = matched.filter(|_| !is_burst(packet)) else { break };
             matches.push(matched);
@@ -80,7 +80,7 @@ impl Inbound {
 
     /// Stage 8: the verdict under which packets of the SA's inner template pass; `None` if unknown.
     #[inline]
-    fn verified_answer(&mut self, entry: u32, ctx: &BatchContext<'_>) -> Option<AnswerId> {
+    fn verified_answer(&mut self, entry: u32, ctx: &BatchCtx<'_>) -> Option<AnswerId> {
         let state = &self.rx_cache[entry as usize];
         let InnerTemplate { flow, direction, .. } = inner(&self.rx_cache, entry)?;
         let known = self.policies.know(&ctx.snapshot.spd, *direction, flow, state.framing.spi);
@@ -93,7 +93,7 @@ impl Inbound {
         &mut self,
         entry: u32,
         answer: AnswerId,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         self.traffic.received += self.run.matches.len() as u64;
@@ -123,7 +123,7 @@ impl Inbound {
 
     /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_run(&mut self, entry: u32, ctx: &mut BatchContext<'_>) {
+    fn open_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
         let Self { run, rx_cache: states, verdicts, traffic, .. } = self;
         let state = &states[entry as usize];
         let key = state.sa.key();
@@ -185,7 +185,7 @@ impl Inbound {
 
     /// Charges the SA. Returns whether all packets are within its limits.
     #[inline(always)]
-    fn charge_run(&mut self, entry: u32, ctx: &mut BatchContext<'_>) -> bool {
+    fn charge_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) -> bool {
         let (inner_packets, state) = (&self.run.inner_packets, &mut self.rx_cache[entry as usize]);
         state.packets = narrow(inner_packets.len());
         state.bytes =
@@ -217,7 +217,7 @@ impl Inbound {
 
     /// Drops the packets that exceed the SA's limits.
     #[cold]
-    fn drop_over_limit(&mut self, entry: u32, ctx: &mut BatchContext<'_>) {
+    fn drop_over_limit(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
         let packets = std::mem::take(&mut self.run.packets);
         let inner_packets = std::mem::take(&mut self.run.inner_packets);
         for (packet, inner_packet) in packets.into_iter().zip(inner_packets) {
@@ -232,7 +232,7 @@ impl Inbound {
 
     /// Stages 9 and 10.
     #[inline(never)]
-    fn deliver_run(&mut self, entry: u32, answer: AnswerId, ctx: &mut BatchContext<'_>) {
+    fn deliver_run(&mut self, entry: u32, answer: AnswerId, ctx: &mut BatchCtx<'_>) {
         let RxRun { packets, inner_packets, .. } = &mut self.run;
         let mut bytes = 0;
         for (packet, inner_packet) in packets.iter_mut().zip(&*inner_packets) {

@@ -9,8 +9,8 @@ use super::inner_template::{InnerPacket, InnerTemplate};
 use super::open::charge;
 use super::outer_template::SaMatcher;
 use super::rx_cache::{LimitCheck, RxEntry};
-use super::{EncryptedPacket, Fate, Inbound, RxItem};
-use crate::datapath::context::BatchContext;
+use super::{Fate, Inbound, RxItem, SealedEsp};
+use crate::datapath::context::BatchCtx;
 use crate::{DropReason, HostPort, Mode, Stage, Watch};
 
 impl Inbound {
@@ -20,7 +20,7 @@ impl Inbound {
     pub(super) fn run_single(
         &mut self,
         batch: &mut Batch,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> bool {
         let [packet] = batch.as_slice() else { return false };
@@ -37,7 +37,7 @@ impl Inbound {
 
     /// Stages 2 to 4; marks the SA as seen in this batch.
     #[inline(always)]
-    fn match_single(&mut self, packet: &PacketBuf) -> Option<EncryptedPacket> {
+    fn match_single(&mut self, packet: &PacketBuf) -> Option<SealedEsp> {
         if is_burst(packet) || !self.marks.is_empty() {
             return None;
         }
@@ -53,8 +53,8 @@ impl Inbound {
     fn continue_single(
         &mut self,
         mut packet: PacketBuf,
-        sealed: EncryptedPacket,
-        ctx: &mut BatchContext<'_>,
+        sealed: SealedEsp,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         self.rx_cache.note_latest(Some(sealed.entry));
@@ -80,7 +80,7 @@ impl Inbound {
         &mut self,
         packet: PacketBuf,
         reason: DropReason,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         ctx.count_drop(&mut self.traffic, 1, reason);
         ctx.pool.give(packet);
@@ -91,8 +91,8 @@ impl Inbound {
     fn open_single(
         &self,
         packet: &mut PacketBuf,
-        sealed: &EncryptedPacket,
-        ctx: &mut BatchContext<'_>,
+        sealed: &SealedEsp,
+        ctx: &mut BatchCtx<'_>,
     ) -> Authenticity {
         let state = &self.rx_cache[sealed.entry as usize];
         let places = sealed.at as usize..(sealed.at + sealed.len) as usize;
@@ -104,7 +104,7 @@ impl Inbound {
 
     /// Stage 7; `None` if the packet does not match the inner template.
     #[inline(always)]
-    fn inner_packet(&self, packet: &PacketBuf, sealed: &EncryptedPacket) -> Option<InnerPacket> {
+    fn inner_packet(&self, packet: &PacketBuf, sealed: &SealedEsp) -> Option<InnerPacket> {
         let framing = &self.rx_cache[sealed.entry as usize].framing;
         let inner = self.rx_cache.templates(sealed.entry)?.inner.as_ref()?;
         let lies = (sealed.at, sealed.len, sealed.tos);
@@ -117,9 +117,9 @@ impl Inbound {
     #[inline(always)]
     fn accept_single(
         &mut self,
-        sealed: &EncryptedPacket,
+        sealed: &SealedEsp,
         inner_packet: &InnerPacket,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let RxEntry { sa, pending_slot, .. } = &mut self.rx_cache[sealed.entry as usize];
         let accepted = sa.replay().accept(sealed.number);
@@ -141,7 +141,7 @@ impl Inbound {
         packet: PacketBuf,
         entry: u32,
         inner_packet: &InnerPacket,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let state = &self.rx_cache[entry as usize];
@@ -174,9 +174,9 @@ impl Inbound {
     fn accept_slow(
         &mut self,
         packet: PacketBuf,
-        sealed: EncryptedPacket,
+        sealed: SealedEsp,
         verdict: Authenticity,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let item = RxItem::new(0, 0, packet.len(), packet.mark);
@@ -189,7 +189,7 @@ impl Inbound {
     }
 
     /// Stages 6 to 10 for opened items.
-    pub(super) fn continue_opened(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    pub(super) fn continue_opened(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         let more = self.accept(ctx);
         watch.passed(Stage::Accept);
         if more {

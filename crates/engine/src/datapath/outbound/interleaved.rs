@@ -12,10 +12,10 @@ use uxfrm_packet::{FlowWords, PacketBuf};
 
 use super::pre_parsed::is_untouched;
 use super::seal_jobs::{CHUNK, SealJobs};
-use super::{DATA_PREFETCH_DISTANCE, META_PREFETCH_DISTANCE, Outbound, SeqSupply, ip_id, narrow};
+use super::{DATA_AHEAD, META_AHEAD, Outbound, SeqSupply, ip_id, narrow};
 use crate::bundle::{BundleCache, SeqGrant};
 use crate::datapath::back_off::BackOff;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::esp::headers::SeqAndId;
 use crate::flow_cache::{Known, Trail};
 use crate::{AnswerId, Ruling, Stage, Watch};
@@ -195,7 +195,7 @@ impl Outbound {
     pub(super) fn send_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> FastPathResult {
         self.interleaved.begin(self.cache.tallies());
@@ -221,8 +221,8 @@ impl Outbound {
     /// Stages 2 to 5: assigns bundles to the first packets, up to one that does not qualify.
     #[inline(never)]
     fn assign_bundles(&mut self, packets: &[PacketBuf]) {
-        packets.iter().take(META_PREFETCH_DISTANCE).for_each(PacketBuf::prefetch);
-        packets.iter().take(DATA_PREFETCH_DISTANCE).for_each(PacketBuf::prefetch_bytes);
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
+        packets.iter().take(DATA_AHEAD).for_each(PacketBuf::prefetch_bytes);
         let locality = Locality::of(&self.cache);
         // Filled in place: to return them by value would copy them.
         let (mut candidates, mut found) = (ArrayVec::new(), ArrayVec::new());
@@ -259,8 +259,8 @@ impl Outbound {
     ) {
         candidates.clear();
         for (at, packet) in packets.iter().take(GROUP).enumerate() {
-            packets.get(at + META_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch());
-            packets.get(at + DATA_PREFETCH_DISTANCE).inspect(|packet| packet.prefetch_bytes());
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let words = FlowWords::of(packet.bytes()).filter(|_| is_untouched(packet));
             let Some(words) = words else { break };
             let trail = self.policies.trail(&words, packet);
@@ -346,7 +346,7 @@ impl Outbound {
 
     /// Stage 1: counts.
     #[inline(never)]
-    fn count_interleaved(&mut self, ctx: &BatchContext<'_>) {
+    fn count_interleaved(&mut self, ctx: &BatchCtx<'_>) {
         let Self { interleaved, policies, traffic, in_place, .. } = self;
         interleaved.runs += interleaved.flows;
         traffic.received += in_place.len() as u64;
@@ -362,7 +362,7 @@ impl Outbound {
 
     /// Stage 6.
     #[inline(never)]
-    fn reserve_interleaved(&mut self, ctx: &mut BatchContext<'_>) -> SeqSupply {
+    fn reserve_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> SeqSupply {
         let Self { interleaved, cache, deferred, .. } = self;
         let TxInterleaved { assignments, shares, slots, .. } = interleaved;
         prefetch_keys(cache, assignments, 0);
@@ -387,7 +387,7 @@ impl Outbound {
 
     /// Stages 7 to 10.
     #[inline(always)]
-    fn seal_interleaved(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    fn seal_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         self.encapsulate_interleaved(ctx);
         watch.passed(Stage::Seal);
         self.send_in_place(ctx);
@@ -396,7 +396,7 @@ impl Outbound {
 
     /// Stages 7 and 8.
     #[inline(never)]
-    fn encapsulate_interleaved(&mut self, ctx: &mut BatchContext<'_>) {
+    fn encapsulate_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
         let Self { interleaved, cache, in_place, failed, ident, traffic, .. } = self;
         let TxInterleaved { assignments, shares, .. } = interleaved;
         let mut jobs = SealJobs::new(ctx.crypter, failed);
@@ -421,7 +421,7 @@ impl Outbound {
 
     /// Without enough numbers each packet becomes an item.
     #[cold]
-    fn seal_interleaved_slow(&mut self, ctx: &mut BatchContext<'_>, watch: &mut impl Watch) {
+    fn seal_interleaved_slow(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         for share in &self.interleaved.shares {
             self.cache.tally(share.tally).into_iter().for_each(|tally| tally.grant = share.grant);
         }

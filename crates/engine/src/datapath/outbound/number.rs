@@ -3,7 +3,7 @@
 use super::slow::device::Sealer;
 use super::{Outbound, SeqSupply, TxItem};
 use crate::bundle::{BundleCache, SaTally, SeqGrant, SeqMode};
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::{Charge, DropReason, Event, Sa};
 
 impl Outbound {
@@ -23,7 +23,7 @@ impl Outbound {
 
     /// Stage 6. If every SA has enough numbers, they are assigned while headers are written.
     #[inline(always)]
-    pub(super) fn reserve_numbers(&mut self, depth: usize, ctx: &mut BatchContext<'_>) {
+    pub(super) fn reserve_numbers(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
         if depth > 0 {
             for item in self.items.iter().filter(|item| item.count > 0) {
                 request_item(&mut self.cache, &mut self.touched, item, depth);
@@ -37,7 +37,7 @@ impl Outbound {
 
     /// Charges each SA that the layer uses, and reserves its numbers.
     #[inline(always)]
-    pub(super) fn reserve_all(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(super) fn reserve_all(&mut self, ctx: &mut BatchCtx<'_>) {
         self.seq_supply = SeqSupply::Enough;
         for place in self.touched.drain(..) {
             let Some(tally) = self.cache.tally(place) else { continue };
@@ -51,7 +51,7 @@ impl Outbound {
 
     /// Assigns the reserved numbers item by item; what gets none is dropped.
     #[cold]
-    pub(super) fn distribute(&mut self, depth: usize, ctx: &mut BatchContext<'_>) {
+    pub(super) fn distribute(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
         for item in self.items.iter_mut().filter(|item| item.count > 0) {
             let Some((tally, layer)) = self.cache.tally_of(item.bundle, depth) else { continue };
             let granted = tally.allocate_for(item, layer.clear_len(&item.inner), ctx);
@@ -74,7 +74,7 @@ fn request_item(cache: &mut BundleCache, touched: &mut Vec<u32>, item: &TxItem, 
 impl SeqGrant {
     /// Charges an SA for a batch and reserves numbers for the packets that it may send.
     #[inline(always)]
-    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchContext<'_>) -> Self {
+    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> Self {
         let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
         match sa.charge(packets, bytes, ctx.now) {
             Charge::Ok => grant.take(sa, packets),
@@ -137,19 +137,14 @@ impl SaTally {
 
     /// Charges the SA for the batch.
     #[inline(always)]
-    fn charge(&mut self, ctx: &mut BatchContext<'_>) {
+    fn charge(&mut self, ctx: &mut BatchCtx<'_>) {
         let (packets, bytes) = (self.packets, self.bytes);
         (self.packets, self.bytes) = (0, 0);
         self.grant = SeqGrant::of(&self.sa, packets, bytes, ctx);
     }
 
     /// Assigns numbers to an item and returns how many of its packets got one.
-    fn allocate_for(
-        &mut self,
-        item: &mut TxItem,
-        clear_len: usize,
-        ctx: &mut BatchContext<'_>,
-    ) -> u32 {
+    fn allocate_for(&mut self, item: &mut TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
         if self.grant.mode == SeqMode::PerPacket {
             self.grant.left = 0;
             match self.charge_per_packet(item, clear_len, ctx) {
@@ -163,12 +158,7 @@ impl SaTally {
     }
 
     /// Charges packet by packet, up to a limit.
-    fn charge_per_packet(
-        &self,
-        item: &TxItem,
-        clear_len: usize,
-        ctx: &mut BatchContext<'_>,
-    ) -> u32 {
+    fn charge_per_packet(&self, item: &TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
         let id = self.sa.id();
         for k in 0..item.count {
             let len = if k + 1 == item.count { item.last_len } else { item.len } as usize;

@@ -15,7 +15,7 @@ use super::pre_parsed::FlowRun;
 use super::seal_jobs::{self, SealJobs};
 use super::{Outbound, PacketSummary, SeqSupply, TxItem, ip_id};
 use crate::bundle::Bundle;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::esp::encap::{EncapLayer, InnerInfo, UdpTemplate};
 use crate::esp::encap_layout::{Encapsulated, TunnelHeaders};
 use crate::esp::headers::{self, Ipv4HeaderTail, SeqAndId};
@@ -28,7 +28,7 @@ const MIN_PACKETS: u32 = 16;
 impl Outbound {
     /// Whether the runs from `first` on may go now: no items are queued, or the runs are long
     /// enough to send the items first.
-    pub(super) fn may_run_now(&mut self, first: usize, ctx: &BatchContext<'_>) -> bool {
+    pub(super) fn may_run_now(&mut self, first: usize, ctx: &BatchCtx<'_>) -> bool {
         if self.items.is_empty() {
             return true;
         }
@@ -47,7 +47,7 @@ impl Outbound {
         &mut self,
         first: usize,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> usize {
         debug_assert!(self.items.is_empty() && self.in_place.is_empty());
@@ -65,7 +65,7 @@ impl Outbound {
     }
 
     #[inline(always)]
-    fn bundle_of_run(&mut self, run: usize, ctx: &BatchContext<'_>) -> Option<u32> {
+    fn bundle_of_run(&mut self, run: usize, ctx: &BatchCtx<'_>) -> Option<u32> {
         let (run, known) = (self.parsed.runs[run], *self.parsed.known.get(run)?);
         self.fast_bundle(&run, known, ctx)
     }
@@ -76,7 +76,7 @@ impl Outbound {
         &mut self,
         run: &FlowRun,
         known: Known,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Option<u32> {
         if known.answer.ruling() != Ruling::Protect {
             return None;
@@ -115,7 +115,7 @@ impl Outbound {
         &mut self,
         runs: Range<usize>,
         packets: &mut Drain<'_, PacketBuf>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let count = self.parsed.runs[runs.clone()].iter().map(|run| run.packets as usize).sum();
@@ -137,7 +137,7 @@ impl Outbound {
     fn send_run_slow(
         &mut self,
         runs: Range<usize>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let mut packets = std::mem::take(&mut self.in_place);
@@ -156,7 +156,7 @@ impl Outbound {
 
     /// Stages 6 to 10 for items of one layer whose SAs are charged already.
     #[cold]
-    pub(super) fn send_slow(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(super) fn send_slow(&mut self, ctx: &mut BatchCtx<'_>) {
         self.distribute(0, ctx);
         self.seal(0, ctx);
         self.finish(0);
@@ -168,7 +168,7 @@ impl Outbound {
         &mut self,
         mut packet: PacketBuf,
         place: u32,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let bundle = self.cache.bundle(place);
         let frame = PacketSummary::with_flow(&packet).and_then(|(summary, _)| {
@@ -186,7 +186,7 @@ impl Outbound {
     }
 
     /// Stages 7 to 9.
-    fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchContext<'_>) {
+    fn seal_runs(&mut self, runs: Range<usize>, ctx: &mut BatchCtx<'_>) {
         let Self { parsed, cache, in_place, failed, ident, traffic, .. } = self;
         let is_far = cache.exceeds_cache();
         let (bundles, tallies) = cache.parts();
@@ -224,7 +224,7 @@ impl Outbound {
     }
 
     /// Stage 10.
-    pub(super) fn send_in_place(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(super) fn send_in_place(&mut self, ctx: &mut BatchCtx<'_>) {
         if !self.failed.is_empty() {
             self.drop_failed(ctx);
         }
@@ -234,7 +234,7 @@ impl Outbound {
 
     /// Drops the packets that were not sealed.
     #[cold]
-    fn drop_failed(&mut self, ctx: &mut BatchContext<'_>) {
+    fn drop_failed(&mut self, ctx: &mut BatchCtx<'_>) {
         let mut failed = std::mem::take(&mut self.failed);
         // Failures come from two stages, unsorted. Removed back to front, so that indexes stay
         // valid.

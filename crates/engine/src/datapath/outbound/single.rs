@@ -7,7 +7,7 @@ use uxfrm_packet::{PacketBuf, Version};
 use super::pre_parsed::{FlowRun, UNREADABLE};
 use super::{Outbound, PacketSummary, SeqSupply, ip_id};
 use crate::bundle::SeqGrant;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::esp::encap::InnerInfo;
 use crate::esp::headers::{self, SeqAndId};
 use crate::flow_cache::Known;
@@ -19,7 +19,7 @@ impl Outbound {
     pub(super) fn receive_single(
         &mut self,
         packet: PacketBuf,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let summary = PacketSummary::with_flow(&packet);
@@ -45,7 +45,7 @@ impl Outbound {
         run: &FlowRun,
         (known, place): (Known, u32),
         version: Version,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         self.count_run(run, known);
         self.reserve_single(run, place, version, ctx);
@@ -71,7 +71,7 @@ impl Outbound {
         run: &FlowRun,
         place: u32,
         version: Version,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let Self { cache, deferred, seq_supply, .. } = self;
         *seq_supply = SeqSupply::Enough;
@@ -94,7 +94,7 @@ impl Outbound {
         packet: &mut PacketBuf,
         place: u32,
         version: Version,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Option<()> {
         let (bundles, tallies) = self.cache.parts();
         let layer = bundles[place as usize].layers.first()?;

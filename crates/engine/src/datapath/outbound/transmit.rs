@@ -9,14 +9,14 @@ use super::slow::segment::burst_of;
 use super::{Outbound, TxItem};
 use crate::Mark;
 use crate::bundle::Bundle;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
 use crate::fragments::split::{Cut, split};
 
 impl Outbound {
     /// Stage 10.
     #[inline(always)]
-    pub(super) fn transmit(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(super) fn transmit(&mut self, ctx: &mut BatchCtx<'_>) {
         let mut items = std::mem::take(&mut self.items);
         // Consecutive items often have the same bundle.
         let mut latest: Option<(u32, Option<Mark>, u32)> = None;
@@ -43,7 +43,7 @@ impl Outbound {
 
     /// A whole packet within the MTU.
     #[inline(always)]
-    fn send_single(&mut self, mut packet: PacketBuf, mark: Mark, ctx: &mut BatchContext<'_>) {
+    fn send_single(&mut self, mut packet: PacketBuf, mark: Mark, ctx: &mut BatchCtx<'_>) {
         packet.mark = mark.applied_to(packet.mark);
         packet.checksum = Checksum::AsIs;
         packet.segments = Segments::One;
@@ -53,7 +53,7 @@ impl Outbound {
     }
 
     #[inline(never)]
-    fn send(&mut self, mut item: TxItem, ctx: &mut BatchContext<'_>) {
+    fn send(&mut self, mut item: TxItem, ctx: &mut BatchCtx<'_>) {
         let bundle = self.cache.bundle(item.bundle);
         // No layer: the packet is still plain.
         let Some(last) = bundle.layers.last() else { return ctx.pool.give(item.packet) };
@@ -88,13 +88,7 @@ impl Outbound {
     }
 
     /// Fragments packets that exceed the MTU and whose senders may not be told.
-    fn fragment(
-        &mut self,
-        packet: PacketBuf,
-        inner: &InnerInfo,
-        mtu: u16,
-        ctx: &mut BatchContext<'_>,
-    ) {
+    fn fragment(&mut self, packet: PacketBuf, inner: &InnerInfo, mtu: u16, ctx: &mut BatchCtx<'_>) {
         for whole in packet.bytes().chunks(segment_len(&packet)) {
             self.ident = self.ident.wrapping_add(1);
             let cut = Cut {

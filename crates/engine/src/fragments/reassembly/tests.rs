@@ -143,19 +143,19 @@ fn add(
     origin: FragmentOrigin,
     now: u64,
     pool: &mut Pool,
-) -> (ReassemblyOutcome, u64) {
+) -> (Reassembled, u64) {
     let mut packet = pool.take(SizeClass::holding(bytes.len()));
     packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     reassembly.add(packet, &ip, &origin, at(now), pool)
 }
 
-fn said(outcome: ReassemblyOutcome, is_v6: bool, pool: &mut Pool) -> Said {
+fn said(outcome: Reassembled, is_v6: bool, pool: &mut Pool) -> Said {
     match outcome {
-        ReassemblyOutcome::Held => Said::Held,
-        ReassemblyOutcome::Refused => Said::Refused,
-        ReassemblyOutcome::Aborted { pieces } => Said::Aborted(pieces),
-        ReassemblyOutcome::Whole { packet, .. } => {
+        Reassembled::Held => Said::Held,
+        Reassembled::Refused => Said::Refused,
+        Reassembled::Aborted { pieces } => Said::Aborted(pieces),
+        Reassembled::Whole { packet, .. } => {
             let ip = IpPacket::parse(packet.bytes()).unwrap();
             assert!(!ip.is_fragment());
             let payload = packet.bytes()[if is_v6 { 40 } else { 20 }..].to_vec();
@@ -246,7 +246,7 @@ fn flood_fills_only_its_own_queue() {
     }
     let last = piece(1, true);
     let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
-    assert!(matches!(outcome, ReassemblyOutcome::Whole { .. }), "{outcome:?}");
+    assert!(matches!(outcome, Reassembled::Whole { .. }), "{outcome:?}");
 }
 
 #[test]
@@ -264,10 +264,7 @@ fn total_memory_is_bounded_for_many_sas() {
     assert!(reassembly.room > MAX_TOTAL_BYTES / 2, "{}", reassembly.room);
     let last = Bit { offset: 1, is_last: true, ..small };
     let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
-    assert!(
-        matches!(outcome, ReassemblyOutcome::Whole { .. }),
-        "the fullest shelf gives: {outcome:?}"
-    );
+    assert!(matches!(outcome, Reassembled::Whole { .. }), "the fullest shelf gives: {outcome:?}");
 }
 
 /// The cost is counted in visited queues.
@@ -283,7 +280,7 @@ fn eviction_visits_few_queues() {
     for turn in 1..=states {
         let (outcome, evicted) =
             add(&mut reassembly, &long(2), origin(states + turn), states, &mut pool);
-        assert!(matches!(outcome, ReassemblyOutcome::Held) && evicted == 1);
+        assert!(matches!(outcome, Reassembled::Held) && evicted == 1);
     }
     assert!(reassembly.looked_at - before <= 3 * states, "{}", reassembly.looked_at - before);
     let (before, waiting) = (reassembly.looked_at, reassembly.datagrams() as u64);

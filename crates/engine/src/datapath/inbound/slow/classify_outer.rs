@@ -6,15 +6,15 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use uxfrm_packet::IpPacket;
 
-use super::parse_outer::{self, CommonClass, EspLocation, OuterClass};
-use crate::datapath::context::BatchContext;
-use crate::datapath::inbound::{DATA_PREFETCH_DISTANCE, FEW, Fate, Inbound, SA_PREFETCH_GROUP};
+use super::parse_outer::{self, CommonClass, EspBounds, OuterClass};
+use crate::datapath::context::BatchCtx;
+use crate::datapath::inbound::{DATA_AHEAD, FEW, Fate, Inbound, SA_PREFETCH_GROUP};
 use crate::spd::fragment_rules::Piece;
 use crate::{Action, Direction, DropReason, FlowKey, Sa, SaId, SaProtocol, Spi};
 
 impl Inbound {
     /// Stages 2 to 4.
-    pub(crate) fn classify_and_match(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(crate) fn classify_and_match(&mut self, ctx: &mut BatchCtx<'_>) {
         let mut latest = self.resume();
         let are_many = ctx.snapshot.sad.len() > FEW;
         let mut first = 0;
@@ -45,7 +45,7 @@ impl Inbound {
     }
 
     /// Looks up the SAs of a group of packets and prefetches their usage, windows and keys.
-    fn prefetch_sas(&mut self, group: Range<usize>, ctx: &BatchContext<'_>) {
+    fn prefetch_sas(&mut self, group: Range<usize>, ctx: &BatchCtx<'_>) {
         let sad = &ctx.snapshot.sad;
         let mut wanted: ArrayVec<(SaId, u32), SA_PREFETCH_GROUP> = ArrayVec::new();
         let mut numbers: ArrayVec<u32, SA_PREFETCH_GROUP> = ArrayVec::new();
@@ -76,7 +76,7 @@ impl Inbound {
 
     /// The ESP of a packet with common headers.
     #[inline]
-    fn classify_common(&self, place: usize, ctx: &BatchContext<'_>) -> Option<EspLocation> {
+    fn classify_common(&self, place: usize, ctx: &BatchCtx<'_>) -> Option<EspBounds> {
         let item = &self.items[place];
         let buffer = self.buffers[item.buffer as usize].as_ref()?;
         match &buffer.udp {
@@ -95,7 +95,7 @@ impl Inbound {
     /// Prefetches the first bytes of a buffer further on.
     #[inline(always)]
     fn prefetch_data(&self, buffer: u32) {
-        let ahead = self.buffers.get(buffer as usize + DATA_PREFETCH_DISTANCE);
+        let ahead = self.buffers.get(buffer as usize + DATA_AHEAD);
         ahead.and_then(Option::as_ref).inspect(|buffer| buffer.prefetch_bytes());
     }
 
@@ -106,7 +106,7 @@ impl Inbound {
         &mut self,
         place: usize,
         latest: &mut Option<u32>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -133,7 +133,7 @@ impl Inbound {
         &mut self,
         place: usize,
         latest: &mut Option<u32>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -167,7 +167,7 @@ impl Inbound {
         &mut self,
         place: usize,
         latest: &mut Option<u32>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         match self.parse_outer(place, ctx)? {
             OuterClass::Esp(location) => self.match_sa(place, &location, latest, ctx),
@@ -189,7 +189,7 @@ impl Inbound {
         &self,
         place: usize,
         ip: &IpPacket,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
         let Some(buffer) = self.buffers[item.buffer as usize].as_ref() else { return Ok(()) };
@@ -213,7 +213,7 @@ impl Inbound {
     pub(crate) fn parse_outer(
         &self,
         place: usize,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<OuterClass, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {

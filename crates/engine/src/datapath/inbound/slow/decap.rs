@@ -9,9 +9,9 @@ use uxfrm_packet::{IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes;
 
 use super::parse_outer;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::rx_cache::{EspFraming, RxTally};
-use crate::datapath::inbound::{EncryptedPacket, Fate, Inbound, narrow};
+use crate::datapath::inbound::{Fate, Inbound, SealedEsp, narrow};
 use crate::esp::decap::{self, EspPayload, OuterHeader};
 use crate::{DropReason, Event, Mode};
 
@@ -25,9 +25,9 @@ impl Inbound {
     #[inline(never)]
     pub(in crate::datapath::inbound) fn strip(
         &mut self,
-        packet: &mut EncryptedPacket,
+        packet: &mut SealedEsp,
         tally: &mut RxTally,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let framing = &tally.framing;
         let buffer = self.buffers[packet.buffer as usize].as_ref().ok_or(DropReason::InRunt)?;
@@ -67,12 +67,11 @@ impl Inbound {
     #[cold]
     pub(in crate::datapath::inbound) fn report_nat_remaps(
         &mut self,
-        sealed: &[EncryptedPacket],
-        ctx: &mut BatchContext<'_>,
+        sealed: &[SealedEsp],
+        ctx: &mut BatchCtx<'_>,
     ) {
         for (item, from) in self.nat_remaps.drain(..) {
-            let verified =
-                |packet: &&EncryptedPacket| packet.item == item && packet.carried.is_some();
+            let verified = |packet: &&SealedEsp| packet.item == item && packet.carried.is_some();
             if let Some(packet) = sealed.iter().find(verified) {
                 let state = self.rx_cache[packet.entry as usize].sa.id();
                 ctx.push_event(Event::Mapping { state, from });
@@ -85,10 +84,10 @@ impl Inbound {
     #[inline(never)]
     fn decap_tunnel_v6(
         &mut self,
-        packet: &EncryptedPacket,
+        packet: &SealedEsp,
         announced: Protocol,
         framing: &EspFraming,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -108,10 +107,10 @@ impl Inbound {
     #[inline(never)]
     fn decap_tunnel_slow(
         &mut self,
-        packet: &EncryptedPacket,
+        packet: &SealedEsp,
         announced: Protocol,
         framing: &EspFraming,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
@@ -130,14 +129,14 @@ impl Inbound {
     #[inline(never)]
     fn decap_transport(
         &mut self,
-        packet: &EncryptedPacket,
+        packet: &SealedEsp,
         text_at: usize,
         stripped: EspPayload,
         framing: &EspFraming,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
-        match packet.params.outer_header {
-            Some(outer_header) => self.restore_header(packet, outer_header, text_at, stripped)?,
+        match packet.params.outer_hdr {
+            Some(outer_hdr) => self.restore_header(packet, outer_hdr, text_at, stripped)?,
             None => self.rebuild_packet(packet, text_at, stripped, ctx)?,
         }
         if packet.params.in_udp {
@@ -168,8 +167,8 @@ impl Inbound {
     #[inline(never)]
     fn classify_restored(
         &mut self,
-        packet: &EncryptedPacket,
-        ctx: &BatchContext<'_>,
+        packet: &SealedEsp,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
@@ -184,7 +183,7 @@ impl Inbound {
 
     /// A NAT may have changed the addresses of ESP in UDP.
     #[inline(never)]
-    fn rewrite_checksum(&mut self, packet: &EncryptedPacket) -> Result<(), DropReason> {
+    fn rewrite_checksum(&mut self, packet: &SealedEsp) -> Result<(), DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else { return Ok(()) };
         let bytes = item.bytes_mut(buffer);
@@ -198,8 +197,8 @@ impl Inbound {
     /// Moves the packet's own header to its payload.
     fn restore_header(
         &mut self,
-        packet: &EncryptedPacket,
-        outer_header: OuterHeader,
+        packet: &SealedEsp,
+        outer_hdr: OuterHeader,
         text_at: usize,
         stripped: EspPayload,
     ) -> Result<(), DropReason> {
@@ -209,7 +208,7 @@ impl Inbound {
         };
         let old = item.start as usize;
         let until = text_at + stripped.len;
-        let new = decap::restore(&mut buffer.bytes_mut()[old..until], outer_header, stripped);
+        let new = decap::restore(&mut buffer.bytes_mut()[old..until], outer_hdr, stripped);
         (item.start, item.len) = (narrow(old + new), narrow(until - old - new));
         Ok(())
     }
@@ -217,10 +216,10 @@ impl Inbound {
     /// Writes a new header, in a new buffer, for a packet from a socket.
     fn rebuild_packet(
         &mut self,
-        packet: &EncryptedPacket,
+        packet: &SealedEsp,
         text_at: usize,
         stripped: EspPayload,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {

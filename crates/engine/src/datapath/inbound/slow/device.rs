@@ -7,7 +7,7 @@
 use uxfrm_crypto::Authenticity;
 use uxfrm_packet::Checksum;
 
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::Inbound;
 use crate::{Candidate, DeviceMark, Direction, DropReason, OffloadKind, Sa};
 
@@ -36,7 +36,7 @@ impl Opener {
 impl Inbound {
     /// Packets with packet offload enter through their SAs here; from here on they are processed
     /// like others.
-    pub(crate) fn admit_from_device(&mut self, ctx: &BatchContext<'_>) {
+    pub(crate) fn admit_from_device(&mut self, ctx: &BatchCtx<'_>) {
         let mut latest = None;
         for place in 0..self.items.len() {
             let Some(mark) = self.mark(place).filter(|mark| mark.kind == OffloadKind::Packet)
@@ -62,11 +62,7 @@ impl Inbound {
     }
 
     /// Entry of the SA that a device says it processed.
-    fn sa_from_device(
-        &mut self,
-        mark: DeviceMark,
-        ctx: &BatchContext<'_>,
-    ) -> Result<u32, DropReason> {
+    fn sa_from_device(&mut self, mark: DeviceMark, ctx: &BatchCtx<'_>) -> Result<u32, DropReason> {
         let handle = mark.handle.ok_or(DropReason::InDeviceMark)?;
         let sa = ctx.snapshot.sad.attached(mark.device, handle);
         let is_its = |sa: &Sa| {

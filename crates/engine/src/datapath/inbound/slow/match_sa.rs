@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use uxfrm_packet::IpPacket;
 
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::{Direction, DropReason, Sa, SaProtocol, Spi};
 
-use super::parse_outer::{self, EspLocation};
+use super::parse_outer::{self, EspBounds};
 use crate::datapath::inbound::outer_template::OuterTemplate;
 use crate::datapath::inbound::{
-    DecapParams, EncryptedPacket, Fate, Inbound, Opener, RxItem, SaLookupKey, narrow,
+    DecapParams, Fate, Inbound, Opener, RxItem, SaLookupKey, SealedEsp, narrow,
 };
 use crate::ids::MAX_DEPTH;
 
@@ -20,9 +20,9 @@ impl Inbound {
     pub(crate) fn match_sa(
         &mut self,
         place: usize,
-        location: &EspLocation,
+        location: &EspBounds,
         latest: &mut Option<u32>,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let RxItem { buffer, start, mark, ref path, .. } = self.items[place];
         let (lookup_key, depth) = ((Spi(location.spi), location.destination, mark), path.len());
@@ -50,15 +50,12 @@ impl Inbound {
         })?;
         let opener = if is_ours { opener } else { self.opener_of(place, sa, number, opener) };
         let moved = encap.is_some() && self.has_moved(place, location, entry);
-        let params = DecapParams {
-            outer_header: location.outer_header,
-            in_udp: location.encap.is_some(),
-            opener,
-        };
+        let params =
+            DecapParams { outer_hdr: location.outer_hdr, in_udp: location.encap.is_some(), opener };
         if is_ours && !moved && depth == 0 {
             self.store_outer(place, location, entry, params);
         }
-        self.sealed.push(EncryptedPacket {
+        self.sealed.push(SealedEsp {
             item: narrow(place),
             entry,
             buffer,
@@ -74,13 +71,7 @@ impl Inbound {
 
     /// Stores the packet's outer headers as the SA's template.
     #[inline]
-    fn store_outer(
-        &mut self,
-        place: usize,
-        location: &EspLocation,
-        entry: u32,
-        params: DecapParams,
-    ) {
+    fn store_outer(&mut self, place: usize, location: &EspBounds, entry: u32, params: DecapParams) {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
         let look = || OuterTemplate::of(location, params, buffer, item);
@@ -107,13 +98,13 @@ impl Inbound {
 
     /// Whether ESP in UDP came from another source than the SA's; records it.
     #[inline]
-    fn has_moved(&mut self, place: usize, location: &EspLocation, entry: u32) -> bool {
+    fn has_moved(&mut self, place: usize, location: &EspBounds, entry: u32) -> bool {
         let sa = &self.rx_cache[entry as usize].sa;
         let Some(encap) = &sa.config().encap else { return false };
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return false };
-        let from = match (&location.outer_header, &buffer.udp) {
-            (Some(outer_header), _) => parse_outer::source(item.bytes(buffer), outer_header),
+        let from = match (&location.outer_hdr, &buffer.udp) {
+            (Some(outer_hdr), _) => parse_outer::source(item.bytes(buffer), outer_hdr),
             (None, path) => path.as_ref().map(|path| path.remote),
         };
         let moved = from.filter(|from| encap.has_moved(sa.source(), *from));
@@ -127,7 +118,7 @@ impl Inbound {
     fn find_sa(
         &mut self,
         lookup_key: SaLookupKey,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Option<u32>, DropReason> {
         Ok(Some(match self.rx_cache.find_by_key(lookup_key) {
             Some(known) if self.rx_cache.seen_in_batch(known) => known,
@@ -168,12 +159,12 @@ impl Inbound {
     fn no_such_sa(
         &mut self,
         place: usize,
-        location: &EspLocation,
-        ctx: &BatchContext<'_>,
+        location: &EspBounds,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let buffer = self.buffers[item.buffer as usize].as_ref();
-        let whole = buffer.filter(|_| location.outer_header.is_some());
+        let whole = buffer.filter(|_| location.outer_hdr.is_some());
         match whole.map(|buffer| IpPacket::parse(item.bytes(buffer))) {
             Some(Ok(ip)) if !ctx.settings.addresses.holds(ip.destination) => {
                 Ok(self.plain(place, &ip, Direction::Forward))

@@ -20,12 +20,12 @@ pub(crate) enum OuterClass {
     /// A fragment for this host.
     Fragment(IpPacket),
     /// ESP.
-    Esp(EspLocation),
+    Esp(EspBounds),
 }
 
 /// Bounds and header fields of an ESP packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EspLocation {
+pub(crate) struct EspBounds {
     /// Offset of ESP in the packet, and its length.
     pub(crate) at: usize,
     pub(crate) len: usize,
@@ -36,7 +36,7 @@ pub(crate) struct EspLocation {
     pub(crate) destination: IpAddr,
     pub(crate) tos: u8,
     /// The packet's own IP header, which transport mode keeps; `None` if a socket removed it.
-    pub(crate) outer_header: Option<OuterHeader>,
+    pub(crate) outer_hdr: Option<OuterHeader>,
 }
 
 /// Bits of the IPv4 flags and offset field that make a packet a fragment.
@@ -47,7 +47,7 @@ const FRAGMENT: u16 = 0x3fff;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CommonClass {
     /// ESP, alone or in UDP.
-    Esp(EspLocation),
+    Esp(EspBounds),
     /// Like [`OuterClass::Plain`].
     Plain(Direction),
     /// Neither: [`packet`] parses it, and reports errors.
@@ -96,7 +96,7 @@ pub(crate) fn classify_ipv4(bytes: &[u8], settings: &Settings) -> CommonClass {
     let outside = FixedHeader {
         destination: header.destination().into(),
         tos: header.tos,
-        outer_header: OuterHeader { version: Version::V4, len: 20, next_header_at: 9 },
+        outer_hdr: OuterHeader { version: Version::V4, len: 20, next_header_at: 9 },
     };
     outside.classify(header.protocol, upper, settings)
 }
@@ -108,7 +108,7 @@ pub(crate) fn classify_ipv6(bytes: &[u8], settings: &Settings) -> CommonClass {
     let outside = FixedHeader {
         destination: ip.destination,
         tos: ip.tos,
-        outer_header: OuterHeader { version: Version::V6, len: 40, next_header_at: 6 },
+        outer_hdr: OuterHeader { version: Version::V6, len: 40, next_header_at: 6 },
     };
     outside.classify(ip.protocol, ip.upper(bytes), settings)
 }
@@ -166,9 +166,9 @@ pub(crate) fn may_hold_esp(
 
 #[inline(always)]
 fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<OuterClass, DropReason> {
-    let outer_header = outer_header(bytes, ip)?;
+    let outer_hdr = outer_hdr(bytes, ip)?;
     let esp = Esp::parse(ip.upper(bytes)).map_err(|_| DropReason::InRunt)?;
-    Ok(OuterClass::Esp(EspLocation {
+    Ok(OuterClass::Esp(EspBounds {
         at: ip.header_len,
         len: ip.total_len - ip.header_len,
         spi: esp.header.spi.get(),
@@ -176,7 +176,7 @@ fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<OuterClass, DropReason> {
         encap: None,
         destination: ip.destination,
         tos: ip.tos,
-        outer_header: Some(outer_header),
+        outer_hdr: Some(outer_hdr),
     }))
 }
 
@@ -192,7 +192,7 @@ fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<OuterCl
     match payload(datagram.payload) {
         Err(DropReason::InIkeUnclaimed) => Ok(OuterClass::Plain(ip, Direction::In)),
         Err(reason) => Err(reason),
-        Ok(inside) => Ok(OuterClass::Esp(EspLocation {
+        Ok(inside) => Ok(OuterClass::Esp(EspBounds {
             at: ip.header_len + udp::HEADER_LEN + inside.marker,
             len: datagram.payload.len() - inside.marker,
             spi: inside.spi,
@@ -200,16 +200,16 @@ fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<OuterCl
             encap: Some(inside.kind),
             destination: ip.destination,
             tos: ip.tos,
-            outer_header: Some(outer_header(bytes, &ip)?),
+            outer_hdr: Some(outer_hdr(bytes, &ip)?),
         })),
     }
 }
 
 /// Parses a payload from a UDP socket.
 #[inline(always)]
-pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<EspLocation, DropReason> {
+pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<EspBounds, DropReason> {
     let inside = payload(bytes)?;
-    Ok(EspLocation {
+    Ok(EspBounds {
         at: inside.marker,
         len: bytes.len() - inside.marker,
         spi: inside.spi,
@@ -217,19 +217,18 @@ pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<EspLocation, DropRe
         encap: Some(inside.kind),
         destination: path.local.ip(),
         tos: path.tos,
-        outer_header: None,
+        outer_hdr: None,
     })
 }
 
 /// Source address and port of a packet with ESP in UDP; `None` for other packets.
 #[inline]
-pub(crate) fn source(bytes: &[u8], outer_header: &OuterHeader) -> Option<SocketAddr> {
-    let address = match outer_header.version {
+pub(crate) fn source(bytes: &[u8], outer_hdr: &OuterHeader) -> Option<SocketAddr> {
+    let address = match outer_hdr.version {
         Version::V4 => IpAddr::from(*bytes.get(12..16)?.first_chunk::<4>()?),
         Version::V6 => IpAddr::from(*bytes.get(8..24)?.first_chunk::<16>()?),
     };
-    let port =
-        bytes.get(outer_header.len.into()..)?.first_chunk().copied().map(u16::from_be_bytes)?;
+    let port = bytes.get(outer_hdr.len.into()..)?.first_chunk().copied().map(u16::from_be_bytes)?;
     Some(SocketAddr::new(address, port))
 }
 
@@ -237,7 +236,7 @@ pub(crate) fn source(bytes: &[u8], outer_header: &OuterHeader) -> Option<SocketA
 struct FixedHeader {
     destination: IpAddr,
     tos: u8,
-    outer_header: OuterHeader,
+    outer_hdr: OuterHeader,
 }
 
 impl FixedHeader {
@@ -266,15 +265,15 @@ impl FixedHeader {
         };
         let Ok(inside) = inside else { return CommonClass::Unclear };
         let lead = lead + inside.marker;
-        CommonClass::Esp(EspLocation {
-            at: usize::from(self.outer_header.len) + lead,
+        CommonClass::Esp(EspBounds {
+            at: usize::from(self.outer_hdr.len) + lead,
             len: upper.len() - lead,
             spi: inside.spi,
             sequence: inside.sequence,
             encap,
             destination: self.destination,
             tos: self.tos,
-            outer_header: Some(self.outer_header),
+            outer_hdr: Some(self.outer_hdr),
         })
     }
 }
@@ -313,7 +312,7 @@ impl EspStart {
 }
 
 #[inline(always)]
-fn outer_header(bytes: &[u8], ip: &IpPacket) -> Result<OuterHeader, DropReason> {
+fn outer_hdr(bytes: &[u8], ip: &IpPacket) -> Result<OuterHeader, DropReason> {
     let next_header_at = match ip.version {
         Version::V4 => 9,
         Version::V6 if ip.has_options => {

@@ -3,10 +3,10 @@
 use uxfrm_packet::{IpPacket, PacketBuf, Segments};
 
 use super::parse_outer::OuterClass;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::{Fate, Inbound, deliver, narrow};
 use crate::fragments::origin::FragmentOrigin;
-use crate::fragments::reassembly::ReassemblyOutcome;
+use crate::fragments::reassembly::Reassembled;
 use crate::{Direction, DropReason, FlowKey, PolicyKind, Spi};
 
 impl Inbound {
@@ -17,20 +17,20 @@ impl Inbound {
         &mut self,
         place: usize,
         ip: &IpPacket,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let origin = self.origin(place);
         let packet = self.take(place, ctx);
         let (outcome, evicted) = self.reassembly.add(packet, ip, &origin, ctx.now, ctx.pool);
         ctx.count_drop(&mut self.traffic, evicted, DropReason::InFragment);
         match outcome {
-            ReassemblyOutcome::Held => Ok(Fate::Gone),
-            ReassemblyOutcome::Refused => Err(DropReason::InFragment),
-            ReassemblyOutcome::Aborted { pieces } => {
+            Reassembled::Held => Ok(Fate::Gone),
+            Reassembled::Refused => Err(DropReason::InFragment),
+            Reassembled::Aborted { pieces } => {
                 ctx.count_drop(&mut self.traffic, pieces - 1, DropReason::InFragment);
                 Err(DropReason::InFragment)
             }
-            ReassemblyOutcome::Whole { packet, pieces, longest: _, spans_rekey } => {
+            Reassembled::Whole { packet, pieces, longest: _, spans_rekey } => {
                 self.traffic.absorbed += pieces - 1;
                 self.move_to_new_buffer(place, packet);
                 match self.parse_outer(place, ctx)? {
@@ -55,7 +55,7 @@ impl Inbound {
         place: usize,
         ip: &IpPacket,
         direction: Direction,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
         let buffer = self.buffers[item.buffer as usize].as_ref();
@@ -77,7 +77,7 @@ impl Inbound {
 
     /// The item's packet in its own buffer: the current one if nothing else is in it, otherwise a
     /// copy.
-    pub(crate) fn take(&mut self, place: usize, ctx: &mut BatchContext<'_>) -> PacketBuf {
+    pub(crate) fn take(&mut self, place: usize, ctx: &mut BatchCtx<'_>) -> PacketBuf {
         let item = &self.items[place];
         let slot = &mut self.buffers[item.buffer as usize];
         if slot.as_ref().is_some_and(|buffer| !matches!(buffer.segments, Segments::Train { .. }))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use uxfrm_packet::{Batch, PacketBuf};
 
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{Outbound, PacketSummary, Verdict};
 use crate::events::acquire::Missing;
 use crate::{Acquires, DropReason, Event, FlowKey, KeyManagers, Moment, Patience, Wanted};
@@ -35,7 +35,7 @@ pub(crate) struct AcquireQueue {
 
 #[derive(Debug)]
 struct SaQueue {
-    packets: VecDeque<QueuedPacket>,
+    packets: VecDeque<Queued>,
     /// Capacity of all buffers.
     bytes: usize,
     until: Moment,
@@ -44,7 +44,7 @@ struct SaQueue {
 
 /// One packet, or a super-packet.
 #[derive(Debug)]
-pub(crate) struct QueuedPacket {
+pub(crate) struct Queued {
     packet: PacketBuf,
     count: usize,
     /// Length of the longest fragment that the packet was reassembled from, if it was.
@@ -99,7 +99,7 @@ impl AcquireQueue {
         &mut self,
         missing: &Missing,
         flow: &FlowKey,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Wanted, DropReason> {
         let wanted = missing.wanted;
         if ctx.snapshot.acquires.is_refused(&wanted, ctx.now) {
@@ -121,7 +121,7 @@ impl AcquireQueue {
     }
 
     /// Whether the snapshot changed or a queue expired.
-    fn is_due(&mut self, ctx: &BatchContext<'_>) -> bool {
+    fn is_due(&mut self, ctx: &BatchCtx<'_>) -> bool {
         let snapshot = ctx.snapshot;
         let news = self.generation != snapshot.generation
             || !Arc::ptr_eq(&self.acquires, &snapshot.acquires);
@@ -152,7 +152,7 @@ impl AcquireQueue {
     }
 
     /// Adds a packet to its queue, or returns it.
-    fn push(&mut self, wanted: &Wanted, queued: QueuedPacket) -> Result<(), QueuedPacket> {
+    fn push(&mut self, wanted: &Wanted, queued: Queued) -> Result<(), Queued> {
         let Patience { buffers_each, bytes_each, buffers, bytes } = self.patience;
         let size = queued.packet.capacity();
         let Some(queue) = self.queues.get_mut(wanted) else { return Err(queued) };
@@ -171,7 +171,7 @@ impl AcquireQueue {
     }
 }
 
-impl QueuedPacket {
+impl Queued {
     pub(crate) const fn new(packet: PacketBuf, count: usize) -> Self {
         Self { packet, count, longest: None }
     }
@@ -183,7 +183,7 @@ impl QueuedPacket {
 }
 
 impl SaQueue {
-    fn new(acquire: AcquireState, wanted: &Wanted, ctx: &BatchContext<'_>) -> Self {
+    fn new(acquire: AcquireState, wanted: &Wanted, ctx: &BatchCtx<'_>) -> Self {
         let acquires = &ctx.snapshot.acquires;
         let until = acquires.pending.get(wanted).copied();
         let until = until.unwrap_or_else(|| ctx.now.plus(acquires.lifetime));
@@ -215,74 +215,61 @@ impl SaQueue {
 impl Outbound {
     /// Copies of all queued packets, in order for each SA.
     pub(crate) fn portray_waiting(&self) -> Vec<WaitingPacket> {
-        let copy = |queued: &QueuedPacket| {
+        let copy = |queued: &Queued| {
             let mut packet = PacketBuf::from_slice(queued.packet.bytes());
             *packet = *queued.packet;
             WaitingPacket { packet, count: queued.count, longest: queued.longest }
         };
-        self.acquire_queue
-            .queues
-            .values()
-            .flat_map(|queue| queue.packets.iter().map(copy))
-            .collect()
+        self.queued.queues.values().flat_map(|queue| queue.packets.iter().map(copy)).collect()
     }
 
     /// Takes over packets that waited with another worker, which had counted them.
-    pub(crate) fn adopt_waiting(
-        &mut self,
-        waiting: Vec<WaitingPacket>,
-        ctx: &mut BatchContext<'_>,
-    ) {
+    pub(crate) fn adopt_waiting(&mut self, waiting: Vec<WaitingPacket>, ctx: &mut BatchCtx<'_>) {
         self.policies.begin(&ctx.snapshot.spd);
         self.refresh_bundles(ctx.snapshot);
         for WaitingPacket { packet, count, longest } in waiting {
             self.traffic.received += count as u64;
             self.traffic.received_bytes += packet.len() as u64;
             self.traffic.held += count as u64;
-            self.retry(QueuedPacket { packet, count, longest }, ctx);
+            self.retry(Queued { packet, count, longest }, ctx);
         }
         self.run(&mut Batch::new(), ctx, &mut ());
     }
 
     /// Releases packets whose SAs have come and drops expired ones.
     #[inline]
-    pub(crate) fn resume(&mut self, ctx: &mut BatchContext<'_>) {
-        if !self.acquire_queue.queues.is_empty() && self.acquire_queue.is_due(ctx) {
+    pub(crate) fn resume(&mut self, ctx: &mut BatchCtx<'_>) {
+        if !self.queued.queues.is_empty() && self.queued.is_due(ctx) {
             self.release(ctx);
         }
     }
 
     #[inline(never)]
-    fn release(&mut self, ctx: &mut BatchContext<'_>) {
-        for (wanted, queue) in self.acquire_queue.take() {
-            self.acquire_queue.requeue(wanted, &queue, ctx.now);
+    fn release(&mut self, ctx: &mut BatchCtx<'_>) {
+        for (wanted, queue) in self.queued.take() {
+            self.queued.requeue(wanted, &queue, ctx.now);
             for queued in queue.packets {
                 self.retry(queued, ctx);
             }
         }
-        self.acquire_queue.given_up = None;
+        self.queued.given_up = None;
     }
 
     /// Queues a packet for what the latest resolution missed.
-    pub(crate) fn queue_packet(
-        &mut self,
-        queued: QueuedPacket,
-        flow: &FlowKey,
-        ctx: &mut BatchContext<'_>,
-    ) {
+    pub(crate) fn queue_packet(&mut self, queued: Queued, flow: &FlowKey, ctx: &mut BatchCtx<'_>) {
         let count = queued.count;
         let required = match self.acquire_missing(flow, ctx) {
             Ok(required) => required,
             Err(reason) => return self.discard(queued.packet, count, reason, ctx),
         };
-        match self.acquire_queue.push(&required, queued) {
+        match self.queued.push(&required, queued) {
             Ok(()) => self.traffic.held += count as u64,
             Err(queued) => self.discard(queued.packet, count, DropReason::OutWaitFull, ctx),
         }
     }
 
     /// Sends acquires for the optional SAs that the latest resolution did without.
-    pub(crate) fn acquire_optional(&self, flow: &FlowKey, ctx: &mut BatchContext<'_>) {
+    pub(crate) fn acquire_optional(&self, flow: &FlowKey, ctx: &mut BatchCtx<'_>) {
         for missing in &self.cache.missing {
             send_acquire(missing, flow, ctx);
         }
@@ -293,18 +280,18 @@ impl Outbound {
     fn acquire_missing(
         &mut self,
         flow: &FlowKey,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Wanted, DropReason> {
         let missing = self.cache.missing.split_last();
         let (required, optional) = missing.ok_or(DropReason::OutNoState)?;
         for missing in optional {
             send_acquire(missing, flow, ctx);
         }
-        self.acquire_queue.open_queue(required, flow, ctx)
+        self.queued.open_queue(required, flow, ctx)
     }
 
     /// Retries a queued packet. It was counted when it came, for its policies too.
-    fn retry(&mut self, queued: QueuedPacket, ctx: &mut BatchContext<'_>) {
+    fn retry(&mut self, queued: Queued, ctx: &mut BatchCtx<'_>) {
         self.traffic.held -= queued.count as u64;
         let (packet, count) = (&queued.packet, queued.count);
         let Ok((plan, ip)) = crate::datapath::outbound::parse_packet(packet) else {
@@ -343,11 +330,7 @@ impl Outbound {
 }
 
 /// Sends an acquire if key managers listen and none is pending.
-fn send_acquire(
-    missing: &Missing,
-    flow: &FlowKey,
-    ctx: &mut BatchContext<'_>,
-) -> Option<AcquireState> {
+fn send_acquire(missing: &Missing, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Option<AcquireState> {
     let acquires = &ctx.snapshot.acquires;
     if acquires.pending.contains_key(&missing.wanted) {
         return Some(AcquireState::Pending);

@@ -7,20 +7,20 @@
 
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Version};
 
-use super::acquire_queue::QueuedPacket;
+use super::acquire_queue::Queued;
 use super::verdict::Verdict;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{Outbound, PacketSummary};
 use crate::esp::encap::InnerInfo;
 use crate::fragments::origin::FragmentOrigin;
-use crate::fragments::reassembly::ReassemblyOutcome;
+use crate::fragments::reassembly::Reassembled;
 use crate::fragments::split::{Cut, split};
 use crate::{Direction, DropReason, FlowKey, Spi};
 
 impl Outbound {
     /// Queues a fragment; the last missing one completes the datagram.
     #[cold]
-    pub(crate) fn defragment(&mut self, packet: PacketBuf, ctx: &mut BatchContext<'_>) {
+    pub(crate) fn defragment(&mut self, packet: PacketBuf, ctx: &mut BatchCtx<'_>) {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
             return self.discard(packet, 1, DropReason::OutMalformed, ctx);
         };
@@ -30,10 +30,10 @@ impl Outbound {
         self.traffic.held = self.traffic.held + self.reassembly.held() - before;
         let mut refused = evicted;
         match outcome {
-            ReassemblyOutcome::Held => {}
-            ReassemblyOutcome::Refused => refused += 1,
-            ReassemblyOutcome::Aborted { pieces } => refused += pieces,
-            ReassemblyOutcome::Whole { packet, pieces, longest, spans_rekey: _ } => {
+            Reassembled::Held => {}
+            Reassembled::Refused => refused += 1,
+            Reassembled::Aborted { pieces } => refused += pieces,
+            Reassembled::Whole { packet, pieces, longest, spans_rekey: _ } => {
                 self.traffic.absorbed += pieces - 1;
                 self.receive_reassembled(packet, longest, ctx);
             }
@@ -43,7 +43,7 @@ impl Outbound {
 
     /// Drops incomplete datagrams after the time-out.
     #[inline]
-    pub(crate) fn expire_fragments(&mut self, ctx: &mut BatchContext<'_>) {
+    pub(crate) fn expire_fragments(&mut self, ctx: &mut BatchCtx<'_>) {
         let late = self.reassembly.expire(ctx.now, ctx.pool);
         if late > 0 {
             self.traffic.held -= late;
@@ -53,12 +53,7 @@ impl Outbound {
 
     /// Stages 2 to 5 of a reassembled datagram. It may be fragmented again, into fragments no
     /// longer than `longest`.
-    fn receive_reassembled(
-        &mut self,
-        packet: PacketBuf,
-        longest: usize,
-        ctx: &mut BatchContext<'_>,
-    ) {
+    fn receive_reassembled(&mut self, packet: PacketBuf, longest: usize, ctx: &mut BatchCtx<'_>) {
         let Some((summary, flow)) = PacketSummary::with_flow(&packet) else {
             return self.discard(packet, 1, DropReason::OutMalformed, ctx);
         };
@@ -77,7 +72,7 @@ impl Outbound {
             }
             Verdict::Pass => self.pass_fragmented(packet, longest, &summary.inner, ctx),
             Verdict::Drop(reason) => self.discard(packet, 1, reason, ctx),
-            Verdict::Wait => self.queue_packet(QueuedPacket::cut(packet, longest), &flow, ctx),
+            Verdict::Wait => self.queue_packet(Queued::cut(packet, longest), &flow, ctx),
         }
     }
 
@@ -90,7 +85,7 @@ impl Outbound {
         longest: usize,
         (mut summary, flow): (PacketSummary, &FlowKey),
         place: u32,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let (bundle, version) = (self.cache.bundle(place), summary.inner.version);
         let in_pieces = version == Version::V6 && !bundle.is_transport();
@@ -118,7 +113,7 @@ impl Outbound {
         packet: PacketBuf,
         longest: usize,
         inner: &InnerInfo,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let mtu = longest.min(ctx.settings.plain_limit());
         if packet.len() <= mtu {
@@ -140,7 +135,7 @@ impl Outbound {
         packet: PacketBuf,
         mtu: usize,
         inner: &InnerInfo,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Batch {
         let mut fragments = std::mem::take(&mut self.refragmented);
         self.ident = self.ident.wrapping_add(1);

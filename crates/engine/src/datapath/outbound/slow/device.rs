@@ -9,7 +9,7 @@ use uxfrm_packet::{Checksum, PacketBuf, SegmentPlan};
 
 use super::segment::{SegmentRange, burst_of};
 use crate::bundle::{Bundle, FrameLayout};
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{Outbound, PacketSummary, TxItem};
 use crate::esp::encap::{EncapLayer, InnerInfo};
 use crate::esp::headers::{self, SeqAndId};
@@ -36,7 +36,7 @@ impl Outbound {
         plan: Option<&SegmentPlan>,
         summary: &PacketSummary,
         place: u32,
-        (device, ctx): (Attachment, &mut BatchContext<'_>),
+        (device, ctx): (Attachment, &mut BatchCtx<'_>),
     ) {
         // The device does not fragment encapsulated packets that exceed the MTU.
         let most = self.cache.bundle(place).inner_mtu;
@@ -62,7 +62,7 @@ impl Outbound {
         plan: Option<&SegmentPlan>,
         summary: &PacketSummary,
         place: u32,
-        (device, ctx): (Attachment, &mut BatchContext<'_>),
+        (device, ctx): (Attachment, &mut BatchCtx<'_>),
     ) {
         let bundle = self.cache.bundle(place);
         let limit = bundle.limit(summary.inner.version);
@@ -117,7 +117,7 @@ impl Outbound {
         mut packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         place: u32,
-        (device, ctx): (Attachment, &mut BatchContext<'_>),
+        (device, ctx): (Attachment, &mut BatchCtx<'_>),
     ) {
         let mark = self.cache.bundle(place).mark(packet.mark);
         packet.mark = mark;
@@ -145,7 +145,7 @@ impl Outbound {
         &mut self,
         item: TxItem,
         device: Attachment,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let (sequence, count) = (item.sequence, item.count);
         let mut packet = item.packet;
@@ -166,7 +166,7 @@ impl Outbound {
         packet: PacketBuf,
         count: u64,
         handover: Handover,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         self.traffic.sent += count;
         self.traffic.sent_bytes += packet.len() as u64;

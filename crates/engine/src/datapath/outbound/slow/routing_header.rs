@@ -7,7 +7,7 @@
 use uxfrm_packet::{PacketBuf, routing};
 
 use crate::FlowKey;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::Outbound;
 
 impl Outbound {
@@ -16,7 +16,7 @@ impl Outbound {
     pub(crate) fn routes_around_policy(
         packet: &PacketBuf,
         flow: &FlowKey,
-        ctx: &BatchContext<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> bool {
         if flow.destination.is_ipv4() {
             return false;

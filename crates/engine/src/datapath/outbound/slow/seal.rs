@@ -7,14 +7,14 @@ use uxfrm_crypto::Crypter;
 use super::device::Sealer;
 use super::item::TxItem;
 use crate::DropReason;
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::seal_jobs::{self, SealJobs};
 use crate::datapath::outbound::{Outbound, SeqSupply};
 use crate::esp::headers;
 
 impl Outbound {
     /// Stages 7 and 8, chunk by chunk, so that written headers are still in the cache when sealed.
-    pub(crate) fn seal(&mut self, depth: usize, ctx: &mut BatchContext<'_>) {
+    pub(crate) fn seal(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
         self.seal_layer(depth, ctx.crypter);
         if !self.failed.is_empty() {
             self.drop_failed_items(ctx);
@@ -22,7 +22,7 @@ impl Outbound {
     }
 
     #[cold]
-    pub(crate) fn drop_failed_items(&mut self, ctx: &BatchContext<'_>) {
+    pub(crate) fn drop_failed_items(&mut self, ctx: &BatchCtx<'_>) {
         for place in self.failed.drain(..) {
             let item = &mut self.items[place];
             ctx.count_drop(&mut self.traffic, item.count.into(), DropReason::OutCrypto);

@@ -6,7 +6,7 @@ use uxfrm_packet::{IpPacket, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 use super::device::Sealer;
 use crate::DropReason;
 use crate::bundle::{Bundle, FrameLayout};
-use crate::datapath::context::BatchContext;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::{Outbound, TxItem, narrow};
 use crate::esp::encap::{InnerInfo, OuterForm};
 
@@ -33,7 +33,7 @@ impl Outbound {
         plan: Option<&SegmentPlan>,
         inner: InnerInfo,
         (place, sealer): (u32, Sealer),
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let bundle = self.cache.bundle(place);
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
@@ -68,7 +68,7 @@ impl Outbound {
         frame: FrameLayout,
         inner: InnerInfo,
         place: u32,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let first = self.items.len();
         for cut in self.cache.bundle(place).segment_ranges(plan, frame, &inner) {
@@ -92,7 +92,7 @@ impl Outbound {
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let longest = plan.map_or(packet.len(), |plan| plan.len(0));
         if longest > ctx.settings.plain_limit() {
@@ -126,7 +126,7 @@ impl Outbound {
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let limit = ctx.settings.plain_limit();
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {

@@ -1,7 +1,7 @@
 //! Stage 4: the verdict of the policies, and the bundle by which a packet leaves.
 
-use crate::bundle::{DecidingPolicies, Resolution};
-use crate::datapath::context::BatchContext;
+use crate::bundle::{Deciding, Resolution};
+use crate::datapath::context::BatchCtx;
 use crate::flow_cache::Known;
 use crate::{Action, AnswerId, Direction, DropReason, FlowKey, Ruling, Spi};
 
@@ -18,7 +18,7 @@ pub(crate) enum Verdict {
 
 impl Outbound {
     /// Stages 3 and 4 of a packet that is retried.
-    pub(crate) fn look_up_again(&mut self, flow: &FlowKey, ctx: &mut BatchContext<'_>) -> Verdict {
+    pub(crate) fn look_up_again(&mut self, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Verdict {
         let spd = &ctx.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
         self.decide(flow, Known::only(answer), ctx)
@@ -30,7 +30,7 @@ impl Outbound {
         &mut self,
         flow: &FlowKey,
         known: Known,
-        ctx: &mut BatchContext<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Verdict {
         match known.answer.ruling() {
             Ruling::Default => match ctx.snapshot.spd.defaults().outbound {
@@ -61,7 +61,7 @@ impl Outbound {
     /// Whether all SAs of a cached bundle are usable; remembers the latest, as consecutive packets
     /// often share it.
     #[inline(always)]
-    pub(crate) fn is_usable(&mut self, place: u32, ctx: &BatchContext<'_>) -> bool {
+    pub(crate) fn is_usable(&mut self, place: u32, ctx: &BatchCtx<'_>) -> bool {
         if self.usable_bundle == Some(place) {
             return true;
         }
@@ -74,8 +74,8 @@ impl Outbound {
 
     /// Resolves a flow without cached bundle; bundles without layers are not cached.
     #[inline(never)]
-    fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, ctx: &mut BatchContext<'_>) -> Verdict {
-        let deciding: DecidingPolicies<'_> = self.policies.answer(answer).iter().collect();
+    fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, ctx: &mut BatchCtx<'_>) -> Verdict {
+        let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
         // Verdicts are invalidated before their policies go. Should one slip through, nothing
         // leaves in plaintext.
         if deciding.is_empty() {
