@@ -1,4 +1,4 @@
-//! Packets without a state: who is asked, what waits, in which order it leaves, and what becomes of it when nobody answers.
+//! Packets without an SA: acquires, queueing, order of release, and time-outs.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -14,7 +14,7 @@ use uxfrm_engine::{
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
 
-/// Long enough that its length alone tells which one it is.
+/// The length identifies the datagram.
 fn datagram(number: usize) -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", &vec![0; 100 + number])
 }
@@ -23,7 +23,7 @@ fn expected(number: usize) -> Vec<u8> {
     datagram(number).bytes().to_vec()
 }
 
-/// The left one of two gateways without states, to which somebody listens.
+/// The left one of two gateways without SAs, with a key manager listening.
 fn waiting(wrapping: &Wrapping) -> Pair {
     let mut pair = Pair::without_states(wrapping);
     pair.left.listen([]);
@@ -43,7 +43,7 @@ fn wanted_of(gateway: &Gateway) -> Vec<Wanted> {
     gateway.events.iter().filter_map(wanted).collect()
 }
 
-/// Sends nothing, so that what waits may leave.
+/// Sends an empty batch, so that queued packets may leave.
 fn nudge(gateway: &mut Gateway) -> Vec<PacketBuf> {
     gateway.outbound(Vec::new()).0
 }
@@ -148,7 +148,7 @@ fn queue_timeout_is_larval_lifetime() {
     left.now = Moment::from_secs(99);
     nudge(&mut left);
     assert_eq!((left.reasons(), left.worker.waiting()), (vec![], 1));
-    // A key manager gave up and deleted it.
+    // A key manager gave up and deleted the larval SA.
     left.listen([]);
     nudge(&mut left);
     assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
@@ -178,7 +178,7 @@ fn workers_share_pending_acquires() {
         (other.waiting(), out.events.len())
     };
     assert_eq!(send(20), (1, 0), "it waits, and does not ask");
-    // Time is over for all at once.
+    // All queues expire at once.
     left.listen([]);
     assert_eq!(send(31), (1, 1), "the old one is dropped, the new one asks");
 }
@@ -313,7 +313,7 @@ fn templates_are_acquired_one_after_another() {
     assert_eq!(left.reasons(), []);
 }
 
-/// A gateway whose worker is to have a state of its own, and how it wraps.
+/// A gateway whose worker needs its own SA, and its setup.
 fn with_cpu_acquire() -> (Wrapping, Gateway) {
     let mut wrapping = Wrapping::tunnel4();
     wrapping.settings.cpu = Cpu(3);
@@ -324,7 +324,8 @@ fn with_cpu_acquire() -> (Wrapping, Gateway) {
     (wrapping, left)
 }
 
-/// `flag cpu-acquire` (RFC 9611): the first state is for all; then each worker asks for its own, and sends by the first meanwhile.
+/// `flag cpu-acquire` (RFC 9611): the first SA is for all; then each worker acquires its own, and
+/// sends by the first meanwhile.
 #[test]
 fn cpu_acquire_uses_fallback_meanwhile() {
     let (wrapping, mut left) = with_cpu_acquire();
@@ -349,7 +350,8 @@ fn cpu_acquire_uses_fallback_meanwhile() {
     left.assert_accounts();
 }
 
-/// A flow that is known to leave by the fallback asks again once the larval state has gone, alone and with neighbours.
+/// A flow cached with the fallback acquires again once the larval SA has gone, alone and in
+/// batches.
 #[test]
 fn cpu_acquire_is_repeated_for_cached_flow() {
     let (wrapping, mut left) = with_cpu_acquire();

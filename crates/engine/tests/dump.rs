@@ -1,4 +1,4 @@
-//! Whoever goes through all states holds up nobody, and sees one moment of them, whatever the writer does meanwhile.
+//! A dump of all SAs blocks nobody and sees one snapshot, whatever the writer does meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "the fixtures of a test are known to be right")]
 
@@ -14,7 +14,7 @@ use uxfrm_engine::{
     Snapshot, Spi,
 };
 
-/// These stay; those above come and go, each with its neighbour: never one without the other.
+/// These stay; those above are added and removed in pairs.
 const STAYING: u32 = 1000;
 const CHANGES: u32 = 600;
 
@@ -35,7 +35,7 @@ fn dump_sees_one_snapshot_during_changes() {
             }
             dumps
         });
-        // Begun before all changes, and read bit by bit between them.
+        // Begun before all changes, and read in steps between them.
         let early = database.snapshot();
         let mut shown = early.sad.iter();
         for number in (0..CHANGES).map(|step| STAYING + step * 2) {

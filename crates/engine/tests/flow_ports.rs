@@ -1,4 +1,5 @@
-//! ESP in UDP from source port 0: each inner flow has a port of its own, so that networks spread the flows of one SA.
+//! ESP in UDP from source port 0: each inner flow has its own port, so that networks spread the
+//! flows of one SA.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -13,7 +14,7 @@ use uxfrm_engine::{
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, udp::Udp};
 use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets, taken_apart};
 
-/// Not Linux's own.
+/// Not Linux's default range.
 const PORTS: RangeInclusive<u16> = 10_000..=20_000;
 const SHAPES: [(Mode, Family, Family); 4] = [
     (Mode::Transport, Family::V4, Family::V4),
@@ -29,7 +30,7 @@ fn spreading(mode: Mode, inner: Family, outer: Family) -> Wrapping {
     wrapping
 }
 
-/// Both ends with a state from left to right whose source port is open.
+/// Two gateways with an SA from left to right without a fixed source port.
 fn pair(wrapping: &Wrapping) -> Pair {
     let mut pair = Pair::without_states(wrapping);
     let encap = Some(UdpEncap {
@@ -44,14 +45,14 @@ fn pair(wrapping: &Wrapping) -> Pair {
     pair
 }
 
-/// The packet number `number` of a flow.
+/// Packet `number` of a flow.
 fn of_flow(wrapping: &Wrapping, flow: u16, number: u8) -> PacketBuf {
     let (source, destination) = wrapping.hosts(Way::Right);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp(&end(source, 1000 + flow), &end(destination, 9), &[number; 32])
 }
 
-/// Outer source port of what is on the wire.
+/// Outer source port of a wire packet.
 fn port(packet: &PacketBuf) -> u16 {
     assert_eq!(packet.udp, None, "no socket has this port");
     let ip = IpPacket::parse(packet.bytes()).unwrap();

@@ -1,4 +1,5 @@
-//! Where ESP stands among other headers, sequence numbers across 2^32, and what a warm worker does not do.
+//! Position of ESP among other headers, sequence numbers across 2^32, and allocations of a warm
+//! worker.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -83,7 +84,7 @@ fn datagram() -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")
 }
 
-/// States that have sent, and received, `sent` packets already.
+/// SAs that have sent, and received, `sent` packets already.
 fn after(flags: SaFlags, sent: u64) -> Pair {
     let wrapping = Wrapping { flags, ..Wrapping::tunnel4() };
     let mut pair = Pair::without_states(&wrapping);
@@ -109,7 +110,7 @@ fn esn_continues_above_32_bits() {
     assert!(pair.right.inbound(again).is_empty());
     let (old, replayed) =
         (pair.right.drops(DropReason::InTooOld), pair.right.drops(DropReason::InReplay));
-    // What is below the window is taken for four billion packets ahead, and its ICV is wrong then (RFC 4303 §A2.2).
+    // A number below the window is taken for one 2^32 ahead, whose ICV is wrong (RFC 4303 §A2.2).
     assert_eq!((old, replayed, pair.right.drops(DropReason::InForged)), (0, 64, 36));
 }
 
@@ -122,7 +123,8 @@ fn numbers_without_esn_end_at_32_bits() {
     pair.assert_accounts();
 }
 
-/// The disk is slow: numbers up to 10 are written down. What has none is named so, however packets come, and not as if the state had come to its end.
+/// The disk is slow: numbers up to 10 are stored. Packets without a number get this drop reason in
+/// any batch, not that of an exhausted SA.
 #[test]
 fn missing_reservation_has_its_own_drop_reason() {
     for at_once in [1, 7, 20, 64_u64] {
@@ -158,7 +160,7 @@ fn number_far_ahead_advances_window() {
     assert_eq!(pair.right.drops(DropReason::InTooOld), 136);
 }
 
-/// Whoever sends number 0 is not late: the kernel, too, counts it as no failure of the state.
+/// As in the kernel, number 0 counts as no failure of the SA.
 #[test]
 fn number_zero_counts_no_sa_failure() {
     for flags in [SaFlags::empty(), SaFlags::ESN] {
@@ -205,7 +207,8 @@ fn warm_worker_allocates_no_buffers() {
     assert_eq!(allocated[0], allocated[19], "{allocated:?}");
 }
 
-/// RFC 4303 §3.1.1 lets destination options stand before ESP too; we put them behind it, others may not.
+/// RFC 4303 §3.1.1 allows destination options before ESP too; we put them behind it, others may
+/// not.
 #[test]
 fn destination_options_before_esp_are_kept() {
     let mut pair = Pair::new(&Wrapping::new(Mode::Transport, Family::V6, Family::V6));

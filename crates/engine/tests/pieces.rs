@@ -1,5 +1,6 @@
-//! Datagrams that hosts have cut, beside policies that ask for ports, and in transport mode: fragments but the first have no ports, so they
-//! would pass by such policies and leave plain, or not come in.
+//! Datagrams that hosts have cut, beside policies that ask for ports, and in transport mode:
+//! fragments but the first have no ports, so they would pass by such policies and leave plain, or
+//! not come in.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -223,7 +224,8 @@ fn queued_fragments_do_not_leave_in_transport_mode() {
     }
 }
 
-/// What is known of the flow that fragments without ports seem to be of is not what their datagram's policy says.
+/// What is known of the flow that fragments without ports seem to be of is not what their
+/// datagram's policy says.
 #[test]
 fn port_policy_starts_reassembly_of_cached_flow() {
     let wrapping = Wrapping::tunnel4();
@@ -324,7 +326,8 @@ fn fragments_of_other_origin_are_not_mixed() {
     pair.assert_accounts();
 }
 
-/// Also where no policy asks for ports: the host's own stack would put plain pieces of anybody's among these.
+/// Also where no policy asks for ports: the host's own stack would put plain pieces of anybody's
+/// among these.
 #[test]
 fn host_gets_no_fragments_out_of_esp() {
     for wrapping in all_wrappings() {

@@ -351,7 +351,8 @@ fn marks_select_sas_and_output_marks_apply() {
         packet.mark = mark;
         packet
     };
-    // The policy's mark chooses, not the packet's, as in Linux: one for all marks finds no state for some.
+    // The policy's mark chooses, not the packet's, as in Linux: one for all marks finds no state
+    // for some.
     assert!(pair.left.outbound(vec![marked(0), marked(5)]).0.is_empty());
     assert_eq!(pair.left.drops(DropReason::OutNoState), 2);
     let mut of_mark = wrapping.policy(Direction::Out, Way::Right);
@@ -439,7 +440,8 @@ fn blocking_main_policy_overrides_sub_policy() {
     }
 }
 
-/// A state that an update has given another interface id is no more what the policies of the former ask for.
+/// A state that an update has given another interface id is no more what the policies of the former
+/// ask for.
 #[test]
 fn sa_needs_if_id_of_policy() {
     let wrapping = Wrapping::tunnel4();
@@ -469,8 +471,8 @@ fn sa_needs_if_id_of_policy() {
     assert_eq!(pair.right.reasons(), [(DropReason::InTemplateMismatch, 1)]);
 }
 
-/// One with the SPI of another, for another address of the gateway, is not what the policy asks for, even right behind packets of the same flow that
-/// came by that other.
+/// One with the SPI of another, for another address of the gateway, is not what the policy asks
+/// for, even right behind packets of the same flow that came by that other.
 #[test]
 fn sas_of_one_spi_are_distinguished() {
     let wrapping = Wrapping::tunnel4();
@@ -509,7 +511,8 @@ fn tunnel_sa_refuses_transport_packet() {
     assert_eq!(fate(right, wire), Err(DropReason::InModeMismatch));
 }
 
-/// An error from a router behind the left gateway, about a datagram that came from behind the right one.
+/// An error from a router behind the left gateway, about a datagram that came from behind the right
+/// one.
 fn router_error(about: &PacketBuf) -> PacketBuf {
     let mut message = vec![3, 1, 0, 0, 0, 0, 0, 0];
     message.extend(&about.bytes()[..28]);
@@ -547,7 +550,8 @@ fn icmp_errors_pass_by_icmp_flag() {
     assert_eq!(fate(gateway(true, true), error(&elsewhere)), Err(DropReason::InSelectorMismatch));
 }
 
-/// The same for errors about what the host itself sent: of Linux's flags only the state's counts there (`net/ipv4/icmp.c: icmp_rcv`).
+/// The same for errors about what the host itself sent: of Linux's flags only the state's counts
+/// there (`net/ipv4/icmp.c: icmp_rcv`).
 #[test]
 fn icmp_errors_for_host_pass_by_icmp_flag() {
     let wrapping = Wrapping::tunnel4();
@@ -588,7 +592,8 @@ fn icmp_errors_for_host_pass_by_icmp_flag() {
     assert_eq!(fate(gateway(true, Action::Block), error(there)), Err(DropReason::InNoPolicy));
 }
 
-/// What has passed for the sake of one flow says nothing of another error, which differs in nothing but the flow that it is about.
+/// What has passed for the sake of one flow says nothing of another error, which differs in nothing
+/// but the flow that it is about.
 #[test]
 fn passed_icmp_error_caches_nothing() {
     let wrapping = Wrapping::tunnel4();
@@ -607,7 +612,8 @@ fn passed_icmp_error_caches_nothing() {
     assert_eq!(pair.right.reasons(), [(DropReason::InSelectorMismatch, 4)]);
 }
 
-/// Packets that no policy is for do not vouch for an error that has one by the flow that it is about.
+/// Packets that no policy is for do not vouch for an error that has one by the flow that it is
+/// about.
 #[test]
 fn icmp_error_is_checked_behind_uncovered_packets() {
     let wrapping = Wrapping::transport4();

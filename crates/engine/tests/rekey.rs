@@ -1,4 +1,5 @@
-//! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets; and which of two states is taken.
+//! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets; and
+//! which of two states is taken.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -123,8 +124,9 @@ fn at_once(
     pair.right.add_sa(wrapping.sa(Way::Left, spi + 1));
 }
 
-/// As charon does it, in turn begun by either end: ALLOCSPI and UPDSA of what it receives, NEWSA of what it sends, UPDPOLICY of all three,
-/// the SPI in the template for the way out, DELSA of the old one. Who answers sends with the old state until the other deletes it.
+/// As charon does it, in turn begun by either end: ALLOCSPI and UPDSA of what it receives, NEWSA of
+/// what it sends, UPDPOLICY of all three, the SPI in the template for the way out, DELSA of the old
+/// one. Who answers sends with the old state until the other deletes it.
 fn as_charon(
     pair: &mut Pair,
     wrapping: &Wrapping,
@@ -215,7 +217,8 @@ fn rekey_behind_udp_sockets_loses_nothing() {
     an_hour(&wrapping, at_once);
 }
 
-/// `xfrm_state_find`: the youngest, unless it is dying; what went away is not missed while another is there.
+/// `xfrm_state_find`: the youngest, unless it is dying; what went away is not missed while another
+/// is there.
 #[test]
 fn youngest_sa_is_used_at_once() {
     let wrapping = Wrapping::tunnel4();
@@ -227,7 +230,8 @@ fn youngest_sa_is_used_at_once() {
     };
     let old = FIRST_SPI;
     assert_eq!(spi(&mut pair), old);
-    // Of one second and one moment the first found is the one added last, as in the kernel's chains.
+    // Of one second and one moment the first found is the one added last, as in the kernel's
+    // chains.
     for (wait, new) in [(0, 0x20), (1, 0x10), (1, 0x30)] {
         pair.wait(Duration::from_secs(wait));
         pair.left.add_sa(wrapping.sa(Way::Right, new));

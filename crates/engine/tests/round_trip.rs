@@ -73,7 +73,8 @@ fn exercise(wrapping: &Wrapping) {
     pair.assert_accounts();
 }
 
-/// Behind a UDP socket the header of transport mode is lost: id, DF, TTL and checksum are not the sender's.
+/// Behind a UDP socket the header of transport mode is lost: id, DF, TTL and checksum are not the
+/// sender's.
 fn comparable(wrapping: &Wrapping, packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let rebuilt = wrapping.settings.headers == WireHeaders::UdpSocket
@@ -178,7 +179,8 @@ fn super_packet(wrapping: &Wrapping) {
     pair.assert_accounts();
 }
 
-/// Of a buffer's worth of segments and a few more, so that the last buffer has any number of them, also a short one alone.
+/// Of a buffer's worth of segments and a few more, so that the last buffer has any number of them,
+/// also a short one alone.
 #[test]
 fn remainder_behind_full_bursts_leaves() {
     for encap in [None, Some(UdpEncapKind::Esp)] {

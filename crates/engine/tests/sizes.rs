@@ -66,7 +66,8 @@ fn ipv6_sender_is_told_at_least_minimum_mtu() {
     }
 }
 
-/// 1280 bytes of IPv6 that the network does not take with what is around them: the kernel, which writes the socket's headers, is to cut them.
+/// 1280 bytes of IPv6 that the network does not take with what is around them: the kernel, which
+/// writes the socket's headers, is to cut them.
 #[test]
 fn ipv6_minimum_mtu_is_fragmented_by_socket() {
     for (outer, mtu) in [(Family::V4, 1300), (Family::V6, 1300), (Family::V4, 1500)] {
@@ -137,7 +138,8 @@ fn path_mtu_applies_per_peer() {
     }
 }
 
-/// Paths are held to take a least, whatever links say: what is narrower still is told of until that is known, and then no more.
+/// Paths are held to take a least, whatever links say: what is narrower still is told of until that
+/// is known, and then no more.
 #[test]
 fn what_is_narrower_than_any_path_is_told_once() {
     for (outer, least) in [(Family::V4, 552), (Family::V6, 1280)] {
@@ -353,7 +355,8 @@ fn ce_over_not_ect_drops_packet() {
     assert_eq!(pair.right.drops(DropReason::InEcn), 1);
 }
 
-/// A TUN may take more than the network does (`[host] mtu`), and what policies let pass goes by raw sockets, which cut nothing.
+/// A TUN may take more than the network does (`[host] mtu`), and what policies let pass goes by raw
+/// sockets, which cut nothing.
 #[test]
 fn plain_packet_above_mtu_is_fragmented_or_answered() {
     let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };

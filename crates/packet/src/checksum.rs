@@ -1,5 +1,5 @@
-//! Internet checksums (RFC 1071): sums by wide loads, incremental updates (RFC 1624), and the transport checksums
-//! of whole packets.
+//! Internet checksums (RFC 1071): sums by wide loads, incremental updates (RFC 1624), and the
+//! transport checksums of whole packets.
 //!
 //! ```
 //! use uxfrm_packet::checksum::{Sum, update};

@@ -1,22 +1,20 @@
-//! Joining packets of one flow into super-packets, so that what goes to a TUN goes in few, large
-//! writes (GRO).
+//! GRO: joins packets of one flow into super-packets, so that few, large writes go to a TUN.
 //!
-//! The [`Coalescer`] is the inverse of [`SegmentPlan`](crate::SegmentPlan): cutting what it made
-//! gives the same packets back, byte for byte, in the same order within each flow. The one
-//! exception is the id of IPv4 packets that may not be fragmented, which means nothing (RFC 6864
-//! §4.1). Packets are joined when they
-//! - are whole IPv4 packets without options or IPv6 packets without extension headers, with right
+//! The [`Coalescer`] is the inverse of [`SegmentPlan`](crate::SegmentPlan): segmenting its output
+//! gives the same packets back, byte for byte, in the same order within each flow. One exception:
+//! the id of IPv4 packets with DF, which means nothing (RFC 6864 §4.1). Packets are joined when they
+//! - are whole IPv4 packets without options or IPv6 packets without extension headers, with valid
 //!   checksums;
 //! - are TCP with data and no flags but ACK, PSH, ECE and, on the first, CWR; or UDP datagrams with
 //!   a checksum;
 //! - have the same headers (addresses, ports, TOS, TTL, DF, flow label, acknowledgment, window,
 //!   options), mark and interface id;
 //! - follow each other in sequence number or, in IPv4, in id;
-//! - carry equally much; the last one may carry less. It ends the super-packet, and so does PSH.
+//! - have equally long payloads; a shorter one ends the super-packet, and so does PSH.
 //!
-//! All others pass, behind what is held of their flow. Mirrors
-//! `net/ipv4/tcp_offload.c: tcp_gro_receive` and `net/ipv4/udp_offload.c: udp_gro_receive_segment`,
-//! which do not compare the window.
+//! All others leave behind the held packets of their flow. Mirrors
+//! `net/ipv4/tcp_offload.c: tcp_gro_receive` and
+//! `net/ipv4/udp_offload.c: udp_gro_receive_segment`, which do not compare the window.
 
 mod arrival;
 mod held;

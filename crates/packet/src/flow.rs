@@ -7,8 +7,8 @@ use crate::ethernet::EtherType;
 use crate::gre::{self, GreHeader};
 use crate::{IpPacket, Protocol};
 
-/// What XFRM compares with a selector's ports (`net/xfrm/xfrm_policy.c: decode_session4`, `decode_session6`;
-/// `include/net/xfrm.h: xfrm_flowi_sport`, `xfrm_flowi_dport`).
+/// What XFRM compares with a selector's ports (`net/xfrm/xfrm_policy.c: decode_session4`,
+/// `decode_session6`; `include/net/xfrm.h: xfrm_flowi_sport`, `xfrm_flowi_dport`).
 ///
 /// | protocol | `source` | `destination` |
 /// | --- | --- | --- |

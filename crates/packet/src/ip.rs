@@ -52,7 +52,7 @@ impl Fragment {
     }
 }
 
-/// What the data path needs of a packet's network header. All offsets count from the packet's first byte.
+/// Network header fields that the data path needs. Offsets count from the packet's first byte.
 ///
 /// ```
 /// use uxfrm_packet::{IpPacket, Protocol};

@@ -1,43 +1,42 @@
-//! What passes between the engine and a device that does IPsec: the contract of both halves.
+//! Contract between the engine and an offload device, for both directions.
 //!
 //! # Outbound
-//! Packets of states that a device has leave the engine by
-//! [`Output::handed`](crate::Output::handed), never by [`Output::wire`](crate::Output::wire):
-//! whoever knows nothing of devices can send nothing plain by mistake. They are in order of
-//! arrival; what the device puts on the wire must be in that order for each flow.
+//! Packets of offloaded states leave by [`Output::handed`](crate::Output::handed), never by
+//! [`Output::wire`](crate::Output::wire): a caller that ignores devices cannot send plaintext by
+//! mistake. They are in order of arrival, and the device must keep that order per flow.
 //!
-//! - [`Task::Protect`] (kind *packet*): a plain IP packet, or a super-packet if the device said
-//!   that it [segments](Segmentation::Device). It is not too big for the state, no fragment, has
-//!   neither IPv4 options nor IPv6 extension headers, and its transport checksum is complete (a
-//!   super-packet's segments get theirs when they are cut). The device numbers, wraps, encrypts,
+//! - [`Task::Protect`] (packet offload): a plain IP packet, or a super-packet if the device
+//!   [segments](Segmentation::Device). It fits the state's MTU, is no fragment, has neither IPv4
+//!   options nor IPv6 extension headers, and its transport checksum is complete (a super-packet's
+//!   segments get theirs when they are cut). The device assigns numbers, writes headers, encrypts,
 //!   counts, and keeps the limits.
-//! - [`Task::Encrypt`] (kind *crypto*): one ESP packet or a [train](uxfrm_packet::Segments::Train)
-//!   of them, all of one state, whole IP packets with right lengths and header checksums: outer
-//!   headers, ESP header, *room* for the IV, the text with padding and trailer, *room* for the ICV.
-//!   The device writes IV, cipher text and ICV. The engine has charged, numbered and counted them.
-//! - [`Task::Segment`] (kind *crypto*, of a device that [segments](Segmentation::Device)): a plain
-//!   super-packet, as [`Task::Protect`] has it, that the engine has charged, numbered and counted.
-//!   The device cuts it, puts the state's headers around each segment, and encrypts.
+//! - [`Task::Encrypt`] (crypto offload): an ESP packet, or a
+//!   [burst](uxfrm_packet::Segments::Train) of them by one state: whole IP packets with valid
+//!   lengths and header checksums, ESP header, *room* for the IV, the payload with padding and
+//!   trailer, *room* for the ICV. The device writes IV, ciphertext and ICV. The engine has charged,
+//!   numbered and counted them.
+//! - [`Task::Segment`] (crypto offload by a device that [segments](Segmentation::Device)): a plain
+//!   super-packet, as for [`Task::Protect`], that the engine has charged, numbered and counted. The
+//!   device segments it, writes the state's headers for each segment, and encrypts.
 //!
-//! A device makes its IVs of the state's [`IvPrefix`](crate::IvPrefix), which it is
-//! [told](crate::Devices::set_iv_prefix), and the packet's sequence number, in both kinds: so
-//! engine and device never meet in one IV, not even when the engine encrypts some packets of a
-//! crypto-kind state itself (those with IP options).
+//! A device derives its IVs from the state's [`IvPrefix`](crate::IvPrefix), which
+//! [`set_iv_prefix`](crate::Devices::set_iv_prefix) gives it, and the sequence number, for both
+//! kinds of offload: so engine and device never use the same IV, not even when the engine encrypts
+//! some packets of a crypto offload itself (those with IP options).
 //!
 //! # Inbound
-//! What a device received goes to
-//! [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), all of it in order, each
-//! packet with the [`DeviceMark`] that the device gave it or without. A packet that is not marked
-//! is not protected, whatever port it came by.
+//! Everything that a device received goes to
+//! [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), in order, each packet with
+//! the device's [`DeviceMark`] or without. A packet without a mark is not protected, whatever port
+//! it came by.
 //!
-//! - Kind *packet*: the plain IP packet, as if it had come through the state: headers, padding and
-//!   ICV are off, ECN and DSCP are passed on, the sequence number is checked, the state is charged.
-//! - Kind *crypto*: the ESP packet as it came from the network but for its text, which is plain. IV
-//!   and ICV are where they were and nobody looks at them. The engine checks the number, charges,
-//!   strips; one that was opened as another number than the window thinks it has is as good as
-//!   forged.
+//! - Packet offload: the plain IP packet, as if it had come through the state: headers, padding and
+//!   ICV are removed, ECN and DSCP are copied, the number is checked, the state is charged.
+//! - Crypto offload: the ESP packet as received, with its payload decrypted. IV and ICV are in
+//!   place and are ignored. The engine checks the number, charges and strips. If the device opened
+//!   it with another number than the window infers, it counts as forged.
 //!
-//! Mirrors `struct xfrm_offload` of `include/net/xfrm.h`, which rides beside a packet too.
+//! Mirrors `struct xfrm_offload` of `include/net/xfrm.h`, which accompanies a packet too.
 
 use uxfrm_packet::PacketBuf;
 

@@ -1,5 +1,5 @@
-//! Many neighbours of many states, which are opened and framed where they lie: what is otherwise among them is found all the same, and overtakes
-//! nobody.
+//! Many neighbours of many states, which are opened and framed where they lie: what is otherwise
+//! among them is found all the same, and overtakes nobody.
 
 use uxfrm_engine::{
     Action, Budget, Direction, DropReason, Event, HostPort, Limits, Mark, Mode, Moment, Output,
@@ -11,7 +11,8 @@ use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
 use crate::runs::numbers;
 use crate::{Shape, Three, next, shapes};
 
-/// A batch of tunnels' packets in turn, of which about `often` in a thousand are otherwise in each of some ways.
+/// A batch of tunnels' packets in turn, of which about `often` in a thousand are otherwise in each
+/// of some ways.
 fn batch(
     size: usize,
     sequences: &mut [(Shape, [u32; 4])],
@@ -168,7 +169,8 @@ fn interleaved_limits_are_exact() {
     hub.receiver.assert_accounts();
 }
 
-/// Where one state's packets do not all pass, another's that once did not either are charged once all the same.
+/// Where one state's packets do not all pass, another's that once did not either are charged once
+/// all the same.
 #[test]
 fn crossed_limit_is_not_charged_again() {
     let limits = [(50, 1000), (90, 95)]
@@ -249,7 +251,8 @@ fn policy_change_applies_to_next_packet_of_each_sa() {
     hub.receiver.assert_accounts();
 }
 
-/// One of another kind now and then does not keep the others from being opened together, nor does it overtake them.
+/// One of another kind now and then does not keep the others from being opened together, nor does
+/// it overtake them.
 #[test]
 fn plain_packets_keep_their_order() {
     let mut hub = Hub::new(&Wrapping::tunnel4(), 4);

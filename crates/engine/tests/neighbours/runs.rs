@@ -1,4 +1,5 @@
-//! Many neighbours of one state, which are opened and framed where they lie: what is otherwise among them is found all the same, and overtakes nobody.
+//! Many neighbours of one state, which are opened and framed where they lie: what is otherwise
+//! among them is found all the same, and overtakes nobody.
 
 use std::time::Duration;
 
@@ -122,7 +123,8 @@ fn flows_of_one_sa_keep_their_order() {
     pair.assert_accounts();
 }
 
-/// It looks as packets of its state do, which are known; what policies say of them is asked for each run.
+/// It looks as packets of its state do, which are known; what policies say of them is asked for
+/// each run.
 #[test]
 fn blocked_run_does_not_pass() {
     let shape = &shapes()[0];

@@ -25,7 +25,8 @@ fn state(kind: OffloadKind) -> SaConfig {
     SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) }
 }
 
-/// The right gateway with its state on a device; in kind *packet* its `in` policy is there too, the one to forward is not.
+/// The right gateway with its state on a device; in kind *packet* its `in` policy is there too, the
+/// one to forward is not.
 fn right(kind: OffloadKind) -> (Gateway, Nics) {
     let (mut right, nics) = (Pair::without_states(&Wrapping::tunnel4()).right, Nics::default());
     right.database.set_devices(Box::new(nics.clone()));

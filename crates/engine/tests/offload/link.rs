@@ -104,8 +104,8 @@ fn link_down_release_behaves_like_linux() {
     assert_eq!(left.outbound(vec![datagram()]).0.len(), 1, "in plain");
 }
 
-/// Link down and up a thousand times under load, with events that come late and key managers that come when they like: what is on
-/// the wire is encrypted, and each packet is accounted for.
+/// Link down and up a thousand times under load, with events that come late and key managers that
+/// come when they like: what is on the wire is encrypted, and each packet is accounted for.
 #[test]
 fn no_plaintext_leaves_while_links_flap() {
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {

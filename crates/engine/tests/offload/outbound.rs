@@ -196,7 +196,8 @@ fn pmtu_errors_precede_offload() {
     }
 }
 
-/// IPv6 may be 1280 bytes long wherever it goes (RFC 8200 §5), in fragments if need be; no device makes any.
+/// IPv6 may be 1280 bytes long wherever it goes (RFC 8200 §5), in fragments if need be; no device
+/// makes any.
 #[test]
 fn ipv6_above_mtu_is_not_offloaded() {
     for kind in [PACKET, CRYPTO] {
