@@ -1,7 +1,8 @@
-//! What a policy does to a flow, worked out in advance: the chain of SAs, innermost first, with all their lengths.
+//! Bundles: what policies do to a flow, computed in advance: a chain of SAs, innermost first, with
+//! all lengths.
 //!
-//! Mirrors `net/xfrm/xfrm_policy.c: xfrm_tmpl_resolve_one` (templates to states) and `xfrm_bundle_create` (states to a chain). Each
-//! worker [keeps](cache) its own bundles.
+//! Mirrors `net/xfrm/xfrm_policy.c: xfrm_tmpl_resolve_one` (templates to SAs) and
+//! `xfrm_bundle_create` (SAs to a chain). Each worker has its own [cache] of bundles.
 
 mod cache;
 mod device;
@@ -13,11 +14,11 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use uxfrm_packet::{Version, ipv6};
 
-pub(crate) use cache::{Account, BundleCache, Giving, Grant, Resolution};
-pub(crate) use tx_record::Exit;
+pub(crate) use cache::{BundleCache, Resolution, SaTally, SeqGrant, SeqMode};
+pub(crate) use tx_record::TxRecord;
 
-use crate::esp::encap::{Inside, Layer, Outside, Wrap};
-use crate::esp::encap_layout::Room;
+use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
+use crate::esp::encap_layout::EncapRoom;
 use crate::events::acquire::Missing;
 use crate::spd::policy::MAX_TEMPLATES;
 use crate::{
@@ -25,96 +26,96 @@ use crate::{
     PolicyEntry, PolicyFlags, Sa, SaId, Settings, Snapshot, Spi, Template, Wanted, WireHeaders,
 };
 
-/// SAs around one packet at the most: those of a sub policy and of a main one.
+/// Upper bound of SAs per packet: those of a sub policy and a main policy.
 pub(crate) const MAX_LAYERS: usize = 2 * MAX_TEMPLATES;
 
-/// The policies that decide over a packet: the one found, and the main one behind a sub policy.
+/// The policies that decide about a packet: the one found, and the main policy behind a sub policy.
 pub(crate) type Deciding<'a> = ArrayVec<&'a Arc<PolicyEntry>, 2>;
 
-/// The states of a chain, innermost first.
-type States<'a> = ArrayVec<&'a Arc<Sa>, MAX_LAYERS>;
+/// SAs of a chain, innermost first.
+type ChainSas<'a> = ArrayVec<&'a Arc<Sa>, MAX_LAYERS>;
 
-/// What look-ups found for a flow.
+/// Result of the SA look-ups for a flow.
 #[derive(Debug, Default)]
-struct Chain<'a> {
-    states: States<'a>,
-    /// Whether other flows between the same addresses may find others.
-    is_of_flow: bool,
+struct SaChain<'a> {
+    states: ChainSas<'a>,
+    /// Whether other flows between these addresses may use other SAs.
+    is_per_flow: bool,
 }
 
-/// A chain of SAs. Without any, the packet passes as it is (templates of level `use` without states). What packets of many states in turn
-/// need is in its first cache line, and what most others do in the second one.
+/// A chain of SAs. An empty one lets packets pass in plaintext (only optional templates, without
+/// SAs). The first cache line serves the interleaved fast path, the second one most other packets.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Bundle {
-    pub(crate) exit: Option<Exit>,
+    pub(crate) tx_record: Option<TxRecord>,
     /// Innermost first.
-    pub(crate) layers: Box<[Layer]>,
-    /// When it is to be worked out again; the end of time unless a template of level `use` has no state, or one of a policy with
-    /// `flag cpu-acquire` none of this processor: key managers are asked for these again and again.
+    pub(crate) layers: Box<[EncapLayer]>,
+    /// When to resolve again. The end of time, unless an optional template has no SA, or
+    /// `flag cpu-acquire` found none of this CPU: then acquires are repeated.
     until: Moment,
-    /// What suffices for plain packets, if it is of one state only, and nothing else is done to them.
-    pub(crate) express: Option<Room>,
+    /// Room that plain packets need, if the bundle is one SA and nothing else.
+    pub(crate) fast_room: Option<EncapRoom>,
     /// The largest packet that fits into the outer MTU.
     pub(crate) inner_mtu: usize,
-    /// What the network takes towards where it leads.
+    /// Path MTU towards the outermost destination.
     pub(crate) mtu: u16,
-    /// Of what packets go into it.
+    /// IP version of the packets that enter.
     inner: Version,
-    /// Whether flows have source ports of their own in one of the layers.
-    pub(crate) spreads: bool,
-    /// How far the first byte moves forward in all.
+    /// Whether some layer takes its UDP source port from the flow.
+    pub(crate) uses_flow_ports: bool,
+    /// Headroom for all layers.
     pub(crate) prefix: usize,
-    /// Where the outermost state's work is done, if not here.
+    /// Where the outermost layer is offloaded, if it is.
     pub(crate) device: Option<Attachment>,
-    /// What a packet is handed over with that fits and has nothing else done to it here.
-    pub(crate) as_it_is: Option<Handover>,
-    /// Which of all those made it is.
-    made: u64,
+    /// Handover for packets that fit and need nothing but the device.
+    pub(crate) plain_handover: Option<Handover>,
+    /// Creation sequence number.
+    created: u64,
 }
 
-/// Where one packet lies in the room for the whole chain.
+/// Position of a packet within its buffer, with room for all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
-    /// Bytes before the plain packet.
+pub(crate) struct FrameLayout {
+    /// Headroom before the plain packet.
     pub(crate) prefix: usize,
-    /// All bytes.
+    /// Total length.
     pub(crate) total: usize,
 }
 
 impl Bundle {
-    /// The chain of these states around packets of version `inner`.
-    fn of(states: &States<'_>, inner: Version, settings: &Settings) -> Result<Self, DropReason> {
+    /// Builds the bundle of a chain for packets of version `inner`.
+    fn of(states: &ChainSas<'_>, inner: Version, settings: &Settings) -> Result<Self, DropReason> {
         let outermost = states.len().wrapping_sub(1);
         let mut layers = Vec::with_capacity(states.len());
         let mut version = inner;
         for (place, sa) in states.iter().enumerate() {
             let outside = match settings.headers {
-                WireHeaders::UdpSocket if place == outermost => Outside::SocketPayload,
-                WireHeaders::UdpSocket | WireHeaders::Engine => Outside::Packet,
+                WireHeaders::UdpSocket if place == outermost => OuterForm::SocketPayload,
+                WireHeaders::UdpSocket | WireHeaders::Engine => OuterForm::Packet,
             };
             let destination = sa.id().destination;
             let own = settings.addresses.like(destination);
-            let layer = Layer::new(sa, own, outside, settings.hop_limit)?;
+            let layer = EncapLayer::new(sa, own, outside, settings.hop_limit)?;
             match layer.wrap {
-                Wrap::Transport if version_of(destination) != version => {
+                EncapMode::Transport if version_of(destination) != version => {
                     return Err(DropReason::OutModeMismatch);
                 }
-                Wrap::Transport => {}
-                Wrap::Tunnel(_) => version = version_of(destination),
+                EncapMode::Transport => {}
+                EncapMode::Tunnel(_) => version = version_of(destination),
             }
             layers.push(layer);
         }
         let mtu = states.last().map_or(settings.mtu, |sa| settings.mtu_to(sa.id().destination));
         let inner_mtu = fit_mtu(&mut layers, mtu.into());
-        let prefix = layers.iter().map(Layer::front).sum();
-        let spreads = layers.iter().any(Layer::spreads);
+        let prefix = layers.iter().map(EncapLayer::headroom).sum();
+        let uses_flow_ports = layers.iter().any(EncapLayer::uses_flow_ports);
         let device = device::device_of(states)?;
         Ok(Self {
-            exit: None,
-            as_it_is: device.and_then(|device| device::as_it_is(device, &layers)),
-            spreads,
-            express: match &layers[..] {
+            tx_record: None,
+            plain_handover: device.and_then(|device| device::plain_handover(device, &layers)),
+            uses_flow_ports,
+            fast_room: match &layers[..] {
                 [only] if device.is_none() => only.room(),
                 _ => None,
             },
@@ -125,64 +126,66 @@ impl Bundle {
             prefix,
             device,
             until: Moment(u64::MAX),
-            made: 0,
+            created: 0,
         })
     }
 
-    /// What stands where a bundle was: it never works.
+    /// Placeholder of a removed bundle; it is never usable.
     fn gone() -> Self {
         Self {
-            exit: None,
+            tx_record: None,
             layers: Box::default(),
             inner: Version::V4,
             mtu: 0,
             inner_mtu: 0,
-            spreads: false,
-            express: None,
+            uses_flow_ports: false,
+            fast_room: None,
             prefix: 0,
             device: None,
-            as_it_is: None,
+            plain_handover: None,
             until: Moment(0),
-            made: 0,
+            created: 0,
         }
     }
 
-    /// Whether none is here.
+    /// Whether this is the placeholder.
     fn is_gone(&self) -> bool {
         self.until == Moment(0)
     }
 
-    /// Whether it is the chain of these states, as they are now, around packets of version `inner`, for good.
-    fn is_of(&self, states: &States<'_>, inner: Version) -> bool {
-        let same =
-            |(layer, sa): (&Layer, &&Arc<Sa>)| Arc::ptr_eq(&layer.sa, sa) && layer.is_as_it_was();
+    /// Whether the bundle is this chain, unchanged, for packets of version `inner`, without expiry.
+    fn is_of(&self, states: &ChainSas<'_>, inner: Version) -> bool {
+        let same = |(layer, sa): (&EncapLayer, &&Arc<Sa>)| {
+            Arc::ptr_eq(&layer.sa, sa) && layer.is_unchanged()
+        };
         self.until == Moment(u64::MAX)
             && self.inner == inner
             && self.layers.len() == states.len()
             && self.layers.iter().zip(states).all(same)
     }
 
-    /// The room for a packet of `len` bytes; `None` when what comes out would be longer than an IP packet can be.
+    /// Frame of a packet of `len` bytes; `None` if the result would exceed an IP packet.
     #[inline]
-    pub(crate) fn frame(&self, len: usize, inside: &Inside) -> Option<Frame> {
+    pub(crate) fn frame(&self, len: usize, inner: &InnerInfo) -> Option<FrameLayout> {
         let mut total = len;
         if let Some((last, before)) = self.layers.split_last() {
-            let mut inside = *inside;
+            let mut inner = *inner;
             for layer in before {
-                total = layer.sealed_len(total, &inside);
-                layer.enclose(&mut inside);
+                total = layer.sealed_len(total, &inner);
+                layer.apply_to(&mut inner);
             }
-            total = last.sealed_len(total, &inside);
+            total = last.sealed_len(total, &inner);
         }
-        (total <= usize::from(u16::MAX)).then_some(Frame { prefix: self.prefix, total })
+        (total <= usize::from(u16::MAX)).then_some(FrameLayout { prefix: self.prefix, total })
     }
 
-    /// Whether the innermost state has transport mode.
+    /// Whether the innermost SA has transport mode.
     pub(crate) fn is_transport(&self) -> bool {
-        self.layers.first().is_some_and(|layer| matches!(layer.wrap, Wrap::Transport))
+        self.layers.first().is_some_and(|layer| matches!(layer.wrap, EncapMode::Transport))
     }
 
-    /// The largest packet of a version that is let in; IPv6 is never told to send less than its minimum.
+    /// The largest packet of a version that is let in. IPv6 senders are never told less than the
+    /// minimum MTU.
     #[inline]
     pub(crate) fn limit(&self, version: Version) -> usize {
         match version {
@@ -191,12 +194,12 @@ impl Bundle {
         }
     }
 
-    /// Whether every state in it works, and none is dying that was not when it was chosen (`xfrm_bundle_ok`, `xfrm_state_look_at`): there may
-    /// be a better one.
+    /// Whether every SA is usable and none has started dying since (`xfrm_bundle_ok`,
+    /// `xfrm_state_look_at`): there may be a better one.
     #[inline(always)]
     fn works(&self, now: Moment) -> bool {
         for layer in &self.layers {
-            if !layer.is_as_it_was() {
+            if !layer.is_unchanged() {
                 return false;
             }
         }
@@ -204,22 +207,23 @@ impl Bundle {
     }
 }
 
-/// One state per template; `use` templates without one are left out. What is `missing` is noted, a required
-/// one last. With `flag cpu-acquire` a state of this very processor is, too, until which another serves (`xfrm_state_find`).
-fn chain<'a>(
+/// Finds one SA per template; optional templates without one are left out. Records missing SAs, a
+/// required one last. With `flag cpu-acquire` an SA of this CPU is missing until another serves
+/// (`xfrm_state_find`).
+fn resolve_chain<'a>(
     snapshot: &'a Snapshot,
     deciding: &Deciding<'_>,
     flow: &FlowKey,
     settings: &Settings,
     missing: &mut Vec<Missing>,
-) -> Result<Chain<'a>, DropReason> {
-    let mut chain = Chain::default();
+) -> Result<SaChain<'a>, DropReason> {
+    let mut chain = SaChain::default();
     let (mut source, mut destination) = (flow.source, flow.destination);
     for entry in deciding {
         for (place, template) in (0..).zip(entry.templates().take(MAX_TEMPLATES)) {
             let ends = ends(&template, (source, destination));
             let query = query(entry, &template, ends, flow, settings);
-            chain.is_of_flow |= snapshot.sad.tells_flows_apart(&query);
+            chain.is_per_flow |= snapshot.sad.tells_flows_apart(&query);
             let missing_one = |pcpu| Missing {
                 policy: entry.index(),
                 template: place,
@@ -237,10 +241,13 @@ fn chain<'a>(
                     chain.states.push(sa);
                 }
                 Err(DropReason::OutNoState) => {
-                    if template.level == Level::Required && device::is_amiss(snapshot, &query) {
+                    if template.level == Level::Required
+                        && device::is_on_other_device(snapshot, &query)
+                    {
                         return Err(DropReason::OutDeviceMismatch);
                     }
-                    // A state with the very SPI that is wanted, but not the right one (`EEXIST` in `xfrm_state_find`).
+                    // The SPI of the template is taken by another SA (`EEXIST` in
+                    // `xfrm_state_find`).
                     if !is_taken(snapshot, &query) {
                         missing.push(missing_one(None));
                     } else if template.level == Level::Required {
@@ -257,7 +264,7 @@ fn chain<'a>(
     Ok(chain)
 }
 
-/// What a flow will ask for first, when no bundle of it is known.
+/// The first SA look-up of a flow without a bundle.
 pub(crate) fn first_query<'a>(
     entry: &PolicyEntry,
     flow: &'a FlowKey,
@@ -268,7 +275,7 @@ pub(crate) fn first_query<'a>(
     Some(query(entry, &template, ends, flow, settings))
 }
 
-/// Source and destination of what a template makes of a packet with these.
+/// Source and destination of a packet after a template.
 fn ends(template: &Template, inner: (IpAddr, IpAddr)) -> (IpAddr, IpAddr) {
     match template.mode {
         Mode::Transport | Mode::RouteOptimization | Mode::InTrigger => inner,
@@ -302,7 +309,8 @@ fn is_taken(snapshot: &Snapshot, query: &OutboundQuery<'_>) -> bool {
     query.spi != Spi(0) && snapshot.sad.find(id, query.mark).is_some()
 }
 
-/// `xfrm_get_saddr` asks the routes for a source that the template leaves open; here it is the host's own address.
+/// `xfrm_get_saddr` asks the routing table for an open source address; here it is the host's own
+/// address.
 fn wanted(query: &OutboundQuery<'_>, mark: Mark, settings: &Settings) -> Wanted {
     let own = || settings.addresses.like(query.destination);
     let source =
@@ -320,14 +328,14 @@ fn wanted(query: &OutboundQuery<'_>, mark: Mark, settings: &Settings) -> Wanted 
     }
 }
 
-/// Works the MTU inward, and caps TFC padding by it as `net/ipv4/esp4.c: esp_output` does.
-fn fit_mtu(layers: &mut [Layer], mtu: usize) -> usize {
+/// Computes the MTU inward and caps TFC padding by it, as `net/ipv4/esp4.c: esp_output` does.
+fn fit_mtu(layers: &mut [EncapLayer], mtu: usize) -> usize {
     layers.iter_mut().rev().fold(mtu, |mtu, layer| {
         let inner = layer.inner_mtu(mtu);
         let asked = usize::try_from(layer.sa.config().tfc_padding).unwrap_or(usize::MAX);
-        layer.pad_to(match layer.wrap {
-            Wrap::Tunnel(_) => asked.min(inner),
-            Wrap::Transport => 0,
+        layer.set_tfc(match layer.wrap {
+            EncapMode::Tunnel(_) => asked.min(inner),
+            EncapMode::Transport => 0,
         });
         inner
     })

@@ -1,4 +1,5 @@
-//! The one writer of states and policies: it checks what is added, in the kernel's words, and publishes snapshots.
+//! The database: the one writer of states and policies. It checks changes with the kernel's errors,
+//! and publishes snapshots.
 
 mod change;
 mod change_set;
@@ -14,17 +15,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use change_set::Attendance;
-use devices::Offloads;
-use double_buffer::Spare;
-use order::Ages;
-use rebuild::{QUIET, Revising};
+use change_set::ChangeTracking;
+use devices::DeviceOffloads;
+use double_buffer::DoubleBuffer;
+use order::SaOrder;
+use rebuild::{QUIET, RebuildState};
 use timers::Timers;
 use uxfrm_crypto::Backend;
 
-use crate::sa::iv::PrefixSource;
+use crate::sa::iv::IvPrefixSource;
 use crate::sa::replay_store::Keeper;
-use crate::sa::shared_config::Lexicon;
+use crate::sa::shared_config::ConfigInterner;
 use crate::spd::store::{Ledger, PolicyCursor};
 use crate::{
     Acquires, Host, Keepalive, Moment, PolicyEntry, Published, Revised, Revision, Sa, Sad,
@@ -37,98 +38,103 @@ pub use devices::LinkDown;
 pub use metadata_support::Senses;
 pub use order::StateCursor;
 
-/// The databases of states and policies. Sans-IO and single-threaded; workers read what it publishes.
+/// The databases of states and policies. Sans-IO and single-threaded; workers read what it
+/// publishes.
 #[derive(Debug)]
 pub struct Database {
     published: Published,
-    /// Made when somebody asks for it: until then a change copies nothing that no snapshot holds.
+    /// Made on demand: until then a change copies nothing that no snapshot holds.
     newest: OnceLock<Arc<Snapshot>>,
     next: Snapshot,
-    attendance: Attendance,
-    ledger: Ledger,
-    spare_policies: Spare<Spd>,
-    spare_states: Spare<Sad>,
-    /// Policies that are to be put in together.
-    coming: Vec<Arc<PolicyEntry>>,
-    revising: Revising,
-    ages: Ages,
-    leaving_states: Leaving,
-    leaving_policies: Leaving,
-    /// Old copies were given up, and their memory with them.
+    tracking: ChangeTracking,
+    policy_store: Ledger,
+    policy_buffer: DoubleBuffer<Spd>,
+    sa_buffer: DoubleBuffer<Sad>,
+    /// Policies to be inserted together.
+    new_policies: Vec<Arc<PolicyEntry>>,
+    rebuild_state: RebuildState,
+    sa_order: SaOrder,
+    stale_sas: PendingRelease,
+    stale_policies: PendingRelease,
+    /// Old copies were released, and their memory with them.
     freed: bool,
     timers: Timers,
     keepalives: Vec<Keepalive>,
-    offloads: Offloads,
-    lexicon: Lexicon,
+    offloads: DeviceOffloads,
+    interner: ConfigInterner,
     senses: Senses,
     backend: Backend,
-    iv_prefixes: PrefixSource,
+    iv_prefixes: IvPrefixSource,
     keeper: Keeper,
 }
 
-/// Whether copies of older databases still have what is gone: states and their keys, or more policies than will ever be made up for.
+/// Whether copies of older databases still hold removed entries: states and their keys, or many
+/// policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaving {
+enum PendingRelease {
     Nothing,
     Something,
-    /// And a timer will see to it.
-    Soon,
+    /// A timer is set.
+    Scheduled,
 }
 
-impl Leaving {
-    /// There is something that is gone.
+impl PendingRelease {
+    /// Something was removed.
     const fn begin(&mut self) {
         if matches!(self, Self::Nothing) {
             *self = Self::Something;
         }
     }
 
-    /// Whether something is gone that no timer sees to yet; from now on one does.
+    /// Whether a removal has no timer yet; the caller sets one.
     fn claim_timer(&mut self) -> bool {
         let is_new = *self == Self::Something;
         if is_new {
-            *self = Self::Soon;
+            *self = Self::Scheduled;
         }
         is_new
     }
 }
 
-/// So long what is gone may stay for the sake of quick changes: as long as idle workers keep it.
-const LINGER: Duration = Duration::from_secs(1);
-/// Room for so many policies that come together is kept for the next ones.
-const BURST: usize = 1024;
+/// How long removed entries may stay for the sake of quick changes: as long as idle workers keep
+/// them.
+const RELEASE_DELAY: Duration = Duration::from_secs(1);
+/// Capacity kept for policies that are inserted together.
+const NEW_POLICIES_KEPT: usize = 1024;
 
 impl Database {
-    /// Empty databases whose states will use `backend`. `seed` is random, another one each time: states get their [IV prefixes](crate::IvPrefix)
-    /// from it, unless an owner [draws](Sa::set_iv_prefix) better ones.
+    /// Empty databases whose states use `backend`. `seed` is random and differs each time: states
+    /// get their [IV prefixes](crate::IvPrefix) from it, unless an owner [draws](Sa::set_iv_prefix)
+    /// better ones.
     #[must_use]
     pub fn new(backend: Backend, seed: u64) -> Self {
         Self {
             published: Arc::new(ArcSwap::default()),
             newest: OnceLock::new(),
             next: Snapshot::default(),
-            attendance: Attendance::None,
-            ledger: Ledger::default(),
-            spare_policies: Spare::default(),
-            spare_states: Spare::default(),
-            coming: Vec::new(),
-            revising: Revising::default(),
-            ages: Ages::default(),
-            leaving_states: Leaving::Nothing,
-            leaving_policies: Leaving::Nothing,
+            tracking: ChangeTracking::None,
+            policy_store: Ledger::default(),
+            policy_buffer: DoubleBuffer::default(),
+            sa_buffer: DoubleBuffer::default(),
+            new_policies: Vec::new(),
+            rebuild_state: RebuildState::default(),
+            sa_order: SaOrder::default(),
+            stale_sas: PendingRelease::Nothing,
+            stale_policies: PendingRelease::Nothing,
             freed: false,
             timers: Timers::default(),
             keepalives: Vec::new(),
-            offloads: Offloads::default(),
-            lexicon: Lexicon::default(),
+            offloads: DeviceOffloads::default(),
+            interner: ConfigInterner::default(),
             senses: Senses::default(),
             backend,
-            iv_prefixes: PrefixSource::new(seed),
+            iv_prefixes: IvPrefixSource::new(seed),
             keeper: Keeper::default(),
         }
     }
 
-    /// Says what the ports of workers can do, before anything is added: what needs more is refused from now on.
+    /// Sets which metadata the ports supply, before anything is added: what needs more is refused
+    /// from now on.
     pub fn set_senses(&mut self, senses: Senses) {
         self.senses = senses;
     }
@@ -145,51 +151,54 @@ impl Database {
         Arc::clone(self.newest.get_or_init(|| Arc::new(self.next.clone())))
     }
 
-    /// The databases as they are now, changes included that workers do not see yet: cheaper than a snapshot, for a look.
+    /// The databases with changes that workers do not see yet; cheaper than a snapshot.
     #[must_use]
     pub const fn current(&self) -> &Snapshot {
         &self.next
     }
 
-    /// The states that a cursor has not passed, the youngest first; changes included that workers do not see yet. What comes and goes
-    /// between two looks neither shifts the cursor nor is held up by it: a dump costs what it shows, and keeps nothing meanwhile.
+    /// The states behind a cursor, the youngest first, with changes that workers do not see yet.
+    /// Additions and removals neither shift the cursor nor wait for it: a dump costs what it shows,
+    /// and holds nothing between two calls.
     pub fn states_from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
-        self.ages.from(cursor)
+        self.sa_order.from(cursor)
     }
 
-    /// The policies that a cursor has not passed, the youngest first, each with the cursor that has just passed it; otherwise as
-    /// [`Database::states_from`]. One that took another's place came when it did so.
+    /// The policies behind a cursor, the youngest first, each with the cursor that has just passed
+    /// it; otherwise like [`Database::states_from`]. A policy that replaced another counts as new.
     pub fn policies_from(
         &self,
         cursor: PolicyCursor,
     ) -> impl Iterator<Item = (PolicyCursor, &Arc<PolicyEntry>)> {
-        self.ledger.from(cursor)
+        self.policy_store.from(cursor)
     }
 
-    /// From now on workers see a change only after [`Database::publish`], and what has changed is kept until it is taken. For an owner
-    /// who has to do something about each change first: whoever keeps sequence numbers across a restart writes them down.
+    /// Tracks changes: workers see them only after [`Database::publish`], and they are kept until
+    /// taken. For an owner who must act on each change first, such as storing sequence numbers that
+    /// survive a restart.
     pub fn attend(&mut self) {
-        if matches!(self.attendance, Attendance::None) {
-            self.attendance = Attendance::Owner(Changes::default());
+        if matches!(self.tracking, ChangeTracking::None) {
+            self.tracking = ChangeTracking::Owner(Changes::default());
         }
     }
 
-    /// The same, for an owner who keeps received numbers across restarts, too: before anything is added.
+    /// The same for an owner who also keeps received numbers across restarts. To be called before
+    /// anything is added.
     pub fn attend_with(&mut self, keeper: Keeper) {
         self.keeper = keeper;
         self.attend();
     }
 
-    /// What has changed since the last time; nothing unless [attended](Database::attend) to.
+    /// Changes since the last call; empty unless [tracked](Database::attend).
     #[must_use]
     pub fn take_changes(&mut self) -> Changes {
-        match &mut self.attendance {
-            Attendance::None => Changes::default(),
-            Attendance::Owner(changes) => std::mem::take(changes),
+        match &mut self.tracking {
+            ChangeTracking::None => Changes::default(),
+            ChangeTracking::Owner(changes) => std::mem::take(changes),
         }
     }
 
-    /// Lets workers see the newest snapshot.
+    /// Publishes the newest snapshot to workers.
     pub fn publish(&self) {
         let newest = self.snapshot();
         if !Arc::ptr_eq(&self.published.load(), &newest) {
@@ -197,72 +206,74 @@ impl Database {
         }
     }
 
-    /// Makes ready for a change that is expected at once, so that it takes less time when it comes.
+    /// Prepares for a change that is expected soon, so that it takes less time.
     pub fn prepare(&mut self) {
-        self.spare_policies.part(&mut self.next.spd);
-        self.spare_states.part(&mut self.next.sad);
+        self.policy_buffer.part(&mut self.next.spd);
+        self.sa_buffer.part(&mut self.next.sad);
     }
 
-    /// Makes any number of changes and publishes once, if there was one. Each change that fails leaves all as it was; those before it stand.
+    /// Makes any number of changes and publishes once, if there was one. A change that fails leaves
+    /// everything as it was; those before it stand.
     pub fn apply<R>(&mut self, now: Moment, changes: impl FnOnce(&mut Change<'_>) -> R) -> R {
         let mut change = Change { database: self, now, changed: false };
         let result = changes(&mut change);
         let changed = change.changed;
         self.open_states();
         if changed {
-            self.settle_policies();
+            self.insert_new_policies();
             self.advance();
-            self.let_go_soon(now);
-            self.revise_soon(now);
+            self.schedule_release(now);
+            self.schedule_rebuild(now);
         }
         result
     }
 
-    /// Policies that came and went one by one, once no more do, to be planned anew by whoever has the time: until
-    /// [`Database::adopt`] nothing waits for them. Each is given out once.
+    /// Policies that were inserted or removed one by one, once no more are, to be planned anew by a
+    /// caller with time: until [`Database::adopt`] nothing waits for them. Each is returned once.
     #[must_use]
     pub fn take_revision(&mut self) -> Option<Revision> {
-        self.revising.take().then(|| self.next.spd.revision())
+        self.rebuild_state.take().then(|| self.next.spd.revision())
     }
 
-    /// Has all policies planned anew without waiting until no more come, also if nothing would be gained: [`Database::take_revision`] gives it out.
-    /// Of no use while somebody plans.
+    /// Requests a rebuild of all policies at once, also if nothing would be gained:
+    /// [`Database::take_revision`] returns it. No effect while one is under way.
     pub fn demand_revision(&mut self) {
-        self.revising.demand();
+        self.rebuild_state.request_now();
     }
 
-    /// Takes in policies that were planned anew, with all that came and went meanwhile: look-ups find the same, sooner. `None` when planning failed; that
-    /// and what is no longer of use is left, to be planned again.
+    /// Installs rebuilt policies, with all changes made meanwhile: look-ups find the same, faster.
+    /// `None` if the rebuild failed; that, and an outdated result, is rebuilt later.
     pub fn adopt(&mut self, revised: Option<Revised>, now: Moment) {
-        let moved = self.revising.end();
+        let moved = self.rebuild_state.end();
         if let (Some(revised), Some(moved)) = (revised, moved) {
-            self.spare_policies.part(&mut self.next.spd).adopt(revised, &moved);
-            // What was published before has the old plan, and is no help with the new one.
-            self.spare_policies.let_go();
-            self.renew();
+            self.policy_buffer.part(&mut self.next.spd).adopt(revised, &moved);
+            // Older copies have the old plan, and are no help with the new one.
+            self.policy_buffer.release_old();
+            self.invalidate_newest();
         }
-        self.revise_soon(now);
+        self.schedule_rebuild(now);
     }
 
-    /// Whether much memory was freed since the last time, of policies that went some time ago: an owner of the process may give it back to the system.
+    /// Whether much memory was freed since the last call, of policies removed some time ago: the
+    /// owner of the process may return it to the system.
     #[must_use]
     pub const fn take_freed(&mut self) -> bool {
         std::mem::replace(&mut self.freed, false)
     }
 
-    /// Tells workers who listens for acquires, and what is pending. States and policies stay as they are.
+    /// Publishes key managers and pending acquires to workers. States and policies do not change.
     pub fn set_acquires(&mut self, acquires: Acquires) {
         if *self.next.acquires != acquires {
             self.next.acquires = Arc::new(acquires);
-            self.renew();
+            self.invalidate_newest();
         }
     }
 
-    /// Tells workers what has become of the host.
+    /// Publishes the host's current addresses and MTUs to workers.
     pub fn set_host(&mut self, host: Host) {
         if self.next.host.as_deref() != Some(&host) {
             self.next.host = Some(Arc::new(host));
-            self.renew();
+            self.invalidate_newest();
         }
     }
 
@@ -270,130 +281,131 @@ impl Database {
         if sa.next_iv_prefix().bits().is_none() {
             self.iv_prefixes.give(sa);
         }
-        self.attendance.add_sa(sa);
-        if self.attendance.is_owner() {
+        self.tracking.add_sa(sa);
+        if self.tracking.is_owner() {
             self.hold_numbers(sa);
         }
         self.share_iv_prefixes(sa);
-        self.spare_states.part(&mut self.next.sad).insert(sa);
-        self.spare_states.note(sa);
-        self.ages.push(sa);
+        self.sa_buffer.part(&mut self.next.sad).insert(sa);
+        self.sa_buffer.record_change(sa);
+        self.sa_order.push(sa);
         self.next.note_state(sa.id().spi);
         self.open_soon(sa);
     }
 
     fn replace_sa(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
-        let held = self.spare_states.part(&mut self.next.sad).replace(old, new);
-        held.iter().chain([new]).for_each(|sa| self.spare_states.note(sa));
-        self.leaving_states.begin();
-        self.ages.replace(new);
+        let held = self.sa_buffer.part(&mut self.next.sad).replace(old, new);
+        held.iter().chain([new]).for_each(|sa| self.sa_buffer.record_change(sa));
+        self.stale_sas.begin();
+        self.sa_order.replace(new);
         self.next.note_state(new.id().spi);
     }
 
     fn remove_sa(&mut self, sa: &Arc<Sa>) {
         self.leave_device(sa);
-        self.let_go_of_sa(sa);
+        self.drop_sa(sa);
     }
 
-    /// A state that is on no device any more goes.
-    fn let_go_of_sa(&mut self, sa: &Arc<Sa>) {
-        let held = self.spare_states.part(&mut self.next.sad).remove(sa);
-        held.iter().for_each(|held| self.spare_states.note(held));
-        self.leaving_states.begin();
-        self.ages.remove(sa);
+    /// Removes a state that is on no device any more.
+    fn drop_sa(&mut self, sa: &Arc<Sa>) {
+        let held = self.sa_buffer.part(&mut self.next.sad).remove(sa);
+        held.iter().for_each(|held| self.sa_buffer.record_change(held));
+        self.stale_sas.begin();
+        self.sa_order.remove(sa);
         self.next.note_state(sa.id().spi);
-        self.attendance.remove_sa(sa);
+        self.tracking.remove_sa(sa);
     }
 
-    fn let_go_soon(&mut self, now: Moment) {
-        let leaving = [&mut self.leaving_states, &mut self.leaving_policies];
-        if leaving.map(Leaving::claim_timer).contains(&true) {
-            self.timers.wake_gone(now.plus(LINGER));
+    fn schedule_release(&mut self, now: Moment) {
+        let leaving = [&mut self.stale_sas, &mut self.stale_policies];
+        if leaving.map(PendingRelease::claim_timer).contains(&true) {
+            self.timers.wake_release(now.plus(RELEASE_DELAY));
         }
     }
 
-    /// Lets go of states that are gone, and of copies that have too many policies that are; of those that a worker has still, next time.
-    fn let_go(&mut self, now: Moment) {
-        self.let_go_of_states();
-        self.let_go_of_policies(now);
-        self.timers.let_go(self.next.sad.len() + self.next.spd.len());
+    /// Releases removed states, and copies with too many removed policies; those that a worker
+    /// still holds, next time.
+    fn release_old(&mut self, now: Moment) {
+        self.release_sas();
+        self.release_policies(now);
+        self.timers.release_old(self.next.sad.len() + self.next.spd.len());
     }
 
-    fn let_go_of_policies(&mut self, now: Moment) {
-        if self.leaving_policies == Leaving::Nothing {
+    fn release_policies(&mut self, now: Moment) {
+        if self.stale_policies == PendingRelease::Nothing {
             return;
         }
-        self.leaving_policies = Leaving::Nothing;
-        let given_up = self.spare_policies.give_up();
-        self.freed |= given_up.freed;
-        if given_up.is_read {
-            self.leaving_policies = Leaving::Something;
-            self.let_go_soon(now);
+        self.stale_policies = PendingRelease::Nothing;
+        let released = self.policy_buffer.release_outdated();
+        self.freed |= released.freed;
+        if released.is_read {
+            self.stale_policies = PendingRelease::Something;
+            self.schedule_release(now);
         }
     }
 
-    fn let_go_of_states(&mut self) {
-        self.leaving_states = Leaving::Nothing;
-        self.spare_states.let_go();
+    fn release_sas(&mut self) {
+        self.stale_sas = PendingRelease::Nothing;
+        self.sa_buffer.release_old();
     }
 
     fn remove_policy(&mut self, entry: &Arc<PolicyEntry>) {
-        self.ledger.remove(entry);
+        self.policy_store.remove(entry);
         self.unseat(entry);
-        self.take_out(entry);
+        self.unlink_policy(entry);
     }
 
-    /// Lets no look-up find a policy that the ledger no longer has.
-    fn take_out(&mut self, entry: &Arc<PolicyEntry>) {
-        self.settle_policies();
-        self.spare_policies.part(&mut self.next.spd).remove(entry);
-        self.spare_policies.note(entry);
-        self.leaving_policies.begin();
-        self.revising.went(entry);
-        self.attendance.remove_policy(entry);
+    /// Removes a policy from look-ups that is no longer in the policy store.
+    fn unlink_policy(&mut self, entry: &Arc<PolicyEntry>) {
+        self.insert_new_policies();
+        self.policy_buffer.part(&mut self.next.spd).remove(entry);
+        self.policy_buffer.record_change(entry);
+        self.stale_policies.begin();
+        self.rebuild_state.removed(entry);
+        self.tracking.remove_policy(entry);
     }
 
-    fn put_in(&mut self, entry: &Arc<PolicyEntry>) {
-        self.coming.push(Arc::clone(entry));
-        self.attendance.add_policy(entry);
+    fn link_policy(&mut self, entry: &Arc<PolicyEntry>) {
+        self.new_policies.push(Arc::clone(entry));
+        self.tracking.add_policy(entry);
     }
 
-    /// Lets look-ups find the policies that came.
-    fn settle_policies(&mut self) {
-        if self.coming.is_empty() {
+    /// Inserts new policies into look-ups.
+    fn insert_new_policies(&mut self) {
+        if self.new_policies.is_empty() {
             return;
         }
-        let spd = self.spare_policies.part(&mut self.next.spd);
-        match &self.coming[..] {
+        let spd = self.policy_buffer.part(&mut self.next.spd);
+        match &self.new_policies[..] {
             [alone] => {
                 spd.insert_one(alone);
-                self.spare_policies.came(alone);
+                self.policy_buffer.record_insert(alone);
             }
             all => spd.insert_all(all),
         }
-        for entry in self.coming.drain(..) {
-            self.spare_policies.note(&entry);
-            self.revising.came(&entry);
+        for entry in self.new_policies.drain(..) {
+            self.policy_buffer.record_change(&entry);
+            self.rebuild_state.inserted(&entry);
         }
-        self.coming.shrink_to(BURST);
+        self.new_policies.shrink_to(NEW_POLICIES_KEPT);
     }
 
-    fn revise_soon(&mut self, now: Moment) {
-        if self.next.spd.is_outgrown() && self.revising.wish() {
-            self.timers.wake_revision(now.plus(QUIET));
+    fn schedule_rebuild(&mut self, now: Moment) {
+        if self.next.spd.is_outgrown() && self.rebuild_state.request() {
+            self.timers.wake_rebuild(now.plus(QUIET));
         }
     }
 
-    /// Makes the next generation from what has changed.
+    /// Starts the next generation.
     fn advance(&mut self) {
         self.next.generation += 1;
-        self.renew();
+        self.invalidate_newest();
     }
 
-    /// Lets the next snapshot have what has changed.
-    fn renew(&mut self) {
+    /// Invalidates the newest snapshot, and publishes if changes are not tracked.
+    fn invalidate_newest(&mut self) {
         self.newest.take();
-        if matches!(self.attendance, Attendance::None) {
+        if matches!(self.tracking, ChangeTracking::None) {
             self.publish();
         }
     }

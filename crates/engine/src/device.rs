@@ -1,4 +1,4 @@
-//! What passes between the engine and devices that do IPsec.
+//! Interface between the engine and offload devices.
 
 pub(crate) mod contract;
 pub(crate) mod control;

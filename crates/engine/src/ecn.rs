@@ -1,7 +1,8 @@
-//! What happens to the TOS or traffic-class byte at a tunnel's ends.
+//! TOS and traffic class at a tunnel's ends: ECN and DSCP.
 //!
-//! Outward as `net/xfrm/xfrm_output.c: xfrm4_tunnel_encap_add` with `INET_ECN_encapsulate`: an inner CE becomes ECT(0)
-//! outside, so that congestion inside is not reported twice. Inward as RFC 6040 §4.2.
+//! Outward as `net/xfrm/xfrm_output.c: xfrm4_tunnel_encap_add` with `INET_ECN_encapsulate`: an
+//! inner CE becomes ECT(0) outside, so that congestion inside is not reported twice. Inward as RFC
+//! 6040 §4.2.
 
 use uxfrm_packet::Ecn;
 
@@ -10,15 +11,15 @@ use crate::sa::config::{SaExtraFlags, SaFlags};
 const ECN: u8 = 0b11;
 const ECT_0: u8 = 0b10;
 
-/// Outer bytes for inner ones, worked out once per SA.
+/// Maps inner bytes to outer ones; computed once per SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TosRule {
-    /// The bits that go outside.
+    /// The bits that are copied outside.
     kept: u8,
 }
 
 impl TosRule {
-    /// What an SA's flags ask for.
+    /// The rule for an SA's flags.
     pub(crate) fn of(flags: SaFlags, extra: SaExtraFlags) -> Self {
         let dscp = if extra.contains(SaExtraFlags::DONT_ENCAP_DSCP) { 0 } else { !ECN };
         let ecn = if flags.contains(SaFlags::NOECN) { 0 } else { ECN };
@@ -28,22 +29,22 @@ impl TosRule {
     /// The outer header's byte.
     #[inline]
     pub(crate) fn outer(self, inner: u8) -> u8 {
-        // With ECT(0)'s bit the other one goes: CE becomes ECT(0), and nothing else changes.
+        // ECT(0)'s bit clears the other one: CE becomes ECT(0), and nothing else changes.
         inner & !((inner & ECT_0) >> 1) & self.kept
     }
 }
 
-/// A packet that says congestion where the inner one cannot carry that on (RFC 6040 §4.2): to be dropped.
+/// The outer header has CE and the inner one is not ECN-capable (RFC 6040 §4.2): drop the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotEcnCapable;
 
-/// Whether decapsulation leaves the inner header's byte as it is, whatever that says.
+/// Whether decapsulation leaves the inner byte unchanged, whatever its value.
 #[inline]
 pub(crate) fn stays(outer: u8, flags: SaFlags) -> bool {
     outer & ECN == 0 && !flags.contains(SaFlags::DECAP_DSCP)
 }
 
-/// The inner header's byte after decapsulation. `None` leaves it as it is.
+/// The inner byte after decapsulation; `None` if it does not change.
 #[inline]
 pub(crate) fn inner_after(
     outer: u8,
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_choose_what_is_copied() {
+    fn flags_select_copied_tos_bits() {
         assert_eq!(inner_after(0xb8 | 3, 0x20, SaFlags::NOECN), Ok(None));
         assert_eq!(inner_after(0xb8, 0x22, SaFlags::DECAP_DSCP), Ok(Some(0xba)));
     }

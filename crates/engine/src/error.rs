@@ -1,10 +1,12 @@
-//! Why a change was refused, with the kernel's errno and words.
+//! Errors of database changes, with the kernel's errno and texts.
 
 use std::fmt::Debug;
 
-/// Why a change to the databases was refused. `Display` is the kernel's extended-ACK text, or `strerror`'s where it sends none
-/// (`net/xfrm/xfrm_user.c: verify_newsa_info, verify_newpolicy_info, validate_tmpl`, `xfrm_state.c: __xfrm_init_state`,
-/// `xfrm_device.c`); texts that the kernel does not have say so.
+/// Why a change to the databases was refused. `Display` is the kernel's extended-ACK text, or
+/// `strerror`'s where it sends none
+/// (`net/xfrm/xfrm_user.c: verify_newsa_info, verify_newpolicy_info, validate_tmpl`,
+/// `xfrm_state.c: __xfrm_init_state`, `xfrm_device.c`). Variants that the kernel does not have say
+/// so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's text says what is wrong")]
@@ -24,7 +26,8 @@ pub enum Error {
     Protocol,
     #[error("Unsupported mode")]
     Mode,
-    /// Not the kernel's: it lets SPI 0 in and then never finds it (RFC 4303 §2.1 forbids it on the wire).
+    /// Not in the kernel, which accepts SPI 0 and then never finds it (RFC 4303 §2.1 forbids it on
+    /// the wire).
     #[error("SPI 0 is reserved: ESP states need 1 or more")]
     SpiZero,
     #[error("TFC padding can only be used in tunnel mode")]
@@ -33,10 +36,10 @@ pub enum Error {
     WindowTooLarge,
     #[error("ESN replay window must be > 0")]
     EsnWithoutWindow,
-    /// Not the kernel's: its fields have 32 bits without ESN.
+    /// Not in the kernel, whose fields have 32 bits without ESN.
     #[error("Sequence numbers above 0xffffffff need flag esn")]
     SequenceWithoutEsn,
-    /// Not the kernel's: it sets numbers back, sends them again, and takes replayed packets.
+    /// Not in the kernel, which sets numbers back, sends them again, and accepts replayed packets.
     #[error("Sequence numbers can't go back: they would be used twice")]
     NumbersBack,
     #[error("SA_PCPU only supported with SA_DIR")]
@@ -76,10 +79,11 @@ pub enum Error {
     /// The kernel says only "Invalid argument".
     #[error("Device {0} doesn't support packet offload")]
     PacketOffload(String),
-    /// What an update may not do to a state: another encapsulation type, or a state that is no longer valid.
+    /// An update may not change the encapsulation type, or revive a state that is no longer valid.
     #[error("Invalid argument")]
     Update,
-    /// Not the kernel's, as the next ones: it knows them of each packet, which our ports do not.
+    /// Not in the kernel, nor are the next ones: it knows the metadata of each packet, which our
+    /// ports do not.
     #[error("Marks of states are not supported: packets come to uxfrm without theirs")]
     StateMark,
     #[error("Output marks are not supported: uxfrm's packets leave without them")]
@@ -88,7 +92,7 @@ pub enum Error {
         "Interfaces in selectors of states are not supported: packets come to uxfrm without theirs"
     )]
     StateInterface,
-    /// What a device says.
+    /// Refused by a device.
     #[error(transparent)]
     Device(#[from] DeviceRefusal),
     #[error(transparent)]
@@ -108,12 +112,14 @@ pub enum Error {
     TemplateFamily,
     #[error("Unrecognized flags in offload request")]
     PolicyOffloadFlags,
-    /// Not the kernel's, as the next one: it knows them of each packet, which our ports do not.
+    /// Not in the kernel, nor is the next one: it knows the metadata of each packet, which our
+    /// ports do not.
     #[error("Marks in {0} are not supported: packets come to uxfrm without theirs")]
     PolicyMark(&'static str),
     #[error("Interfaces in {0} are not supported: packets come to uxfrm without theirs")]
     PolicyInterface(&'static str),
-    /// Not the kernel's either, of states as well: it has XFRM interfaces, through which packets come to such a policy.
+    /// Not in the kernel, for states as well: it has XFRM interfaces, which deliver packets to such
+    /// policies.
     #[error(
         "XFRM interface ids are not supported: packets come to uxfrm through no XFRM interface"
     )]
@@ -163,18 +169,18 @@ impl Error {
     }
 }
 
-/// Why a device does not take something: an errno, and the driver's words or the kernel's.
+/// A device's refusal: an errno, and the driver's text or the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct DeviceRefusal {
     /// Linux's number, positive.
     pub errno: i32,
-    /// For the extended ACK; empty where the kernel sends no words.
+    /// For the extended ACK; empty where the kernel sends no text.
     pub text: String,
 }
 
 impl DeviceRefusal {
-    /// `EINVAL` with words.
+    /// `EINVAL` with a text.
     #[must_use]
     pub fn invalid(text: &str) -> Self {
         const EINVAL: i32 = 22;

@@ -1,7 +1,7 @@
-//! ESP around and out of one packet: where its parts go, not what the algorithms do to them (RFC 4303 §2, §3.1).
+//! ESP around one packet: placement of all parts, not the algorithms (RFC 4303 §2, §3.1).
 //!
-//! [`layer`] has one SA's lengths and headers worked out in advance; [`encapsulate`] writes them around a packet; [`decapsulate`]
-//! takes them off again; [`single`] has both for one packet at a time.
+//! [`encap`] has an SA's precomputed lengths and headers; [`headers`] writes them around a packet;
+//! [`decap`] removes them; [`single`] has both directions for single packets.
 
 pub(crate) mod decap;
 pub(crate) mod encap;

@@ -1,4 +1,4 @@
-//! What of a packet decides which policy it meets.
+//! Flow key: the part of a packet that policies match.
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
@@ -7,7 +7,8 @@ use std::ops::RangeInclusive;
 use foldhash::fast::FixedState;
 use uxfrm_packet::{FlowPorts, IpPacket, PacketBuf, Version};
 
-/// The policy key of a packet (`struct flowi` of the kernel, as `net/xfrm/xfrm_policy.c: decode_session4/6` fill it in).
+/// The policy key of a packet (`struct flowi` of the kernel, filled in as by
+/// `net/xfrm/xfrm_policy.c: decode_session4/6`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
     /// Source address.
@@ -16,7 +17,8 @@ pub struct FlowKey {
     pub destination: IpAddr,
     /// Upper-layer protocol.
     pub protocol: u8,
-    /// Source port, ICMP type, Mobility Header type, upper half of the GRE key; 0 without one and in fragments.
+    /// Source port, ICMP type, Mobility Header type, upper half of the GRE key; 0 without one and
+    /// in fragments.
     pub source_port: u16,
     /// Destination port, ICMP code, lower half of the GRE key; 0 without one and in fragments.
     pub destination_port: u16,
@@ -24,12 +26,12 @@ pub struct FlowKey {
     pub mark: u32,
     /// XFRM interface id; 0 without one.
     pub if_id: u32,
-    /// Interface that it is to leave by, or came in by; 0 unknown.
+    /// Interface by which it is to leave or came in; 0 unknown.
     pub ifindex: u32,
 }
 
 impl FlowKey {
-    /// What only the addresses are known of.
+    /// A key with addresses only.
     pub(crate) const fn between(source: IpAddr, destination: IpAddr) -> Self {
         Self {
             source,
@@ -43,14 +45,14 @@ impl FlowKey {
         }
     }
 
-    /// The key of a packet; `ip` was parsed from `bytes`, which are of `packet`.
+    /// The key of a packet; `ip` was parsed from `bytes`, a part of `packet`.
     #[must_use]
     #[inline(always)]
     pub fn of(packet: &PacketBuf, ip: &IpPacket, bytes: &[u8]) -> Self {
         Self { mark: packet.mark, if_id: packet.if_id, ..Self::of_bytes(ip, bytes) }
     }
 
-    /// What of the key is in the packet itself; `ip` was parsed from `bytes`.
+    /// The key without packet metadata; `ip` was parsed from `bytes`.
     #[must_use]
     #[inline(always)]
     pub fn of_bytes(ip: &IpPacket, bytes: &[u8]) -> Self {
@@ -67,7 +69,7 @@ impl FlowKey {
         }
     }
 
-    /// That of its addresses.
+    /// IP version of its addresses.
     #[inline]
     pub(crate) fn version(&self) -> Version {
         match self.destination {
@@ -76,8 +78,9 @@ impl FlowKey {
         }
     }
 
-    /// The source port of the flow's own, where an encapsulation gives each one: spread evenly over `ports`, never 0
-    /// (`include/net/udp.h: udp_flow_src_port`). Fragments have no ports, the first one too, so that all of a datagram go one way.
+    /// Source port for encapsulations that give each flow its own: spread evenly over `ports`,
+    /// never 0 (`include/net/udp.h: udp_flow_src_port`). Fragments have no ports, not even the
+    /// first one, so that all of a datagram take one path.
     pub(crate) fn source_port(&self, ports: &SourcePorts) -> u16 {
         let mut hasher = FixedState::with_seed(ports.seed).build_hasher();
         for end in [self.source, self.destination] {
@@ -97,17 +100,17 @@ impl FlowKey {
     }
 }
 
-/// Which source ports inner flows have of their own; the same in every worker, so that a flow keeps its port with any.
+/// Source ports for inner flows; the same in every worker, so that a flow keeps its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourcePorts {
-    /// What spreads them.
+    /// Seed of the hash.
     pub seed: u64,
-    /// Those that the host gives to whoever asks for none (`net.ipv4.ip_local_port_range`): others are services'.
+    /// The host's ephemeral ports (`net.ipv4.ip_local_port_range`); others belong to services.
     pub range: RangeInclusive<u16>,
 }
 
 impl Default for SourcePorts {
-    /// Linux's own range, where nobody made another (`net/ipv4/af_inet.c: inet_init_net`).
+    /// Linux's default range (`net/ipv4/af_inet.c: inet_init_net`).
     fn default() -> Self {
         Self { seed: 0, range: 32_768..=60_999 }
     }
@@ -125,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_spread_over_all_ports_of_the_range() {
+    fn flow_ports_spread_over_whole_range() {
         for range in [0..=u16::MAX, 32_768..=60_999, 40_000..=40_007, 7..=7] {
             let ports = SourcePorts { seed: 7, range: range.clone() };
             let all: Vec<u16> = (0..8192).map(|port| flow(port).source_port(&ports)).collect();
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_part_of_the_flow_changes_nothing() {
+    fn fields_outside_the_flow_keep_its_port() {
         let marked = FlowKey { mark: 5, if_id: 7, ..flow(1) };
         let with = |seed| SourcePorts { seed, ..SourcePorts::default() };
         assert_eq!(marked.source_port(&with(7)), flow(1).source_port(&with(7)));

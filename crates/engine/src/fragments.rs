@@ -1,4 +1,4 @@
-//! Fragments: cutting what is larger than the network takes, and putting together what comes in pieces.
+//! Fragmentation and reassembly.
 
 mod datagram;
 pub(crate) mod origin;

@@ -1,12 +1,13 @@
-//! Numbers that must not be mixed up.
+//! Newtypes for identifiers, and small enums of states and policies.
 
 use std::fmt;
 
-/// Security parameter index (RFC 4303 §2.1). 0 is never on the wire; 1 to 255 are reserved but usable by hand.
+/// Security parameter index (RFC 4303 §2.1). 0 is never on the wire; 1 to 255 are reserved but
+/// usable by hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Spi(pub u32);
 
-/// Request id: ties a policy's template to the states that may serve it; 0 fits any.
+/// Request id: ties a policy's template to the states that may serve it; 0 matches any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reqid(pub u32);
 
@@ -14,44 +15,45 @@ pub struct Reqid(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IfId(pub u32);
 
-/// The number of a processor (RFC 9611); a worker's own is its place among the workers, from 0.
+/// CPU number (RFC 9611); a worker's own is its index among the workers, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cpu(pub u32);
 
-/// A policy's priority: lower goes first, among equals the older.
+/// Priority of a policy: lower goes first, among equals the older.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Priority(pub u32);
 
-/// A policy's index; its lowest three bits say the direction, as in the kernel (`net/xfrm/xfrm_policy.c: xfrm_gen_index`).
+/// Index of a policy; its lowest three bits are the direction, as in the kernel
+/// (`net/xfrm/xfrm_policy.c: xfrm_gen_index`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyIndex(pub u32);
 
-/// A packet mark under a mask, as `mark VALUE mask MASK`. The default (0/0) fits every packet.
+/// A packet mark under a mask, as `mark VALUE mask MASK`. The default (0/0) matches every packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mark {
-    /// What the masked mark must be; states and policies have it [sanitized](Self::sanitized).
+    /// Value of the masked mark; states and policies have it [sanitized](Self::sanitized).
     pub value: u32,
     /// The bits that count.
     pub mask: u32,
 }
 
 impl Mark {
-    /// Without those bits of the value that do not count: what Linux keeps of states' and policies' marks (`__xfrm_state_insert`,
-    /// `xfrm_policy_insert`).
+    /// Clears value bits outside the mask, as Linux does for the marks of states and policies
+    /// (`__xfrm_state_insert`, `xfrm_policy_insert`).
     #[must_use]
     #[inline]
     pub const fn sanitized(self) -> Self {
         Self { value: self.value & self.mask, mask: self.mask }
     }
 
-    /// Whether a packet with mark `mark` fits. None does where the value has bits that do not count.
+    /// Whether a packet with mark `mark` matches. None does if the value has bits outside the mask.
     #[must_use]
     #[inline]
     pub const fn fits(self, mark: u32) -> bool {
         mark & self.mask == self.value
     }
 
-    /// The packet's mark with this one's bits laid over it (`XFRMA_SET_MARK`).
+    /// The packet's mark with this one's bits set over it (`XFRMA_SET_MARK`).
     #[must_use]
     #[inline]
     pub fn applied_to(self, mark: u32) -> u32 {
@@ -69,25 +71,26 @@ impl fmt::Display for Spi {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
-/// What a device knows a state or policy by (`offload_handle`). Not used again as long as anybody may still have it in hands: packets that
-/// were marked or handed over before a state went must not be taken for another's.
+/// A device's name for a state or policy (`offload_handle`). Not reused while a packet in flight
+/// may carry it: packets that were marked or handed over before a state went must not be taken for
+/// another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u32);
 
-/// A state's place on a device.
+/// Where a state is offloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attachment {
-    /// Which device.
+    /// The device.
     pub device: DeviceId,
-    /// What the device calls the state.
+    /// The device's handle of the state.
     pub handle: Handle,
-    /// How much of the work is the device's.
+    /// Kind of offload.
     pub kind: OffloadKind,
-    /// Who cuts its super-packets.
+    /// Who segments its super-packets.
     pub segmentation: Segmentation,
 }
 
-/// Who cuts super-packets.
+/// Who segments super-packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Segmentation {
     /// The engine, in order, before it hands them over.
@@ -108,8 +111,8 @@ pub enum Direction {
     Forward,
 }
 
-/// The IPsec protocol of a state or template. The engine processes [`SaProtocol::Esp`]; the others are refused when a state is
-/// added ("Requested type not found").
+/// The IPsec protocol of a state or template. The engine processes [`SaProtocol::Esp`]; the others
+/// are refused when a state is added ("Requested type not found").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SaProtocol {
     /// 50
@@ -126,7 +129,7 @@ pub enum SaProtocol {
     Any,
 }
 
-/// How a state wraps packets.
+/// Mode of a state or template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
     /// ESP between the packet's own header and its payload (RFC 4303 §3.1.1).
@@ -148,20 +151,20 @@ pub enum Mode {
 pub enum OffloadKind {
     /// The device encrypts; the stack does the rest.
     Crypto,
-    /// The device does it all; the packet reaches and leaves the stack plain.
+    /// The device does all the work; the packet reaches and leaves the stack plain.
     Packet,
 }
 
 /// `offload [packet|crypto] dev NAME dir in|out`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Offload {
-    /// Which kind.
+    /// Kind of offload.
     pub kind: OffloadKind,
     /// The device's name.
     pub device: String,
-    /// The direction that the line named.
+    /// The direction of the line.
     pub direction: Direction,
 }
 
-/// SAs around a packet at the most (`XFRM_MAX_DEPTH`).
+/// Upper bound of SAs per packet (`XFRM_MAX_DEPTH`).
 pub(crate) const MAX_DEPTH: usize = 6;

@@ -1,18 +1,20 @@
-//! Things in the order in which they came, to be shown bit by bit: each look begins where the one before ended, whatever has come
-//! and gone meanwhile. So a dump holds nothing between two looks, and nobody waits for it. There may be a million, so this has each
-//! thing and little more; whoever asks tells which turn a thing has, as for all numbers that it is kept by.
+//! Items by insertion sequence number, for dumps in steps: each step continues where the previous
+//! one ended, whatever was inserted or removed meanwhile. So a dump holds no reference between two
+//! steps, and nobody waits for it. There may be a million items, so this stores little besides
+//! them; callers pass a function from an item to its number.
 
 use std::collections::BTreeMap;
 
-/// Things by their turns, in runs; a run is known by a turn that is not above its first and above all of the runs before.
+/// Items in runs by sequence number. The key of a run is at most its first number and above all of
+/// the runs before.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     runs: BTreeMap<u64, Vec<T>>,
 }
 
-/// Things of one run at the most.
+/// Items per run.
 const MOST: usize = 64;
-/// A run that gets shorter looks for another to join when it has a multiple of so many.
+/// A shrinking run looks for another to join when its length is a multiple of this.
 const LOOK: usize = 4;
 
 impl<T> Default for Turns<T> {
@@ -22,9 +24,10 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// Puts in a thing whose turn no other has; it may be known to `turn_of` already. Quickest behind all others.
+    /// Inserts an item with a unique sequence number, which `turn_of` may know already. Fastest at
+    /// the end.
     pub(crate) fn insert(&mut self, turn: u64, thing: T, turn_of: impl Fn(&T) -> u64) {
-        // Most come last, and the way to the first run is long and cold.
+        // Most are inserted at the end, and the path to the first run is long and cold.
         if let Some(mut last) = self.runs.last_entry()
             && last.get().len() < MOST
             && last.get().last().is_some_and(|other| turn_of(other) < turn)
@@ -52,7 +55,7 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Takes out the thing of this turn, if `place` finds one in the run where it has to be.
+    /// Removes the item of a number, if `place` finds it in its run.
     pub(crate) fn remove(&mut self, turn: u64, place: impl FnOnce(&[T]) -> Option<usize>) {
         let Some((key, run)) = self.run_of(turn) else { return };
         let Some(at) = place(run) else { return };
@@ -65,7 +68,7 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The thing of this turn, if `place` finds one in the run where it has to be.
+    /// The item of a number, if `place` finds it in its run.
     pub(crate) fn of_mut(
         &mut self,
         turn: u64,
@@ -75,7 +78,7 @@ impl<T> Turns<T> {
         place(run).map(|at| &mut run[at])
     }
 
-    /// Those that came before a turn, the youngest first.
+    /// Items inserted before a number, the youngest first.
     pub(crate) fn before(
         &self,
         turn: u64,
@@ -87,13 +90,13 @@ impl<T> Turns<T> {
         })
     }
 
-    /// How many runs there are.
+    /// Number of runs.
     #[cfg(test)]
     pub(crate) fn runs(&self) -> usize {
         self.runs.len()
     }
 
-    /// What came before all others has its place in the first run.
+    /// An item older than all others goes into the first run.
     fn begin_at(&mut self, turn: u64) {
         if self.runs.first_key_value().is_none_or(|(key, _)| *key > turn) {
             let first = self.runs.pop_first();
@@ -101,15 +104,15 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The run where this turn's thing is if it is in.
+    /// The run that has this number, if any has.
     fn run_of(&mut self, turn: u64) -> Option<(u64, &mut Vec<T>)> {
-        // Mostly one begins near; a search from the first on goes down to that as well.
+        // Mostly a run begins nearby; a search from the first run would descend there too.
         let near = turn.saturating_sub(2 * MOST as u64);
         let from = self.runs.range(near..=turn).next().map_or(0, |(key, _)| *key);
         self.runs.range_mut(from..=turn).next_back().map(|(key, run)| (*key, run))
     }
 
-    /// Joins a run with the one before it when they are small.
+    /// Joins a run with the one before if both are small.
     fn join(&mut self, key: u64) {
         let mut two = self.runs.range_mut(..=key).rev();
         if let (Some((_, run)), Some((_, before))) = (two.next(), two.next())
@@ -130,9 +133,10 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a set: most come last, some where others were, and some before all; somebody looks from anywhere.
+        /// Against a set: most are appended, some inserted among others or before all; reads start
+        /// anywhere.
         #[test]
-        fn keeps_what_a_set_keeps(
+        fn insertion_order_agrees_with_set(
             steps in prop::collection::vec((0_u8..8, 0_u64..1000, any::<prop::sample::Index>()), 0..1500),
         ) {
             let (mut turns, mut model) = (Turns::default(), BTreeSet::new());
@@ -164,9 +168,9 @@ mod tests {
             prop_assert_eq!(all, model.iter().rev().collect::<Vec<_>>());
         }
 
-        /// Little memory whatever the order in which they come, and however many go.
+        /// Runs stay few whatever the order of insertions and removals.
         #[test]
-        fn runs_are_not_many(
+        fn number_of_runs_is_bounded(
             mut order in Just((0_u64..700).collect::<Vec<_>>()).prop_shuffle(),
             sorted in 0_u8..3,
             gone in prop::collection::vec(any::<prop::sample::Index>(), 0..690),
@@ -183,7 +187,7 @@ mod tests {
                 let gone = order.swap_remove(which.index(order.len()));
                 turns.remove(gone, |run| run.binary_search(&gone).ok());
             }
-            // Two neighbours had more than half a run when one of them last looked.
+            // Two neighbouring runs were more than half full together when one of them last looked.
             let most = 2 * order.len() / (MOST / 2 + 1 - 2 * (LOOK - 1)) + 1;
             prop_assert!(turns.runs() <= most, "{} of {}", turns.runs(), order.len());
         }

@@ -1,10 +1,11 @@
-//! The XFRM engine: states, policies and ESP over batches of packets, without I/O.
+//! The XFRM engine: states, policies and ESP for batches of packets, without I/O.
 //!
-//! Time comes in as [`Moment`], randomness as a seed, packets as batches; so two gateways, a lossy wire and a fake
-//! clock run in one unit test. The vocabulary is the kernel's: [`Policy`], [`Template`], [`Selector`], [`SaConfig`].
+//! Time is passed in as [`Moment`], randomness as a seed, packets as batches; so two gateways, a
+//! lossy wire and a fake clock run in one unit test. The vocabulary is the kernel's: [`Policy`],
+//! [`Template`], [`Selector`], [`SaConfig`].
 #![forbid(unsafe_code)]
 
-// Ground: names, numbers and time.
+// Floor 0: names, numbers and time.
 mod drop_reason;
 mod ids;
 mod insertion_order;
@@ -14,7 +15,7 @@ mod stage_watch;
 mod sync;
 mod time;
 
-// What packets and policies are matched by, and what a gateway sets.
+// Floor 1: matching keys and settings.
 mod flow_key;
 mod selector;
 mod settings;
@@ -28,23 +29,23 @@ mod pmtu;
 pub mod sa;
 pub mod spd;
 
-// Where they are found, and devices that do their work.
+// Databases of states, flow caches, and devices.
 mod device;
 mod flow_cache;
 mod sad;
 
-// What changes, and ESP itself.
+// Changes, and ESP.
 mod esp;
 mod events;
 mod snapshot;
 
-// Chains of states.
+// Bundles: chains of SAs.
 mod bundle;
 
-// The path of packets.
+// The data path.
 mod datapath;
 
-// Who owns all of it.
+// Owners of all of it.
 mod database;
 mod worker;
 
@@ -69,7 +70,7 @@ pub use ids::{Direction, Mode, Offload, OffloadKind, SaProtocol};
 pub use lifetime::{Budget, Limits};
 pub use pmtu::ErrorBudget;
 pub use prefix::{Family, Prefix, PrefixError};
-pub use sa::aevent::{Aevents, Cause, Thresholds};
+pub use sa::aevent::{AeventState, Cause, Thresholds};
 pub use sa::config::{
     ReplayConfig, SaConfig, SaExtraFlags, SaFlags, SaId, SaMove, SaTransform, UdpEncap,
     UdpEncapKind,

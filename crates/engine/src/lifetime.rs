@@ -1,16 +1,16 @@
-//! Limits of states and policies (RFC 4301 §4.4.2.1, `struct xfrm_lifetime_cfg`).
+//! Lifetime limits of states and policies (RFC 4301 §4.4.2.1, `struct xfrm_lifetime_cfg`).
 
 use std::time::Duration;
 
 use crate::Moment;
 
-/// One pair of limits; the default is "none". A limit is passed when the count *reaches* it, as in
-/// `net/xfrm/xfrm_state.c: xfrm_state_check_expire`.
+/// Soft and hard limit of one quantity; the default is "none". A limit is passed when the count
+/// *reaches* it, as in `net/xfrm/xfrm_state.c: xfrm_state_check_expire`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// At this the SA is to be rekeyed: an event, once.
+    /// At this count the SA is to be rekeyed: an event, once.
     pub soft: u64,
-    /// At this it stops working: an event, and every later packet is dropped.
+    /// At this count it stops working: an event, and every later packet is dropped.
     pub hard: u64,
 }
 
@@ -38,19 +38,19 @@ pub struct Limits {
     pub used_seconds: Budget,
 }
 
-/// What time has done to a state or policy.
+/// Result of checking time limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ageing {
     /// A hard limit is reached.
     pub(crate) hard: bool,
     /// A soft limit is reached.
     pub(crate) soft: bool,
-    /// When the next limit will be reached; for limits since a use that has not been, at the earliest.
+    /// When the next limit may be reached; for limits since the first use, the earliest time.
     pub(crate) next: Option<Moment>,
 }
 
 impl Limits {
-    /// Whether no packets and bytes are counted towards any.
+    /// Whether there are only time limits.
     #[inline]
     pub(crate) const fn are_of_time(&self) -> bool {
         let Self { bytes, packets, .. } = self;
@@ -58,7 +58,7 @@ impl Limits {
         none == Budget::NONE
     }
 
-    /// Holds the time limits against `now`: `net/xfrm/xfrm_state.c: xfrm_timer_handler`.
+    /// Checks the time limits at `now`: `net/xfrm/xfrm_state.c: xfrm_timer_handler`.
     pub(crate) fn age(&self, added: Moment, used: Option<Moment>, now: Moment) -> Ageing {
         let since_use = used.unwrap_or(now);
         let hard = [due(added, self.added_seconds.hard), due(since_use, self.used_seconds.hard)];
@@ -84,7 +84,8 @@ mod tests {
 
     const NO: Option<u64> = None;
 
-    /// Limits (add soft, add hard, use soft, use hard), used at, now; then soft, hard, next. Added at 100 s.
+    /// Limits (add soft, add hard, use soft, use hard), used at, now; then soft, hard, next. Added
+    /// at 100 s.
     #[test]
     #[rustfmt::skip]
     fn time_limits_by_table() {

@@ -1,7 +1,8 @@
-//! How large a packet may be, and what its sender is told when it is not.
+//! Inner MTU, and ICMP errors about packets that exceed it.
 //!
-//! The inner MTU is `net/xfrm/xfrm_state.c: __xfrm_state_mtu`'s; the messages are RFC 1191 §4's "fragmentation needed" and
-//! RFC 4443 §3.2's "packet too big", sent at the rate that `net.ipv4.icmp_msgs_per_sec` allows.
+//! The inner MTU is that of `net/xfrm/xfrm_state.c: __xfrm_state_mtu`; the messages are
+//! "fragmentation needed" of RFC 1191 §4 and "packet too big" of RFC 4443 §3.2, at the rate of
+//! `net.ipv4.icmp_msgs_per_sec`.
 
 use std::net::IpAddr;
 
@@ -11,16 +12,17 @@ use uxfrm_packet::{IpPacket, PacketBuf, Pool, answer, ipv6};
 
 use crate::Moment;
 
-/// The most that one SA takes in, when what it puts out may be `mtu` bytes long.
+/// Largest packet that one SA takes if its output may have `mtu` bytes.
 ///
-/// `around` is what goes around the ESP text: headers, IV and ICV. `outside` are those bytes of the packet that stay outside the
-/// text: the IP header in transport mode, 0 in tunnel mode. `align` is the cipher's block, at least 4.
+/// `around` are the bytes around the ESP payload: headers, IV and ICV. `outside` are bytes of the
+/// packet outside the payload: the IP header in transport mode, 0 in tunnel mode. `align` is the
+/// cipher's block, at least 4.
 pub(crate) const fn inner_mtu(mtu: usize, around: usize, outside: usize, align: usize) -> usize {
     let text = mtu.saturating_sub(around + outside);
     (text - text % align + outside).saturating_sub(2)
 }
 
-/// How many ICMP errors may still be sent: a bucket of tokens, filled as time passes.
+/// Rate limit of ICMP errors: a token bucket.
 #[derive(Debug)]
 pub struct ErrorBudget {
     tokens: u64,
@@ -53,13 +55,13 @@ impl ErrorBudget {
     }
 }
 
-/// The ICMP message that tells the sender of `packet` to send no more than `mtu` bytes at once.
+/// The ICMP message that tells the sender of `packet` an MTU of `mtu` bytes.
 ///
-/// It comes from the packet's destination: an error from an own address would enter the host through the TUN as a martian
-/// (`net/ipv4/fib_frontend.c: __fib_validate_source`) and be dropped, and the sender would never learn.
+/// Its source is the packet's destination: an error from the host's own address would enter through
+/// the TUN as a martian (`net/ipv4/fib_frontend.c: __fib_validate_source`) and be dropped.
 ///
-/// `None` where none may be sent (RFC 1122 §3.2.2, RFC 4443 §2.4 e): about ICMP errors, later fragments, and packets to or from what is
-/// no single host.
+/// `None` where none may be sent (RFC 1122 §3.2.2, RFC 4443 §2.4 e): about ICMP errors, later
+/// fragments, and packets to or from an address that is no single host.
 pub(crate) fn too_big(
     packet: &PacketBuf,
     ip: &IpPacket,
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inner_mtu_is_the_kernels() {
+    fn inner_mtu_equals_kernel() {
         // net/xfrm/xfrm_state.c: __xfrm_state_mtu, by hand. Tunnel GCM: 20 + 8 + 8 + 16.
         for (mtu, around, outside, align, inner) in [
             (1500, 52, 0, 4, 1446),
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_rationed() {
+    fn icmp_errors_are_rate_limited() {
         let mut budget = ErrorBudget::new();
         let now = Moment::from_secs(5);
         assert_eq!((0..200).filter(|_| budget.take(now)).count(), 50);

@@ -1,4 +1,4 @@
-//! An address and how many of its bits count.
+//! IP prefixes.
 
 use std::{fmt, net::IpAddr};
 
@@ -30,7 +30,7 @@ impl Family {
         }
     }
 
-    /// The address that stands for "any": all zero.
+    /// The unspecified address: all zero.
     #[must_use]
     pub const fn unspecified(self) -> IpAddr {
         match self {
@@ -40,8 +40,8 @@ impl Family {
     }
 }
 
-/// A prefix: an address of which the first `len` bits count. Host bits stay as given (`14.0.0.52/24` is printed back so) and
-/// do not matter for what it holds.
+/// A prefix: an address of which the first `len` bits count. Host bits are kept (`14.0.0.52/24` is
+/// printed so) and do not matter for matching.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     address: IpAddr,
@@ -56,7 +56,7 @@ pub struct PrefixError {
     pub address: IpAddr,
     /// The length given.
     pub len: u8,
-    /// The longest that the address's family has.
+    /// The longest one of the family.
     pub max: u8,
 }
 
@@ -73,7 +73,7 @@ impl Prefix {
         Ok(Self { address, len })
     }
 
-    /// The single address.
+    /// The prefix of a single address.
     #[must_use]
     pub const fn host(address: IpAddr) -> Self {
         Self { address, len: Family::of(address).bits() }
@@ -91,7 +91,7 @@ impl Prefix {
         self.address
     }
 
-    /// The same without its host bits.
+    /// The address without host bits.
     #[must_use]
     pub fn network(self) -> Self {
         let host_bits = u32::from(self.family().bits() - self.len);
@@ -108,25 +108,25 @@ impl Prefix {
         Self { address, ..self }
     }
 
-    /// Bits that count.
+    /// Prefix length.
     #[must_use]
     pub const fn prefix_len(self) -> u8 {
         self.len
     }
 
-    /// Whether it holds every address of its family.
+    /// Whether it contains every address of its family.
     #[must_use]
     pub const fn is_any(self) -> bool {
         self.len == 0
     }
 
-    /// The family it is of.
+    /// Its family.
     #[must_use]
     pub const fn family(self) -> Family {
         Family::of(self.address)
     }
 
-    /// Whether `address` lies in it; never across families.
+    /// Whether it contains `address`; never across families.
     #[must_use]
     #[inline]
     pub fn contains(self, address: IpAddr) -> bool {
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_bits_are_kept_and_do_not_matter() {
+    fn host_bits_are_kept_and_ignored() {
         let net = Prefix::new("14.0.0.52".parse().unwrap(), 24).unwrap();
         assert!(net.contains("14.0.0.70".parse().unwrap()));
         assert!(!net.contains("14.0.1.70".parse().unwrap()));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_hold() {
+    fn prefix_length_bounds_are_accepted() {
         let all = Prefix::any(Family::V6);
         assert!(all.contains("ff02::1".parse().unwrap()));
         assert!(!all.contains("10.0.0.1".parse().unwrap()));

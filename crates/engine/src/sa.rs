@@ -1,4 +1,4 @@
-//! Security associations: what they say ([`config`]), what changes with every packet, and how they are found ([`sad`]).
+//! Security associations: configuration ([`config`]) and the state that changes with every packet.
 
 pub mod aevent;
 pub mod config;
@@ -34,51 +34,54 @@ use crate::{
     ReplayConfig, Reqid, SaConfig, SaId, SaTransform,
 };
 use address::Address;
-use aevent::{Aevents, Cause, Thresholds};
+use aevent::{AeventState, Cause, Thresholds};
 use config::SaFlags;
 use iv::IvPrefixes;
-use lazy_keys::Keys;
+use lazy_keys::LazyKeys;
 use replay::{FIRST_RESERVED, Numbers, ReplayWindow};
 use sequence::Sequence;
 use shared_config::{Name, SaWords};
 #[cfg(test)]
 pub(crate) use test_sa::sample;
-use usage::{Charge, Late, Lifecycle, Usage};
+use usage::{Charge, LateCount, Lifecycle, Usage};
 
-/// A state. What it says never changes: an update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, numbers and counts with
-/// the old one, so that workers which still hold the old one neither repeat a number nor lose a count.
+/// A security association (a state in the kernel's words). Its configuration never changes: an
+/// update (`XFRM_MSG_UPDSA`) makes a new `Sa` that shares keys, sequence numbers and counters with
+/// the old one, so that workers which still hold the old one neither repeat a number nor lose a
+/// count.
 ///
-/// Of a million states few carry packets at a time, so one that has carried none is small: its counts, window and expanded keys are made
-/// for its first packet.
+/// Of a million SAs few carry packets at a time, so an unused one is small: counters, window and
+/// expanded keys are allocated for its first packet.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Sa {
-    // What look-ups read comes first: with the counts of references before it as much as a cache line holds.
+    // Fields that look-ups read come first: with the reference counts before them they fill one
+    // cache line.
     name: Name,
     words: Arc<SaWords>,
     active: OnceBox<Active>,
     reqid: Reqid,
     attachment: Option<Attachment>,
-    // Beside what leads to all else that a packet needs that leaves.
+    // Next to `active`, which outbound packets need too.
     sequence: Sequence,
-    /// Among all of a database, the one put in later has the higher; set before others see it.
+    /// Insertion sequence number within its database; set before others see the SA.
     turn: AtomicU64,
-    keys: Keys,
+    keys: LazyKeys,
     added: AtomicU64,
     acquire_seq: u32,
-    /// Of the first 2^32 numbers; 0: none was drawn.
+    /// For the first 2^32 sequence numbers; 0 if none was drawn.
     iv_prefix: AtomicU32,
 }
 
-/// What a state has that carries packets.
+/// Allocated for the first packet.
 #[derive(Debug)]
 enum Active {
     Live(Live),
-    /// Another generation of a state: numbers, counts and keys are its first one's.
+    /// An updated generation: numbers, counters and keys are those of the first one.
     Of(Arc<Sa>),
 }
 
-/// The fields that every batch touches come first.
+/// The fields that every batch uses come first.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Live {
@@ -86,26 +89,26 @@ struct Live {
     key: OnceLock<Arc<SaKey>>,
     // The second cache line begins here.
     replay: ReplayWindow,
-    /// Of numbers behind the first 2^32.
+    /// For sequence numbers above the first 2^32.
     ivs: IvPrefixes,
-    aevents: Aevents,
-    /// Who goes on in its place, and counts what it counted too late.
+    aevents: AeventState,
+    /// The SA that continues in its place and takes late counts.
     heir: OnceBox<Heir>,
 }
 
-/// Who goes on in a state's place, and where that ended.
+/// The SA that continues in another's place, and where that one ended.
 #[derive(Debug)]
 struct Heir {
     sa: Arc<Sa>,
     /// The last number that it sent.
     sent: u64,
-    /// The last one that was reserved for it.
+    /// The last number reserved for it.
     reserved: u64,
 }
 
 impl Live {
     #[cold]
-    fn charge_heir(&self, late: Late) -> Charge {
+    fn charge_heir(&self, late: LateCount) -> Charge {
         let Some(Heir { sa: heir, .. }) = self.heir.get() else { return Charge::Expired };
         let live = heir.live();
         let charged = live.usage.charge_late(&heir.words.limits, late);
@@ -113,23 +116,24 @@ impl Live {
     }
 }
 
-/// What is read of a state that has carried nothing. Nobody writes to it.
+/// Counters of an unused SA. Never written.
 static UNUSED: Usage = Usage::new(Lifecycle::Valid);
 
-/// Counters of a state as another knows them, who has carried its packets; what is `None` stays as it is (`XFRM_MSG_NEWAE`).
+/// Counters of an SA as set from outside (`XFRM_MSG_NEWAE`), for example by a peer that carried its
+/// packets; `None` leaves a value unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// The last number sent.
     pub sent: Option<u64>,
     /// The highest number received.
     pub received: Option<u64>,
-    /// Numbers in the window that were received.
+    /// Received numbers in the window.
     pub window: Vec<u64>,
-    /// What it has carried, and since when.
+    /// Lifetime counters.
     pub usage: Option<UsageCounters>,
-    /// From how many packets on others are told.
+    /// Aevent threshold in packets.
     pub packets_threshold: Option<u32>,
-    /// After how many tenths of a second others are told.
+    /// Aevent threshold in tenths of a second.
     pub time_threshold: Option<u32>,
 }
 
@@ -156,7 +160,7 @@ pub struct EndedAt {
 }
 
 impl Sa {
-    /// A state that starts where `config.replay` says, added `now`. `words` are those of `config`.
+    /// A new SA that starts at `config.replay`, added `now`. `words` are those of `config`.
     #[must_use]
     pub fn new(config: &SaConfig, words: Arc<SaWords>, now: Moment) -> Arc<Self> {
         let ReplayConfig { sent, received, .. } = config.replay;
@@ -166,7 +170,7 @@ impl Sa {
             active: OnceBox::new(),
             sequence: Sequence::new(sent, words.last_number()),
             words,
-            keys: Keys::none(),
+            keys: LazyKeys::none(),
             added: now.0.into(),
             reqid: config.reqid,
             acquire_seq: config.acquire_seq,
@@ -183,7 +187,8 @@ impl Sa {
         new
     }
 
-    /// A state that goes on where `old` ends, with other words and the same key, at a place on a device: `old` sends and takes nothing more.
+    /// An SA that continues where `old` ends, with another configuration and the same key, perhaps
+    /// offloaded: `old` sends and accepts nothing more.
     pub(crate) fn continuing(
         old: &Self,
         config: SaConfig,
@@ -195,7 +200,8 @@ impl Sa {
         new
     }
 
-    /// The same, for an owner who draws IV prefixes: it has none of the old ones, as others may send by those.
+    /// The same without `old`'s IV prefixes, for an owner who draws new ones, as other machines may
+    /// use the old ones.
     pub(crate) fn begun_anew(
         old: &Self,
         config: SaConfig,
@@ -207,7 +213,8 @@ impl Sa {
         new
     }
 
-    /// A state that goes on where `old` ends, without IV prefixes yet, and the last number that `old` sent.
+    /// An SA that continues where `old` ends, without IV prefixes yet, and the last number that
+    /// `old` sent.
     fn ending(
         old: &Self,
         config: SaConfig,
@@ -219,7 +226,8 @@ impl Sa {
         (Self::taking_over(old, (sent, reserved), config, words, place), sent)
     }
 
-    /// A state as `old` was before others went on in its place, which nobody has sent by: its words and numbers, and their counts. `None` where none did.
+    /// Restores `old` after an SA that continued in its place and sent nothing: its configuration
+    /// and numbers, and the other's counters. `None` if nothing continued in its place.
     pub(crate) fn returning(old: &Self, place: Option<Attachment>) -> Option<Arc<Self>> {
         let &Heir { sent, reserved, .. } = old.heir()?;
         let last = old.last_heir();
@@ -235,7 +243,7 @@ impl Sa {
         Some(back)
     }
 
-    /// A state with the window and the counts of another, which takes and counts nothing more.
+    /// An SA with the window and counters of `old`, which accepts and counts nothing more.
     fn taking_over(
         old: &Self,
         (sent, reserved): (u64, u64),
@@ -245,12 +253,12 @@ impl Sa {
     ) -> Arc<Self> {
         config.replay.sent = config.replay.sent.max(sent);
         let new = Self::new(&config, words, old.added()).on(place);
-        // One that was not used yet, too: a worker may be about to.
+        // An unused SA too: a worker may be about to use it.
         let Live { usage, replay, aevents: theirs, heir, .. } = old.live();
         let (highest, received) = replay.end();
         let Live { usage: counts, replay: window, aevents, .. } = new.live();
         window.learn(highest, received);
-        // Before the counts end: who took a packet and has yet to count it finds where.
+        // Set before the counters are closed: late counts must find it.
         let _first = heir.set(Box::new(Heir { sa: Arc::clone(&new), sent, reserved }));
         let (bytes, packets) = usage.end();
         counts.go_on(bytes, packets, usage.first_used());
@@ -263,30 +271,30 @@ impl Sa {
         self.live_if_used()?.heir.get()
     }
 
-    /// Who goes on in the end, itself if nobody has its place.
+    /// The last SA in the chain of continuations, itself if there is none.
     fn last_heir(&self) -> &Self {
         self.heir().map_or(self, |heir| heir.sa.last_heir())
     }
 
-    /// Where its numbers ended and up to where they were reserved, if another went on in its place.
+    /// The last number sent and the last one reserved, if another SA continues in its place.
     #[must_use]
     pub fn ended_at(&self) -> Option<EndedAt> {
         self.heir().map(|&Heir { sent, reserved, .. }| EndedAt { sent, reserved })
     }
 
-    /// What it says, but for what [`Sa`] itself tells.
+    /// The shared configuration.
     #[must_use]
     #[inline]
     pub fn config(&self) -> &SaWords {
         &self.words
     }
 
-    /// The same, to be shared with another generation.
+    /// The shared configuration, for another generation.
     pub(crate) fn shared_words(&self) -> Arc<SaWords> {
         Arc::clone(&self.words)
     }
 
-    /// All that it says, keys included, as it could be added again. Numbers begin at 0 there.
+    /// The full configuration, keys included, as for adding it again. Numbers begin at 0 there.
     #[must_use]
     pub fn to_config(&self) -> SaConfig {
         let words = &*self.words;
@@ -323,13 +331,13 @@ impl Sa {
         self.name.id()
     }
 
-    /// Whether it leads there.
+    /// Whether its destination is this one.
     #[inline]
     pub(crate) fn leads_to(&self, destination: Address) -> bool {
         self.name.leads_to(destination)
     }
 
-    /// Source of the outer header; unspecified takes what the packet has.
+    /// Source of the outer header; unspecified takes the packet's own.
     #[must_use]
     #[inline]
     pub fn source(&self) -> IpAddr {
@@ -342,7 +350,7 @@ impl Sa {
         Family::of(self.id().destination)
     }
 
-    /// For whose templates it is.
+    /// Request id that ties it to templates.
     #[must_use]
     #[inline]
     pub fn reqid(&self) -> Reqid {
@@ -362,32 +370,32 @@ impl Sa {
         &self.words.transform
     }
 
-    /// Algorithm and keys as they were given: for a dump that asks for keys, and for who must know a key again.
+    /// Algorithm and keys as given: for dumps with keys, and for callers that compare keys.
     #[must_use]
     pub fn secrets(&self) -> SaTransform {
         let (encryption_key, authentication_key) = self.keys.material();
         SaTransform { transform: self.words.transform, encryption_key, authentication_key }
     }
 
-    /// Its keys, expanded by the first who asks.
+    /// Its keys, expanded on the first call.
     #[must_use]
     #[inline]
     pub fn key(&self) -> &SaKey {
         self.shared_key()
     }
 
-    /// As [`Sa::key`], for who keeps them at hand.
+    /// Like [`Sa::key`], for callers that keep them.
     #[inline]
     pub(crate) fn shared_key(&self) -> &Arc<SaKey> {
         self.live().key.get_or_init(|| Arc::new(self.expand()))
     }
 
-    /// Makes what its first packet would otherwise wait for.
+    /// Allocates what the first packet needs.
     pub fn activate(&self) {
         let _ = self.key();
     }
 
-    /// Outbound numbers.
+    /// Outbound sequence numbers.
     #[must_use]
     #[inline]
     pub fn sequence(&self) -> &Sequence {
@@ -397,13 +405,14 @@ impl Sa {
         }
     }
 
-    /// Lets it begin behind a restart, where numbers up to `received` may have been received before it.
+    /// Begins after a restart: numbers up to `received` may have been received before it.
     pub fn restart_at(&self, received: u64) {
         let live = self.live_if_used().unwrap_or_else(|| self.begin(0, received));
         live.replay.restart_at(received);
     }
 
-    /// Inbound numbers, for a packet. Who only wants to know asks [`Sa::highest_received`] and [`Sa::has_received`].
+    /// The replay window, for a packet. Queries use [`Sa::highest_received`] and
+    /// [`Sa::has_received`].
     #[must_use]
     #[inline]
     pub fn replay(&self) -> &ReplayWindow {
@@ -416,13 +425,14 @@ impl Sa {
         self.live_if_used().map_or(0, |live| live.replay.highest())
     }
 
-    /// Where the highest number received outlives the process, if it does.
+    /// The cell where the highest number received outlives the process, if there is one.
     #[must_use]
     pub fn received_cell(&self) -> Option<&'static AtomicU64> {
         self.live_if_used().and_then(|live| live.replay.cell())
     }
 
-    /// The number up to which it accepts packets; `u64::MAX` where nobody keeps what it receives.
+    /// The number up to which it accepts packets; `u64::MAX` without a
+    /// [`ReplayStore`](replay_store::ReplayStore).
     #[must_use]
     pub fn reserved_to_receive(&self) -> u64 {
         match self.live_if_used() {
@@ -432,7 +442,7 @@ impl Sa {
         }
     }
 
-    /// Up to where it may have received packets before a restart; 0 where there was none.
+    /// Highest number that may have been received before a restart; 0 without one.
     #[must_use]
     pub fn restarted_at(&self) -> u64 {
         self.live_if_used().map_or(0, |live| live.replay.restarted_at())
@@ -444,14 +454,14 @@ impl Sa {
         self.live_if_used().is_some_and(|live| live.replay.has(number))
     }
 
-    /// Counts and failures so far.
+    /// Counters and failures so far.
     #[must_use]
     #[inline]
     pub fn usage(&self) -> &Usage {
         self.live_if_used().map_or(&UNUSED, |live| &live.usage)
     }
 
-    /// How far it is in its life.
+    /// Its lifecycle state.
     #[must_use]
     #[inline]
     pub fn lifecycle(&self) -> Lifecycle {
@@ -464,7 +474,7 @@ impl Sa {
         Moment(self.first().added.load(Ordering::Relaxed))
     }
 
-    /// Whether others are to be told of its counters now. If so, they count as told.
+    /// Whether an aevent is due now. If so, the counters count as reported.
     #[must_use]
     pub fn due(&self, now: Moment) -> Option<Cause> {
         let (sent, received) = (self.sequence().last(), self.highest_received());
@@ -474,27 +484,28 @@ impl Sa {
         self.live().aevents.due(sent, received, now)
     }
 
-    /// Whether it is to be told now that its packets come from `port` elsewhere: [`Aevents::mapping_due`].
+    /// Whether a mapping event is due for packets from `port` of a new source:
+    /// [`AeventState::mapping_due`].
     #[must_use]
     pub fn mapping_due(&self, port: u16, now: Moment) -> bool {
         self.live().aevents.mapping_due(port, self.words.mapping_age, now)
     }
 
-    /// When others are told of its counters.
+    /// Aevent thresholds.
     #[must_use]
     pub fn thresholds(&self) -> Thresholds {
         self.live_if_used().map_or_else(Thresholds::default, |live| live.aevents.thresholds())
     }
 
-    /// Whether its numbers have 64 bits.
+    /// Whether sequence numbers have 64 bits.
     #[must_use]
     #[inline]
     pub fn extended(&self) -> bool {
         self.words.flags.contains(SaFlags::ESN)
     }
 
-    /// Counts packets against its limits. Outbound before encryption, with the length before encapsulation;
-    /// inbound after authentication, with the length after decapsulation.
+    /// Charges packets against its limits. Outbound before encryption, with the length before
+    /// encapsulation; inbound after authentication, with the length after decapsulation.
     #[inline]
     pub fn charge(&self, packets: u32, bytes: u64, now: Moment) -> Charge {
         let live = self.live();
@@ -503,13 +514,14 @@ impl Sa {
             .unwrap_or_else(|late| live.charge_heir(late))
     }
 
-    /// Whether nothing hangs on when it counts a packet: it has no limits of packets and bytes, and its first packet, from which it ages, was counted.
+    /// Whether counting may be deferred: it has only time limits, and its first use, from which it
+    /// ages, is counted.
     #[inline]
     pub(crate) fn counts_whenever(&self) -> bool {
         self.words.limits.are_of_time() && self.usage().is_used()
     }
 
-    /// Counts packets that have passed, whatever has become of it since.
+    /// Counts packets that have passed.
     pub(crate) fn count(&self, packets: u32, bytes: u64, latest: Moment) {
         let live = self.live();
         if let Err(late) = live.usage.count(packets, bytes, latest) {
@@ -517,10 +529,12 @@ impl Sa {
         }
     }
 
-    /// Whether an inbound packet may be given to it: the checks of `net/xfrm/xfrm_input.c` that come before replay.
+    /// Whether an inbound packet may be given to it: the checks of `net/xfrm/xfrm_input.c` before
+    /// the replay check.
     ///
     /// # Errors
-    /// [`DropReason::InStateDirection`], [`DropReason::InStateExpired`], [`DropReason::InNoState`] while it is larval.
+    /// [`DropReason::InStateDirection`], [`DropReason::InStateExpired`], [`DropReason::InNoState`]
+    /// while it is larval.
     #[inline]
     pub fn receives(&self) -> Result<(), DropReason> {
         if self.words.direction == Some(Direction::Out) {
@@ -533,38 +547,38 @@ impl Sa {
         }
     }
 
-    /// Whether two are generations of one state.
+    /// Whether both are generations of one SA.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.first(), other.first())
     }
 
-    /// Counts a failure of an inbound packet that belongs to it.
+    /// Counts a failure of an inbound packet.
     #[cold]
     pub fn count_failure(&self, reason: DropReason) {
         self.live().usage.count_failure(reason);
     }
 
-    /// Where it is on a device; `None`: nowhere.
+    /// Where it is offloaded; `None` if it is not.
     #[must_use]
     #[inline]
     pub fn attachment(&self) -> Option<Attachment> {
         self.attachment
     }
 
-    /// The device that does all of its work; `None` when that is done here.
+    /// The device of packet offload; `None` without.
     #[must_use]
     #[inline]
     pub fn packet_device(&self) -> Option<DeviceId> {
         self.attachment.filter(|place| place.kind == OffloadKind::Packet).map(|place| place.device)
     }
 
-    /// Its place on the device that does all of its work.
+    /// Attachment of packet offload.
     pub(crate) fn packet_place(&self) -> Option<Attachment> {
         self.attachment.filter(|place| place.kind == OffloadKind::Packet)
     }
 
-    /// The same state with its place, before others see it.
+    /// The SA with its attachment, before others see it.
     pub(crate) fn on(mut self: Arc<Self>, place: Option<Attachment>) -> Arc<Self> {
         if let Some(sa) = Arc::get_mut(&mut self) {
             sa.attachment = place;
@@ -578,46 +592,46 @@ impl Sa {
         self.packet_device().is_some()
     }
 
-    /// Whether it has limits that a device's counts are to be held against.
+    /// Whether it has limits and a device's counters are to be checked against them.
     pub(crate) fn looks_elsewhere(&self) -> bool {
         let Limits { bytes, packets, .. } = self.words.limits;
         let ends = |budget: Budget| budget.soft.min(budget.hard) != u64::MAX;
         self.counts_elsewhere() && (ends(bytes) || ends(packets))
     }
 
-    /// Holds its counts against its limits: [`Usage::check`].
+    /// Checks its counters against its limits: [`Usage::check`].
     pub(crate) fn check_limits(&self) -> Charge {
         self.live().usage.check(&self.words.limits)
     }
 
-    /// Whether it passes its soft limit just now, by counts made elsewhere: [`Usage::check_soft`].
+    /// Whether it passes its soft limit now, by a device's counters: [`Usage::check_soft`].
     pub(crate) fn check_soft_limit(&self) -> bool {
         self.live().usage.check_soft(&self.words.limits)
     }
 
-    /// Moves on to `next`: [`Usage::advance`].
+    /// Advances to the lifecycle state `next`: [`Usage::advance`].
     pub(crate) fn advance(&self, next: Lifecycle) -> bool {
         self.live().usage.advance(next)
     }
 
-    /// New limits: [`Usage::revive`].
+    /// For new limits: [`Usage::revive`].
     pub(crate) fn revive(&self) {
         self.live_if_used().iter().for_each(|live| live.usage.revive());
     }
 
-    /// When it was put in, counted in states: an update leaves it, and no other state of its database ever has it.
+    /// Insertion sequence number: unchanged by updates, unique within its database.
     #[must_use]
     #[inline]
     pub fn turn(&self) -> u64 {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// For the database that takes it in.
+    /// Called by the database that inserts it.
     pub(crate) fn set_turn(&self, turn: u64) {
         self.turn.store(turn, Ordering::Relaxed);
     }
 
-    /// Takes over counters. Numbers go on only: none is sent or accepted that was before.
+    /// Takes over counters. Numbers only rise: none is sent or accepted twice.
     pub(crate) fn set_counters(&self, counters: Counters, now: Moment) {
         let Live { usage, replay, aevents, .. } = self.live();
         let (sequence, added) = (self.sequence(), &self.first().added);
@@ -638,7 +652,7 @@ impl Sa {
         aevents.tell(sequence.last(), replay.highest(), now);
     }
 
-    /// The next generation: this state with other words.
+    /// The next generation: this SA with another configuration.
     pub(crate) fn renewed(self: &Arc<Self>, words: Arc<SaWords>) -> Arc<Self> {
         let first = match self.active.get() {
             Some(Active::Of(first)) => first,
@@ -650,7 +664,7 @@ impl Sa {
             active: OnceBox::with_value(Box::new(Active::Of(Arc::clone(first)))),
             sequence: Sequence::new(0, 0),
             words,
-            keys: Keys::none(),
+            keys: LazyKeys::none(),
             added: AtomicU64::new(0),
             reqid: self.reqid,
             acquire_seq: self.acquire_seq,
@@ -664,7 +678,7 @@ impl Sa {
         new
     }
 
-    /// The generation that has numbers, counts and expanded keys.
+    /// The generation that has numbers, counters and expanded keys.
     #[inline]
     fn first(&self) -> &Self {
         match self.active.get() {
@@ -690,7 +704,7 @@ impl Sa {
         }
     }
 
-    /// Others know that so many numbers were sent and received already.
+    /// Starts behind numbers that were sent and received already.
     #[cold]
     fn begin(&self, sent: u64, received: u64) -> &Live {
         let words = &*self.words;
@@ -701,7 +715,7 @@ impl Sa {
                 replay: ReplayWindow::new(words.window, numbers(words), received)
                     .kept(&words.keeper, words.keeper.claim(self)),
                 ivs: IvPrefixes::default(),
-                aevents: Aevents::new(sent, received, self.added()),
+                aevents: AeventState::new(sent, received, self.added()),
                 heir: OnceBox::new(),
             }))
         };
@@ -715,7 +729,7 @@ impl Sa {
     fn expand(&self) -> SaKey {
         let (encryption, authentication) = self.keys.material();
         let words = &*self.words;
-        // Cannot fail: `SaKey::verify` took these keys when the state was added.
+        // Cannot fail: `SaKey::verify` accepted these keys when the SA was added.
         SaKey::new(&words.transform, &encryption, &authentication, words.backend)
             .expect("keys that were verified")
     }

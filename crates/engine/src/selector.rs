@@ -1,11 +1,12 @@
-//! What traffic a policy or a state is for.
+//! Traffic selectors of policies and states.
 
 use crate::{Family, FlowKey, Prefix};
 
-/// A port, ICMP type or code, or half a GRE key, under a mask: `value & mask`. The default (0/0) fits all.
+/// A port, ICMP type or code, or half a GRE key, under a mask: `value & mask`. The default (0/0)
+/// matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortMask {
-    /// What the masked port must be.
+    /// Value of the masked port.
     pub value: u16,
     /// The bits that count.
     pub mask: u16,
@@ -18,7 +19,7 @@ impl PortMask {
         Self { value, mask: u16::MAX }
     }
 
-    /// Whether `port` fits.
+    /// Whether `port` matches.
     #[must_use]
     #[inline]
     pub const fn fits(self, port: u16) -> bool {
@@ -28,28 +29,29 @@ impl PortMask {
 
 /// An XFRM selector (`struct xfrm_selector`): purely ternary, every field a value under a mask.
 ///
-/// ICMP's type stands in the source port and its code in the destination port; a GRE key's upper half in the source port,
-/// its lower half in the destination port; a Mobility Header's type in the source port.
+/// The ICMP type is in the source port and its code in the destination port; a GRE key's upper half
+/// in the source port, its lower half in the destination port; a Mobility Header's type in the
+/// source port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Selector {
     /// Source addresses.
     pub source: Prefix,
     /// Destination addresses; of the same family.
     pub destination: Prefix,
-    /// IP protocol number; 0 fits all.
+    /// IP protocol number; 0 matches all.
     pub protocol: u8,
     /// Source port, ICMP type, upper half of the GRE key.
     pub source_port: PortMask,
     /// Destination port, ICMP code, lower half of the GRE key.
     pub destination_port: PortMask,
-    /// Interface that the packet is to leave by, or came in by; 0 fits all.
+    /// Interface by which the packet is to leave or came in; 0 matches all.
     pub ifindex: u32,
-    /// User id of the socket; kept for listing, fits all.
+    /// User id of the socket; kept for listing, matches all.
     pub user: u32,
 }
 
 impl Selector {
-    /// Fits every packet of a family.
+    /// Matches every packet of a family.
     #[must_use]
     pub const fn any(family: Family) -> Self {
         Self {
@@ -85,13 +87,14 @@ impl Selector {
         Self { source, destination, ..Self::any(destination.family()) }
     }
 
-    /// The family it is of.
+    /// Its family.
     #[must_use]
     pub const fn family(&self) -> Family {
         self.destination.family()
     }
 
-    /// Whether a packet fits: `net/xfrm/xfrm_policy.c: __xfrm4_selector_match`, `__xfrm6_selector_match`.
+    /// Whether a packet matches: `net/xfrm/xfrm_policy.c: __xfrm4_selector_match`,
+    /// `__xfrm6_selector_match`.
     #[must_use]
     #[inline]
     pub fn matches(&self, flow: &FlowKey) -> bool {
@@ -103,7 +106,7 @@ impl Selector {
             && (self.ifindex == 0 || self.ifindex == flow.ifindex)
     }
 
-    /// Whether it fits all packets between two addresses, or none of them.
+    /// Whether it selects by addresses only: it matches all packets between two addresses, or none.
     pub(crate) const fn is_of_addresses(&self) -> bool {
         let ports = self.source_port.mask | self.destination_port.mask;
         self.protocol == 0 && ports == 0 && self.ifindex == 0

@@ -1,18 +1,18 @@
-//! What a gateway sets, and what workers know of its host.
+//! Settings of a gateway, and what workers know of the host.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{Caches, Cpu, SourcePorts};
 
-/// Who writes the headers outside ESP-in-UDP packets.
+/// Who writes the headers outside ESP in UDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WireHeaders {
     /// The engine: whole IP packets, for raw sockets, memory ports and `AF_PACKET`.
     #[default]
     Engine,
     /// The kernel, for states with UDP encapsulation: the engine yields UDP payloads with a
-    /// [`UdpPath`](uxfrm_packet::UdpPath). Without encapsulation, whole IP packets all the same.
+    /// [`UdpPath`](uxfrm_packet::UdpPath). Without encapsulation, whole IP packets.
     UdpSocket,
 }
 
@@ -24,7 +24,7 @@ pub enum HostPort {
     Packets,
     /// Super-packets too: TCP, and UDP when the port says so.
     SuperPackets {
-        /// Which datagrams may be put together.
+        /// Which datagrams may be joined.
         udp: UdpSuper,
     },
 }
@@ -32,23 +32,25 @@ pub enum HostPort {
 /// Whether the host's port takes UDP super-packets (`TUN_F_USO4`, kernel 6.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UdpSuper {
-    /// It does not.
+    /// Only single datagrams.
     #[default]
     Refused,
-    /// It does.
+    /// UDP super-packets too.
     Taken,
 }
 
-/// The addresses that are the host's own: what goes to them is checked by `in` policies, all else by `fwd` ones.
+/// The host's own addresses: packets to them are checked by `in` policies, all others by `fwd`
+/// ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostAddresses {
-    /// As numbers, which are compared faster; sorted.
+    /// As integers, which compare faster; sorted.
     v4: Vec<u32>,
     v6: Vec<u128>,
 }
 
 impl HostAddresses {
-    /// Whether a packet to `address` is for this host: an own address, multicast, or IPv4's limited broadcast.
+    /// Whether a packet to `address` is for this host: an own address, multicast, or IPv4's limited
+    /// broadcast.
     #[must_use]
     #[inline]
     pub fn holds(&self, address: IpAddr) -> bool {
@@ -62,7 +64,7 @@ impl HostAddresses {
         }
     }
 
-    /// The first own address of the same family as `other`: what an ICMP error comes from.
+    /// The first own address of the same family as `other`, used as source of ICMP errors.
     #[must_use]
     pub fn like(&self, other: IpAddr) -> Option<IpAddr> {
         let v4 = self.v4.iter().map(|bits| IpAddr::V4(Ipv4Addr::from_bits(*bits)));
@@ -89,53 +91,55 @@ impl FromIterator<IpAddr> for HostAddresses {
     }
 }
 
-/// How much a worker lets wait for states that key managers are to make. A super-packet is one buffer; bytes are those of whole
-/// buffers, whatever is in them, as that is what is missing elsewhere.
+/// Limits of the packets that wait for states. A super-packet is one buffer; bytes are buffer
+/// capacity, which is what is missing elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Buffers for one state.
+    /// Buffers per state.
     pub buffers_each: usize,
-    /// Bytes for one state.
+    /// Bytes per state.
     pub bytes_each: usize,
-    /// Buffers in all.
+    /// Buffers in total.
     pub buffers: usize,
-    /// Bytes in all.
+    /// Bytes in total.
     pub bytes: usize,
 }
 
 impl Default for Patience {
-    /// 100 buffers for each state as in Linux (`XFRM_MAX_QUEUE_LEN`), but no more than 1 MiB; 1,024 in all, but no more than 8 MiB.
+    /// 100 buffers per state as in Linux (`XFRM_MAX_QUEUE_LEN`), but at most 1 MiB; 1,024 in total,
+    /// but at most 8 MiB.
     fn default() -> Self {
         Self { buffers_each: 100, bytes_each: 1 << 20, buffers: 1024, bytes: 8 << 20 }
     }
 }
 
-/// How a worker is set up. All workers of a gateway share these but for `cpu` and `seed`.
+/// Settings of a worker. All workers of a gateway share them except `cpu` and `seed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Who writes outer headers.
     pub headers: WireHeaders,
-    /// What the host takes.
+    /// What the host's port takes.
     pub host: HostPort,
-    /// Bytes of the largest IP packet that the network takes, headers included; at least 576.
+    /// MTU of the network, headers included; at least 576.
     pub mtu: u16,
-    /// Peers towards which it takes less.
+    /// Smaller path MTUs by peer.
     pub narrow: NarrowPaths,
     /// TTL and hop limit of outer headers.
     pub hop_limit: u8,
-    /// The host's own addresses, until a [`Host`] says otherwise; so for `mtu` and `narrow`.
+    /// The host's own addresses, until a [`Host`] replaces them; likewise `mtu` and `narrow`.
     pub addresses: HostAddresses,
-    /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are peeled at any port.
+    /// UDP ports at which whole IP packets may hold ESP (RFC 3948: 4500). Socket payloads are
+    /// parsed at any port.
     pub encap_ports: Vec<u16>,
-    /// How what was found out about flows is remembered.
+    /// Settings of the flow caches.
     pub cache: Caches,
-    /// How much may wait for states.
+    /// Limits of the acquire queue.
     pub patience: Patience,
-    /// Which `pcpu-num` is this worker's (RFC 9611); different in every worker.
+    /// The worker's `pcpu-num` (RFC 9611); different in every worker.
     pub cpu: Cpu,
     /// Seed of outer IPv4 ids, IPv6 fragment ids and flow caches; different in every worker.
     pub seed: u64,
-    /// The source ports that inner flows have of their own.
+    /// Source ports for inner flows.
     pub source_ports: SourcePorts,
 }
 
@@ -159,14 +163,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Bytes of the largest IP packet that the network takes towards `peer`.
+    /// Path MTU towards `peer`.
     #[must_use]
     pub fn mtu_to(&self, peer: IpAddr) -> u16 {
         self.narrow.get(&peer).map_or(self.mtu, |narrow| self.mtu.min(*narrow))
     }
 
-    /// Bytes of the largest plain packet that is sent as it is. The kernel's raw sockets cut none that is longer than its link takes, and tell nobody; whoever
-    /// else sends knows each packet's way.
+    /// Largest plain packet that is sent unfragmented. The kernel's raw sockets do not fragment
+    /// above the link's MTU and report nothing; other ports know each packet's path.
     #[inline]
     pub(crate) fn plain_limit(&self) -> usize {
         match self.headers {
@@ -181,16 +185,18 @@ impl Settings {
 pub struct Host {
     /// Its own addresses.
     pub addresses: HostAddresses,
-    /// Bytes of the largest IP packet that the network takes, headers included; at least 576.
+    /// MTU of the network, headers included; at least 576.
     pub mtu: u16,
-    /// Peers towards which it takes less.
+    /// Smaller path MTUs by peer.
     pub narrow: NarrowPaths,
 }
 
-/// What the network takes towards some peers, in bytes of IP packet: less than towards all others, as routers on the way have said.
+/// Path MTUs in bytes of IP packet, for peers with less than the interface's, as learned from
+/// routers.
 pub type NarrowPaths = BTreeMap<IpAddr, u16>;
 
-/// What every path is held to take, whatever routers and links say: `net.ipv4.route.min_pmtu`, and RFC 8200 §5.
+/// The minimum path MTU, whatever routers and links report: `net.ipv4.route.min_pmtu`, and RFC 8200
+/// §5.
 #[must_use]
 pub const fn least_path(to: IpAddr) -> u16 {
     match to {

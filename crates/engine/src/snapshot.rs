@@ -1,4 +1,4 @@
-//! What workers read: one generation of states and policies, swapped whole.
+//! Snapshot: one generation of states and policies as workers read it, replaced as a whole.
 
 use std::sync::Arc;
 
@@ -8,37 +8,39 @@ use crate::sad::change_log::StateNews;
 use crate::settings::Host;
 use crate::{Acquires, Sad, Spd, Spi};
 
-/// One generation of the databases. Immutable; a worker loads it once per batch and sees either all of a change or nothing.
+/// One generation of the databases. Immutable; a worker loads it once per batch and sees all of a
+/// change or nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// States.
     pub sad: Arc<Sad>,
     /// Policies.
     pub spd: Arc<Spd>,
-    /// What key managers were asked for.
+    /// Pending acquires.
     pub acquires: Arc<Acquires>,
-    /// What is known of the host; `None` when workers' settings say it.
+    /// The host, as far as it differs from the workers' settings; `None` if it does not.
     pub host: Option<Arc<Host>>,
     /// Rises with every change of states or policies.
     pub generation: u64,
-    /// Rises with every change of states: those found for a flow under another number may be others now.
+    /// Rises with every change of states: a flow resolved under another number must be resolved
+    /// again.
     pub states: u64,
-    /// Which states the latest of these changes were about.
+    /// SPIs of the latest changes.
     pub(crate) state_news: StateNews,
 }
 
 impl Snapshot {
-    /// The SPIs of states that have changed since there were so many changes; `None` when nobody knows any more.
+    /// SPIs of the states that changed since that many changes; `None` if the log is too short.
     pub(crate) fn changed_since(&self, states: u64) -> Option<impl ExactSizeIterator<Item = Spi>> {
         self.state_news.of(states..self.states)
     }
 
-    /// Notes a change of a state.
+    /// Records a change of a state.
     pub(crate) fn note_state(&mut self, spi: Spi) {
         self.state_news.note(self.states, spi);
         self.states += 1;
     }
 }
 
-/// Where the newest snapshot is found. Each worker keeps an [`arc_swap::Cache`] of it.
+/// Where workers find the newest snapshot. Each keeps an [`arc_swap::Cache`] of it.
 pub type Published = Arc<ArcSwap<Snapshot>>;

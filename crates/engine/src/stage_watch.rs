@@ -1,13 +1,14 @@
-//! Where a batch is on its way, for whoever measures the stages.
+//! Stages of a batch, for measurements.
 
-/// A stage that a batch has just been through: a number, or several, of the maps of `outbound.rs` and `inbound.rs`.
+/// A stage that a batch has passed: one or several numbers of the maps in `outbound.rs` and
+/// `inbound.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Inbound 1: packets of trains became items.
+    /// Inbound 1: packets of segment bursts become items.
     Receive,
     /// Outbound 2: flow keys.
     Parse,
-    /// Outbound 3, inbound 8: policies, and bundles where they are known.
+    /// Outbound 3, inbound 8: policies, and cached bundles.
     LookUp,
     /// Outbound 1, 4, 5: checksums, verdicts, PMTU, frames.
     Frame,
@@ -19,15 +20,15 @@ pub enum Stage {
     Seal,
     /// Outbound 9: UDP checksums.
     Finish,
-    /// Outbound 10: what leaves.
+    /// Outbound 10: transmission.
     Transmit,
     /// Inbound 2, 3, 4: headers, states, replay check.
     Peel,
     /// Inbound 5: decryption.
     Open,
-    /// Inbound 6, 7: replay windows, back to IP packets, charges.
+    /// Inbound 6, 7: replay windows, decapsulation, charges.
     Accept,
-    /// Inbound 8, 9, 10: selectors, templates; to the host.
+    /// Inbound 8, 9, 10: selectors, templates; delivery to the host.
     Deliver,
 }
 
@@ -70,13 +71,13 @@ impl Stage {
     }
 }
 
-/// Told of each stage when a batch is through it. The engine knows no clock: who watches has one.
+/// Told when a batch has passed a stage. The engine has no clock: the watcher has one.
 pub trait Watch {
-    /// All packets of the batch are through `stage`; a chain of SAs passes some more than once.
+    /// All packets of the batch have passed `stage`; with several SAs some stages repeat.
     fn passed(&mut self, stage: Stage);
 }
 
-/// Nobody watches, at no cost.
+/// No watcher, at no cost.
 impl Watch for () {
     #[inline(always)]
     fn passed(&mut self, _: Stage) {}

@@ -1,4 +1,4 @@
-//! Counting what was dropped: per worker, without a lock, readable by anyone.
+//! Drop counters: per worker, without a lock, readable by any thread.
 
 use std::{
     fmt::Write,
@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::{DropReason, XfrmCounter};
 
-/// The drops of one worker by reason. One thread writes, any may read.
+/// One worker's drops by reason. One thread writes, any may read.
 #[derive(Debug)]
 pub struct Drops(CachePadded<[AtomicU64; DropReason::ALL.len()]>);
 
@@ -18,21 +18,22 @@ pub struct Drops(CachePadded<[AtomicU64; DropReason::ALL.len()]>);
 pub struct DropCounts([u64; DropReason::ALL.len()]);
 
 impl Drops {
-    /// Counts one packet. For the worker that owns the counters only: two writers would lose counts.
+    /// Counts one packet. Only for the owning worker: two writers would lose counts.
     #[inline]
     pub fn count(&self, reason: DropReason) {
         self.add(reason, 1);
     }
 
-    /// Counts several packets; as [`Drops::count`].
+    /// Counts several packets, like [`Drops::count`].
     #[inline]
     pub fn add(&self, reason: DropReason, packets: u64) {
-        // Relaxed load and store, no read-modify-write: there is one writer, and readers want no more than a recent value.
+        // Relaxed load and store, no read-modify-write: there is one writer, and readers only want
+        // a recent value.
         let counter = &self.0[reason as usize];
         counter.store(counter.load(Ordering::Relaxed) + packets, Ordering::Relaxed);
     }
 
-    /// How many so far.
+    /// The count so far.
     #[must_use]
     pub fn of(&self, reason: DropReason) -> u64 {
         self.0[reason as usize].load(Ordering::Relaxed)
@@ -64,26 +65,26 @@ impl DropCounts {
         counts
     }
 
-    /// Adds packets that somebody else dropped for us: the kernel's packet filter, on the guard's behalf.
+    /// Adds packets that the kernel's packet filter dropped on the guard's behalf.
     pub fn add(&mut self, reason: DropReason, packets: u64) {
         self.0[reason as usize] += packets;
     }
 
-    /// How many for one reason.
+    /// The count of one reason.
     #[must_use]
     pub fn of(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How many under one line of `/proc/net/xfrm_stat`.
+    /// The count of one line of `/proc/net/xfrm_stat`.
     #[must_use]
     pub fn line(&self, counter: XfrmCounter) -> u64 {
         let counted = DropReason::ALL.iter().filter(|reason| reason.counter() == Some(counter));
         counted.map(|reason| self.of(*reason)).sum()
     }
 
-    /// A line for every reason, in the same form as [`xfrm_stat`](Self::xfrm_stat): also those that the kernel has no line for, and
-    /// apart those that share one.
+    /// A line per reason, in the form of [`xfrm_stat`](Self::xfrm_stat), including reasons without
+    /// a kernel line; those that share one are separate.
     #[must_use]
     pub fn reasons(&self) -> String {
         DropReason::ALL.iter().fold(String::new(), |mut text, reason| {
@@ -93,7 +94,8 @@ impl DropCounts {
         })
     }
 
-    /// The text of `/proc/net/xfrm_stat`, byte for byte (`net/xfrm/xfrm_proc.c: xfrm_statistics_seq_show`).
+    /// The text of `/proc/net/xfrm_stat`, byte for byte
+    /// (`net/xfrm/xfrm_proc.c: xfrm_statistics_seq_show`).
     #[must_use]
     pub fn xfrm_stat(&self) -> String {
         XfrmCounter::ALL.iter().fold(String::new(), |mut text, counter| {
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_the_kernels() {
+    fn xfrm_stat_text_equals_kernel() {
         let (one, two) = (Drops::default(), Drops::default());
         one.count(DropReason::InNoState);
         two.add(DropReason::InNoState, 2);

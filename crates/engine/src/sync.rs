@@ -1,3 +1,4 @@
-//! The atomics of what workers share without locks. The models of `loom/` take the same sources with atomics that try all orders.
+//! Atomics for state that workers share without locks. The models in `loom/` compile the same
+//! sources with loom's atomics.
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

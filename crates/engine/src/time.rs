@@ -1,9 +1,9 @@
-//! Time as the engine sees it.
+//! Time in the engine.
 
 use std::time::Duration;
 
-/// A point in time: nanoseconds since a start that the caller chose and never moves back (`CLOCK_BOOTTIME` in the
-/// daemon, anything in a test).
+/// A point in time: nanoseconds since a start that the caller chose and never moves back
+/// (`CLOCK_BOOTTIME` in the daemon, anything in a test).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment(pub u64);
 

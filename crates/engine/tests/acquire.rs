@@ -1,4 +1,4 @@
-//! Packets without a state: who is asked, what waits, in which order it leaves, and what becomes of it when nobody answers.
+//! Packets without an SA: acquires, queueing, order of release, and time-outs.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -14,7 +14,7 @@ use uxfrm_engine::{
 use uxfrm_packet::{Batch, PacketBuf, Pool};
 use uxfrm_testkit::{FIRST_SPI, Gateway, Pair, Way, Wrapping, packets};
 
-/// Long enough that its length alone tells which one it is.
+/// The length identifies the datagram.
 fn datagram(number: usize) -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", &vec![0; 100 + number])
 }
@@ -23,7 +23,7 @@ fn expected(number: usize) -> Vec<u8> {
     datagram(number).bytes().to_vec()
 }
 
-/// The left one of two gateways without states, to which somebody listens.
+/// The left one of two gateways without SAs, with a key manager listening.
 fn waiting(wrapping: &Wrapping) -> Pair {
     let mut pair = Pair::without_states(wrapping);
     pair.left.listen([]);
@@ -43,13 +43,13 @@ fn wanted_of(gateway: &Gateway) -> Vec<Wanted> {
     gateway.events.iter().filter_map(wanted).collect()
 }
 
-/// Sends nothing, so that what waits may leave.
+/// Sends an empty batch, so that queued packets may leave.
 fn nudge(gateway: &mut Gateway) -> Vec<PacketBuf> {
     gateway.outbound(Vec::new()).0
 }
 
 #[test]
-fn all_packets_of_a_template_ask_once() {
+fn packets_of_one_template_send_one_acquire() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     assert!(left.outbound(vec![datagram(0), datagram(1)]).0.is_empty());
@@ -86,7 +86,7 @@ fn all_packets_of_a_template_ask_once() {
 }
 
 #[test]
-fn what_waited_leaves_in_order_and_before_what_came_later() {
+fn queued_packets_leave_in_order_before_later_ones() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = waiting(&wrapping);
     pair.left.outbound(vec![datagram(0), datagram(1)]);
@@ -105,7 +105,7 @@ fn what_waited_leaves_in_order_and_before_what_came_later() {
 }
 
 #[test]
-fn a_packet_that_waited_is_counted_by_its_policy_once() {
+fn queued_packet_is_counted_by_policy_once() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = waiting(&wrapping);
     pair.left.outbound(vec![datagram(0)]);
@@ -125,7 +125,7 @@ fn a_packet_that_waited_is_counted_by_its_policy_once() {
 }
 
 #[test]
-fn nobody_answers_in_time() {
+fn unanswered_acquire_drops_queued_packets() {
     let mut pair = waiting(&Wrapping::tunnel4());
     pair.left.outbound(vec![datagram(0), datagram(1)]);
     pair.wait(Duration::from_millis(29_999));
@@ -140,7 +140,7 @@ fn nobody_answers_in_time() {
 }
 
 #[test]
-fn the_larval_states_time_is_what_counts() {
+fn queue_timeout_is_larval_lifetime() {
     let mut left = waiting(&Wrapping::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     let wanted = wanted_of(&left)[0];
@@ -148,7 +148,7 @@ fn the_larval_states_time_is_what_counts() {
     left.now = Moment::from_secs(99);
     nudge(&mut left);
     assert_eq!((left.reasons(), left.worker.waiting()), (vec![], 1));
-    // A key manager gave up and deleted it.
+    // A key manager gave up and deleted the larval SA.
     left.listen([]);
     nudge(&mut left);
     assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
@@ -156,7 +156,7 @@ fn the_larval_states_time_is_what_counts() {
 }
 
 #[test]
-fn when_nobody_listens_packets_are_dropped_at_once() {
+fn packets_without_key_manager_are_dropped_at_once() {
     let mut left = Pair::without_states(&Wrapping::tunnel4()).left;
     assert!(left.outbound(vec![datagram(0)]).0.is_empty());
     assert_eq!(left.reasons(), [(DropReason::OutNoState, 1)]);
@@ -164,7 +164,7 @@ fn when_nobody_listens_packets_are_dropped_at_once() {
 }
 
 #[test]
-fn workers_share_what_was_asked() {
+fn workers_share_pending_acquires() {
     let mut left = waiting(&Wrapping::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     let wanted = wanted_of(&left)[0];
@@ -178,13 +178,13 @@ fn workers_share_what_was_asked() {
         (other.waiting(), out.events.len())
     };
     assert_eq!(send(20), (1, 0), "it waits, and does not ask");
-    // Time is over for all at once.
+    // All queues expire at once.
     left.listen([]);
     assert_eq!(send(31), (1, 1), "the old one is dropped, the new one asks");
 }
 
 #[test]
-fn the_newest_is_dropped_when_there_is_no_room() {
+fn full_queue_drops_newest_packet() {
     let patience = |patience: Patience| {
         let mut wrapping = Wrapping::tunnel4();
         wrapping.settings.patience = patience;
@@ -211,7 +211,7 @@ fn the_newest_is_dropped_when_there_is_no_room() {
 }
 
 #[test]
-fn what_waits_never_leaves_plain() {
+fn queued_packets_never_leave_plain() {
     let mut left = waiting(&Wrapping::tunnel4()).left;
     left.outbound(vec![datagram(0)]);
     left.database.apply(left.now, |change| change.flush_policies(PolicyKind::Main));
@@ -221,7 +221,7 @@ fn what_waits_never_leaves_plain() {
 }
 
 #[test]
-fn a_block_policy_asks_nobody() {
+fn block_policy_sends_no_acquire() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut block = wrapping.policy(Direction::Out, Way::Right);
@@ -232,7 +232,7 @@ fn a_block_policy_asks_nobody() {
 }
 
 #[test]
-fn every_mode_and_family_waits() {
+fn packets_of_every_mode_and_family_are_queued() {
     let both = [Family::V4, Family::V6];
     let tunnels = both.map(|inner| both.map(|outer| Wrapping::new(Mode::Tunnel, inner, outer)));
     let transports = both.map(|family| Wrapping::new(Mode::Transport, family, family));
@@ -251,7 +251,7 @@ fn every_mode_and_family_waits() {
 }
 
 #[test]
-fn a_template_without_source_wants_the_hosts_own() {
+fn template_without_source_requests_host_address() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -263,7 +263,7 @@ fn a_template_without_source_wants_the_hosts_own() {
 }
 
 #[test]
-fn marks_and_interfaces_of_policies_are_wanted_of_their_states() {
+fn acquire_has_mark_and_if_id_of_policy() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -291,7 +291,7 @@ fn marks_and_interfaces_of_policies_are_wanted_of_their_states() {
 }
 
 #[test]
-fn one_template_after_the_other_is_asked_for() {
+fn templates_are_acquired_one_after_another() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -313,7 +313,7 @@ fn one_template_after_the_other_is_asked_for() {
     assert_eq!(left.reasons(), []);
 }
 
-/// A gateway whose worker is to have a state of its own, and how it wraps.
+/// A gateway whose worker needs its own SA, and its setup.
 fn with_cpu_acquire() -> (Wrapping, Gateway) {
     let mut wrapping = Wrapping::tunnel4();
     wrapping.settings.cpu = Cpu(3);
@@ -324,9 +324,10 @@ fn with_cpu_acquire() -> (Wrapping, Gateway) {
     (wrapping, left)
 }
 
-/// `flag cpu-acquire` (RFC 9611): the first state is for all; then each worker asks for its own, and sends by the first meanwhile.
+/// `flag cpu-acquire` (RFC 9611): the first SA is for all; then each worker acquires its own, and
+/// sends by the first meanwhile.
 #[test]
-fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
+fn cpu_acquire_uses_fallback_meanwhile() {
     let (wrapping, mut left) = with_cpu_acquire();
     left.outbound(vec![datagram(0)]);
     let state = |spi, pcpu| SaConfig {
@@ -349,9 +350,10 @@ fn a_worker_asks_for_a_state_of_its_own_and_does_with_the_fallback() {
     left.assert_accounts();
 }
 
-/// A flow that is known to leave by the fallback asks again once the larval state has gone, alone and with neighbours.
+/// A flow cached with the fallback acquires again once the larval SA has gone, alone and in
+/// batches.
 #[test]
-fn a_known_flow_asks_again_for_a_state_of_its_workers_own() {
+fn cpu_acquire_is_repeated_for_cached_flow() {
     let (wrapping, mut left) = with_cpu_acquire();
     left.add_sa(SaConfig {
         direction: Some(Direction::Out),
@@ -369,7 +371,7 @@ fn a_known_flow_asks_again_for_a_state_of_its_workers_own() {
 }
 
 #[test]
-fn an_optional_template_is_asked_for_and_done_without() {
+fn optional_template_sends_acquire_and_passes() {
     let wrapping = Wrapping::transport4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);
@@ -389,7 +391,7 @@ fn an_optional_template_is_asked_for_and_done_without() {
 }
 
 #[test]
-fn a_state_with_the_very_spi_that_is_not_right_is_not_asked_for() {
+fn wrong_sa_with_template_spi_sends_no_acquire() {
     let wrapping = Wrapping::tunnel4();
     let mut left = waiting(&wrapping).left;
     let mut policy = wrapping.policy(Direction::Out, Way::Right);

@@ -1,4 +1,4 @@
-//! Datagrams whose fragments come astride a rekey: the first by the old state, the last by the one that takes its place.
+//! Datagrams whose fragments span a rekey: the first by the old SA, the last by its successor.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -21,7 +21,8 @@ fn datagram(wrapping: &Wrapping) -> Vec<u8> {
     packets::udp_bytes(&end(source, 7), &end(destination, 9), &[7; 2000])
 }
 
-/// Two fragments, each by a state of its own; the one that comes next is made so at the receiver. What the host gets.
+/// Sends two fragments by different SAs; the second SA is `next` at the receiver. Returns what the
+/// host gets.
 fn across(wrapping: &Wrapping, pair: &mut Pair, next: SaConfig) -> Vec<PacketBuf> {
     let mut pieces = packets::fragments(&datagram(wrapping), 1200);
     let last = pieces.pop().unwrap();
@@ -41,7 +42,7 @@ fn wrappings() -> Vec<Wrapping> {
 }
 
 #[test]
-fn the_next_state_brings_the_rest_of_a_datagram() {
+fn datagram_may_span_a_rekey() {
     for wrapping in wrappings() {
         let mut pair = Pair::new(&wrapping);
         let next = wrapping.sa(Way::Right, NEXT_SPI);
@@ -52,9 +53,9 @@ fn the_next_state_brings_the_rest_of_a_datagram() {
     }
 }
 
-/// Each is another peer, of another policy, or lets in what the first would not have.
+/// Each is another peer, of another policy, or has a wider selector.
 #[test]
-fn a_state_that_does_not_take_the_others_place_adds_nothing() {
+fn unrelated_sa_adds_no_fragments() {
     let wrapping = wrappings().pop().unwrap();
     let like = || wrapping.sa(Way::Right, NEXT_SPI);
     let encap = UdpEncap { source_port: 4501, ..like().encap.unwrap() };
@@ -80,16 +81,16 @@ fn a_state_that_does_not_take_the_others_place_adds_nothing() {
         assert!(across(&wrapping, &mut pair, other).is_empty(), "{what}");
         assert_eq!(pair.right.worker.inward().held, 2, "{what}: {:?}", pair.right.reasons());
     }
-    // Another algorithm may be a weaker one.
+    // Another algorithm may be weaker.
     let mut pair = Pair::new(&wrapping);
     let other = Wrapping { suite: Suite::NullSha1, ..wrapping.clone() };
     assert!(across(&other, &mut pair, other.sa(Way::Right, NEXT_SPI)).is_empty());
     assert_eq!(pair.right.worker.inward().held, 2);
 }
 
-/// Without a reqid nothing says that two belong together; a source that may be anybody's says of nobody that it is the same peer.
+/// Without a reqid nothing ties two SAs together; a wildcard source does not identify a peer.
 #[test]
-fn states_of_which_nothing_says_that_they_belong_together_are_apart() {
+fn sas_without_reqid_are_no_family() {
     let wrapping = Wrapping::tunnel4();
     let changes: [fn(&mut SaConfig); 2] =
         [|sa| sa.reqid = Reqid(0), |sa| sa.source = [0; 4].into()];
@@ -108,7 +109,7 @@ fn states_of_which_nothing_says_that_they_belong_together_are_apart() {
 }
 
 #[test]
-fn a_policy_that_wants_a_certain_spi_gets_nothing_else() {
+fn template_with_spi_refuses_datagram_across_rekey() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::new(&wrapping);
     let mut policy = wrapping.policy(Direction::In, Way::Right);

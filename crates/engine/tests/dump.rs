@@ -1,4 +1,4 @@
-//! Whoever goes through all states holds up nobody, and sees one moment of them, whatever the writer does meanwhile.
+//! A dump of all SAs blocks nobody and sees one snapshot, whatever the writer does meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "the fixtures of a test are known to be right")]
 
@@ -14,12 +14,12 @@ use uxfrm_engine::{
     Snapshot, Spi,
 };
 
-/// These stay; those above come and go, each with its neighbour: never one without the other.
+/// These stay; those above are added and removed in pairs.
 const STAYING: u32 = 1000;
 const CHANGES: u32 = 600;
 
 #[test]
-fn a_dump_sees_one_moment_while_states_come_and_go() {
+fn dump_sees_one_snapshot_during_changes() {
     let mut database = Database::new(Backend::Portable, 1);
     database.apply(Moment(0), |change| {
         (0..STAYING).for_each(|number| drop(change.add_sa(state(number)).unwrap()));
@@ -35,7 +35,7 @@ fn a_dump_sees_one_moment_while_states_come_and_go() {
             }
             dumps
         });
-        // Begun before all changes, and read bit by bit between them.
+        // Begun before all changes, and read in steps between them.
         let early = database.snapshot();
         let mut shown = early.sad.iter();
         for number in (0..CHANGES).map(|step| STAYING + step * 2) {

@@ -1,6 +1,6 @@
-//! Neighbours that share a flow and a state are looked at once; nothing else may come of that than when each packet is looked at on its own.
-//! So two gateways get the same packets of all kinds, one of them in batches, the other one by one and without remembering flows, so that it has
-//! neither neighbours nor an express way.
+//! Runs of packets that share a flow and an SA take a fast path, whose result must not differ from
+//! that of single packets. Two gateways get the same packets of all kinds: one in batches, the
+//! other one by one and without flow cache, so that it has no fast path.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ struct Twins {
     rng: Rng,
 }
 
-/// What leaves, with all that is known of it.
+/// An outgoing packet with its metadata.
 #[derive(Debug, PartialEq)]
 struct Left {
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Twins {
         }
     }
 
-    /// Neighbours of one flow, most of them of the common kind.
+    /// A run of one flow, mostly common packets.
     fn run(&mut self, into: &mut Vec<PacketBuf>) {
         let (from, to) = self.hosts();
         for _ in 0..1 + self.rng.below(30) {
@@ -84,7 +84,7 @@ impl Twins {
         }
     }
 
-    /// Makes something uncommon of the packet, or puts it before it.
+    /// Makes the packet uncommon, or puts one before it.
     fn disturb(&mut self, from: &str, to: &str, packet: &mut PacketBuf, into: &mut Vec<PacketBuf>) {
         match self.rng.below(11) {
             0 => packet.mark = 9,
@@ -121,7 +121,7 @@ impl Twins {
         }
         let (express, express_host) = self.express.outbound(batch);
         assert_same(&express, &wire, "on the wire");
-        // One by one a state's end is seen sooner, before a packet is too big for it.
+        // Single packets see the end of an SA sooner, before a packet is too big for it.
         if self.plain.drops(DropReason::OutNoState) == 0 {
             assert_same(&express_host, &host, "back to the host");
             assert_eq!(self.express.worker.outward(), self.plain.worker.outward());
@@ -131,7 +131,7 @@ impl Twins {
     }
 }
 
-/// The same packet and what is known of it, in a buffer with so much room.
+/// The same packet and metadata in a buffer with this headroom and tailroom.
 fn within(packet: &PacketBuf, before: usize, behind: usize) -> PacketBuf {
     let mut other = PacketBuf::with_capacity(before + packet.len() + behind, before);
     other.append(packet.len()).expect("room for it").copy_from_slice(packet.bytes());
@@ -158,7 +158,7 @@ fn first_fragment(packet: &PacketBuf) -> PacketBuf {
     PacketBuf::from_slice(&longer)
 }
 
-/// An IPv4 packet with an option that says nothing.
+/// An IPv4 packet with a no-operation option.
 fn with_option(packet: &PacketBuf) -> PacketBuf {
     let bytes = packet.bytes();
     let mut longer = [&bytes[..20], &[1, 1, 1, 0], &bytes[20..]].concat();
@@ -175,12 +175,12 @@ fn assert_same(some: &[PacketBuf], others: &[PacketBuf], place: &str) {
     assert_eq!(some.len(), others.len(), "{place}");
 }
 
-/// Who is wrapped first has the lower one.
+/// The packet encapsulated first has the lower identification.
 fn forget_identification(frame: &mut [u8]) {
     match frame[0] >> 4 {
         4 => {
             frame[4..6].fill(0);
-            // The checksum, which is over it.
+            // The checksum covers it.
             frame[10..12].fill(0);
         }
         6 if frame[6] == Protocol::FRAGMENT.0 => frame[44..48].fill(0),
@@ -203,7 +203,7 @@ impl Left {
     }
 }
 
-/// Packets and bytes of each policy and state.
+/// Packets and bytes of each policy and SA.
 fn counts(gateway: &Gateway) -> Vec<(u64, u64)> {
     let snapshot = gateway.database.snapshot();
     let policies = snapshot.spd.iter().map(|entry| (entry.packets(), entry.bytes()));
@@ -269,7 +269,7 @@ fn with_what_states_can_ask_for() {
 }
 
 #[test]
-fn up_to_a_limit() {
+fn batch_is_cut_at_hard_limit() {
     for hard in [100, 333] {
         let packets = Budget { soft: 50, hard };
         check_to_the_end(&Wrapping {
@@ -285,7 +285,7 @@ fn up_to_a_limit() {
 }
 
 #[test]
-fn one_by_one_up_to_a_limit() {
+fn single_packets_stop_at_hard_limit() {
     let packets = Budget { soft: 50, hard: 70 };
     let limits = Limits { packets, ..Limits::default() };
     let mut twins = Twins::new(&Wrapping { limits, ..Wrapping::tunnel4() }, Mark::default(), 1);
@@ -298,9 +298,10 @@ fn one_by_one_up_to_a_limit() {
     assert_eq!(twins.express.events, twins.plain.events);
 }
 
-/// As counts that all workers share are not written for each packet: of states without limits, here and at the other end. Now and then there is time for it.
+/// Shared counters are not written for each packet of SAs without limits, here and at the peer, but
+/// soon.
 #[test]
-fn who_comes_alone_is_counted_a_little_later() {
+fn single_packets_are_counted_later() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let counted = |pair: &Pair| {
         [&pair.left, &pair.right].map(|gateway| {
@@ -308,7 +309,7 @@ fn who_comes_alone_is_counted_a_little_later() {
             snapshot.sad.iter().map(|sa| sa.usage().packets()).sum::<u64>()
         })
     };
-    // Through workers themselves: gateways are idle after each batch.
+    // Through workers directly: test gateways flush after each batch.
     let mut out = Output::default();
     let mut send = |pair: &mut Pair| {
         let mut batch: Batch =
@@ -336,7 +337,7 @@ fn check_to_the_end(wrapping: &Wrapping) {
     for seed in 0..10 {
         let mut twins = Twins::new(wrapping, Mark::default(), seed);
         (0..30).for_each(|_| twins.send());
-        // Why a packet is dropped once its state has expired depends on whether its flow was known before.
+        // The drop reason after expiry depends on whether the flow was cached.
         assert!(twins.express.drops(DropReason::OutStateExpired) > 0);
         assert_eq!(twins.express.events, twins.plain.events);
     }

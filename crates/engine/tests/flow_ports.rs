@@ -1,4 +1,5 @@
-//! ESP in UDP from source port 0: each inner flow has a port of its own, so that networks spread the flows of one SA.
+//! ESP in UDP from source port 0: each inner flow has its own port, so that networks spread the
+//! flows of one SA.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -13,7 +14,7 @@ use uxfrm_engine::{
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, checksum, udp::Udp};
 use uxfrm_testkit::{FIRST_SPI, Pair, Way, Wrapping, packets, taken_apart};
 
-/// Not Linux's own.
+/// Not Linux's default range.
 const PORTS: RangeInclusive<u16> = 10_000..=20_000;
 const SHAPES: [(Mode, Family, Family); 4] = [
     (Mode::Transport, Family::V4, Family::V4),
@@ -29,7 +30,7 @@ fn spreading(mode: Mode, inner: Family, outer: Family) -> Wrapping {
     wrapping
 }
 
-/// Both ends with a state from left to right whose source port is open.
+/// Two gateways with an SA from left to right without a fixed source port.
 fn pair(wrapping: &Wrapping) -> Pair {
     let mut pair = Pair::without_states(wrapping);
     let encap = Some(UdpEncap {
@@ -44,14 +45,14 @@ fn pair(wrapping: &Wrapping) -> Pair {
     pair
 }
 
-/// The packet number `number` of a flow.
+/// Packet `number` of a flow.
 fn of_flow(wrapping: &Wrapping, flow: u16, number: u8) -> PacketBuf {
     let (source, destination) = wrapping.hosts(Way::Right);
     let end = |address, port| std::net::SocketAddr::new(address, port).to_string();
     packets::udp(&end(source, 1000 + flow), &end(destination, 9), &[number; 32])
 }
 
-/// Outer source port of what is on the wire.
+/// Outer source port of a wire packet.
 fn port(packet: &PacketBuf) -> u16 {
     assert_eq!(packet.udp, None, "no socket has this port");
     let ip = IpPacket::parse(packet.bytes()).unwrap();
@@ -62,7 +63,7 @@ fn port(packet: &PacketBuf) -> u16 {
 }
 
 #[test]
-fn each_flow_has_a_port_and_keeps_it_and_its_order() {
+fn flow_keeps_its_source_port_and_order() {
     for (mode, inner, outer) in SHAPES {
         let wrapping = spreading(mode, inner, outer);
         let mut pair = pair(&wrapping);
@@ -89,7 +90,7 @@ fn each_flow_has_a_port_and_keeps_it_and_its_order() {
 }
 
 #[test]
-fn a_flow_has_the_same_port_with_every_worker() {
+fn flow_port_is_the_same_in_every_worker() {
     let of_worker = |seed| {
         let mut wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
         wrapping.settings.seed = seed;
@@ -100,7 +101,7 @@ fn a_flow_has_the_same_port_with_every_worker() {
 }
 
 #[test]
-fn the_pieces_of_a_super_packet_have_one_port() {
+fn segments_of_super_packet_share_source_port() {
     let wrapping = spreading(Mode::Tunnel, Family::V4, Family::V4);
     let mut pair = pair(&wrapping);
     let payload = vec![7; 20_000];
@@ -113,7 +114,7 @@ fn the_pieces_of_a_super_packet_have_one_port() {
 }
 
 #[test]
-fn many_ports_have_no_nat_mapping_to_keep() {
+fn flow_ports_send_no_keepalives() {
     let mut pair = pair(&spreading(Mode::Tunnel, Family::V4, Family::V4));
     for source_port in [4500, 0] {
         let wrapping = Wrapping { encap: Some(UdpEncapKind::Esp), ..Wrapping::tunnel4() };

@@ -1,4 +1,5 @@
-//! Workers with flow caches do what workers without do: the faults of other caches one by one, then random traffic, policies and rekeys.
+//! Flow caches change no result: known faults of other caches one by one, then random traffic,
+//! policies and rekeys.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -45,9 +46,9 @@ fn outward(gateway: &Gateway) -> CacheStats {
     gateway.worker.caches()[0]
 }
 
-/// The right gateway's state and policies change under a flow that its cache knows as one that may pass.
+/// The right gateway's SA and policies change under a flow that is cached as passing.
 #[test]
-fn a_flow_passes_only_while_its_state_and_policies_are_what_they_were() {
+fn cached_pass_ends_with_sa_or_policy_change() {
     let wrapping = with_cache(CacheMode::On, 64);
     let state = |reqid, protocol| SaConfig {
         reqid: Reqid(reqid),
@@ -85,7 +86,7 @@ fn a_flow_passes_only_while_its_state_and_policies_are_what_they_were() {
 }
 
 #[test]
-fn a_rekey_leaves_what_is_known_of_policies() {
+fn rekey_keeps_cached_verdicts() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut pair = Pair::new(&wrapping);
     for _ in 0..4 {
@@ -98,9 +99,10 @@ fn a_rekey_leaves_what_is_known_of_policies() {
     assert_eq!((after.hits, after.stale, after.misses), (before.hits + 1, 0, before.misses));
 }
 
-/// During a rekey both states are between the same addresses; each packet is opened by the one that its SPI names.
+/// During a rekey both SAs are between the same addresses; each packet is opened by the one of its
+/// SPI.
 #[test]
-fn two_states_between_the_same_addresses_are_told_apart() {
+fn sas_between_same_addresses_are_distinguished() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut pair = Pair::new(&wrapping);
     let old: Vec<_> = (0..6).flat_map(|_| pair.left.outbound(vec![datagram()]).0).collect();
@@ -115,9 +117,9 @@ fn two_states_between_the_same_addresses_are_told_apart() {
     pair.assert_accounts();
 }
 
-/// A flow is known while it waits for a state, but not that it has none.
+/// A flow is cached while it waits for an SA, but not that it has none.
 #[test]
-fn a_known_flow_that_waited_leaves_by_each_state_that_comes() {
+fn queued_cached_flow_leaves_by_new_sa() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut pair = Pair::without_states(&wrapping);
     pair.left.listen([]);
@@ -135,9 +137,10 @@ fn a_known_flow_that_waited_leaves_by_each_state_that_comes() {
     }
 }
 
-/// Bundles are numbered anew when states change: a flow that knew a number must not leave by the state that has it now.
+/// Bundles get new indexes when SAs change: a flow with an old index must not leave by another
+/// bundle.
 #[test]
-fn after_a_rekey_each_flow_leaves_by_a_state_of_its_own() {
+fn rekeyed_flows_leave_by_their_own_sas() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut left = Pair::new(&wrapping).left;
     let elsewhere = "192.0.2.77".parse().unwrap();
@@ -163,7 +166,7 @@ fn after_a_rekey_each_flow_leaves_by_a_state_of_its_own() {
 }
 
 #[test]
-fn a_policy_that_goes_and_comes_back_is_followed_at_once() {
+fn readded_policy_takes_effect_at_once() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut left = Pair::new(&wrapping).left;
     let policy = wrapping.policy(Direction::Out, Way::Right);
@@ -180,7 +183,7 @@ fn a_policy_that_goes_and_comes_back_is_followed_at_once() {
 }
 
 #[test]
-fn flows_without_a_policy_are_known_as_well() {
+fn flows_without_policy_are_cached() {
     let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
     let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
     for _ in 0..6 {
@@ -189,9 +192,10 @@ fn flows_without_a_policy_are_known_as_well() {
     assert_eq!((outward(&left).misses, outward(&left).hits), (2, 4));
 }
 
-/// Plain datagrams, also at the port of ESP in UDP: what stands where an SPI would is no part of their flow.
+/// Plain datagrams, also at the port of ESP in UDP: bytes at the SPI's offset do not belong to
+/// their flow.
 #[test]
-fn datagrams_that_are_not_esp_are_known_too() {
+fn plain_datagrams_are_cached() {
     let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
     for number in 1..=6 {
         let question = [number, number, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -206,7 +210,7 @@ fn datagrams_that_are_not_esp_are_known_too() {
     right.assert_accounts();
 }
 
-/// The same addresses and ports through two interfaces with ids: two databases of policies, in effect.
+/// The same addresses and ports through two interfaces with ids: effectively two sets of policies.
 #[test]
 fn the_same_addresses_in_two_databases_are_two_flows() {
     let wrapping = with_cache(CacheMode::On, 64);
@@ -251,7 +255,8 @@ fn the_same_addresses_under_two_marks_are_two_flows() {
     assert_eq!(outward(&left).entries, marks.len() as u64);
 }
 
-/// The same packet meets the policies `in` while its destination is the host's own, and those of `fwd` when it is not.
+/// The same packet matches `in` policies while its destination is the host's own, and `fwd` ones
+/// when it is not.
 #[test]
 fn the_same_addresses_in_two_directions_are_two_flows() {
     let mut right = Pair::new(&with_cache(CacheMode::On, 64)).right;
@@ -273,9 +278,9 @@ fn the_same_addresses_in_two_directions_are_two_flows() {
     assert_eq!(right.worker.caches()[1].entries, 2);
 }
 
-/// A sub policy that allows leaves the word to the main one, for flows that are known as well, whichever comes and goes.
+/// A sub policy that allows leaves the decision to the main one, for cached flows too.
 #[test]
-fn known_flows_heed_policies_of_both_kinds() {
+fn cached_flows_follow_sub_and_main_policies() {
     let wrapping = with_cache(CacheMode::On, 64);
     let mut left = Pair::new(&wrapping).left;
     let of_kind = |kind, action| Policy {
@@ -312,9 +317,9 @@ fn known_flows_heed_policies_of_both_kinds() {
     assert!(outward(&left).hits > 16, "they were known");
 }
 
-/// That a flow has no policy is remembered, not what becomes of such flows.
+/// The cache stores that a flow has no policy, not the default action.
 #[test]
-fn flows_without_a_policy_follow_the_default() {
+fn uncovered_flows_follow_default_action() {
     let mut left = Pair::new(&with_cache(CacheMode::On, 64)).left;
     let stray = || packets::udp("10.9.0.1:7", "10.9.0.2:9", b"payload");
     for (outbound, fate) in
@@ -329,7 +334,7 @@ fn flows_without_a_policy_follow_the_default() {
 }
 
 #[test]
-fn sixteen_places_are_enough_to_be_right() {
+fn cache_of_sixteen_slots_is_correct() {
     let mut left = Pair::new(&with_cache(CacheMode::On, 16)).left;
     for round in 0..6 {
         for port in 1..200 {
@@ -344,7 +349,7 @@ fn sixteen_places_are_enough_to_be_right() {
     assert!(outward(&left).entries <= 32 && outward(&left).evicted > 0);
 }
 
-/// Policies are charged for the same packets and bytes, though by the batch.
+/// Policies count the same packets and bytes, though per batch.
 #[test]
 fn policies_count_every_packet() {
     let wrapping = with_cache(CacheMode::On, 64);
@@ -360,7 +365,7 @@ fn policies_count_every_packet() {
     }
 }
 
-/// Two gateways alike but for their caches, and a list of the policies.
+/// Two gateways with and without caches, and a list of the policies.
 struct Twins {
     cached: Pair,
     plain: Pair,
@@ -375,7 +380,7 @@ impl Twins {
     fn new(family: Family, seed: u64) -> Self {
         let pair = |mode| {
             let mut wrapping = Wrapping::new(Mode::Tunnel, family, family);
-            // Now enough for all flows, now so little that they push each other out.
+            // Sometimes enough for all flows, sometimes so little that they evict each other.
             let flows = if seed.is_multiple_of(2) { 4096 } else { 32 };
             wrapping.settings.cache = CacheSettings { mode, flows }.into();
             Pair::new(&wrapping)
@@ -475,7 +480,7 @@ impl Twins {
         }
     }
 
-    /// How many packets a scan of the list lets leave: plain, and protected.
+    /// How many packets leave by a scan of the list: plain, and protected.
     fn expected(&self, packets: &[PacketBuf]) -> (usize, usize) {
         let mut expected = (0, 0);
         for packet in packets {
@@ -504,7 +509,7 @@ impl Twins {
         let expected = self.expected(&packets);
         let (wire, _) = self.cached.left.outbound(again(&packets));
         let (other, _) = self.plain.left.outbound(packets);
-        // What passes and what is protected may overtake each other: no flow is both.
+        // Plain and protected packets may be reordered: no flow is both.
         let in_order = |wire: &[PacketBuf]| {
             let (sealed, plain): (Vec<_>, Vec<_>) = wire.iter().partition(|packet| is_esp(packet));
             [sealed, plain]
@@ -522,7 +527,7 @@ impl Twins {
 }
 
 #[test]
-fn a_worker_with_caches_does_what_one_without_does() {
+fn caches_change_no_result() {
     for family in [Family::V4, Family::V6] {
         for seed in 0..6_u64 {
             let mut twins = Twins::new(family, seed);

@@ -1,4 +1,5 @@
-//! Where ESP stands among other headers, sequence numbers across 2^32, and what a warm worker does not do.
+//! Position of ESP among other headers, sequence numbers across 2^32, and allocations of a warm
+//! worker.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -32,7 +33,7 @@ fn with_extensions(kinds: &[Protocol]) -> Vec<u8> {
 }
 
 #[test]
-fn esp_stands_behind_what_routers_read_and_before_what_the_host_does() {
+fn esp_is_placed_behind_per_hop_headers() {
     const HOP: Protocol = Protocol::HOPOPTS;
     const DST: Protocol = Protocol::DSTOPTS;
     const RT: Protocol = Protocol::ROUTING;
@@ -83,7 +84,7 @@ fn datagram() -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload")
 }
 
-/// States that have sent, and received, `sent` packets already.
+/// SAs that have sent, and received, `sent` packets already.
 fn after(flags: SaFlags, sent: u64) -> Pair {
     let wrapping = Wrapping { flags, ..Wrapping::tunnel4() };
     let mut pair = Pair::without_states(&wrapping);
@@ -96,7 +97,7 @@ fn after(flags: SaFlags, sent: u64) -> Pair {
 }
 
 #[test]
-fn extended_numbers_go_on_behind_four_billion() {
+fn esn_continues_above_32_bits() {
     let mut pair = after(SaFlags::ESN, (1 << 32) - 50);
     let wire = pair.left.outbound((0..100).map(|_| datagram()).collect()).0;
     let again: Vec<_> = wire.iter().map(|packet| PacketBuf::from_slice(packet.bytes())).collect();
@@ -109,12 +110,12 @@ fn extended_numbers_go_on_behind_four_billion() {
     assert!(pair.right.inbound(again).is_empty());
     let (old, replayed) =
         (pair.right.drops(DropReason::InTooOld), pair.right.drops(DropReason::InReplay));
-    // What is below the window is taken for four billion packets ahead, and its ICV is wrong then (RFC 4303 §A2.2).
+    // A number below the window is taken for one 2^32 ahead, whose ICV is wrong (RFC 4303 §A2.2).
     assert_eq!((old, replayed, pair.right.drops(DropReason::InForged)), (0, 64, 36));
 }
 
 #[test]
-fn short_numbers_end_at_four_billion() {
+fn numbers_without_esn_end_at_32_bits() {
     let mut pair = after(SaFlags::empty(), (1 << 32) - 50);
     let sent = (0..100).map(|_| datagram()).collect();
     assert_eq!(pair.left_to_right(sent).len(), 49);
@@ -122,9 +123,10 @@ fn short_numbers_end_at_four_billion() {
     pair.assert_accounts();
 }
 
-/// The disk is slow: numbers up to 10 are written down. What has none is named so, however packets come, and not as if the state had come to its end.
+/// The disk is slow: numbers up to 10 are stored. Packets without a number get this drop reason in
+/// any batch, not that of an exhausted SA.
 #[test]
-fn what_lacks_reserved_numbers_is_not_said_to_be_beyond_the_last_one() {
+fn missing_reservation_has_its_own_drop_reason() {
     for at_once in [1, 7, 20, 64_u64] {
         let mut pair = Pair::new(&Wrapping::tunnel4());
         let snapshot = pair.left.database.snapshot();
@@ -149,7 +151,7 @@ fn what_lacks_reserved_numbers_is_not_said_to_be_beyond_the_last_one() {
 }
 
 #[test]
-fn far_ahead_is_taken_and_what_it_left_behind_is_not() {
+fn number_far_ahead_advances_window() {
     let mut pair = after(SaFlags::empty(), 0);
     let mut wire = pair.left.outbound((0..200).map(|_| datagram()).collect()).0;
     let last = wire.pop().unwrap();
@@ -158,9 +160,9 @@ fn far_ahead_is_taken_and_what_it_left_behind_is_not() {
     assert_eq!(pair.right.drops(DropReason::InTooOld), 136);
 }
 
-/// Whoever sends number 0 is not late: the kernel, too, counts it as no failure of the state.
+/// As in the kernel, number 0 counts as no failure of the SA.
 #[test]
-fn number_0_is_no_failure_of_the_state() {
+fn number_zero_counts_no_sa_failure() {
     for flags in [SaFlags::empty(), SaFlags::ESN] {
         let mut pair = after(flags, 0);
         let mut packet = pair.left.outbound(vec![datagram()]).0.remove(0);
@@ -175,7 +177,7 @@ fn number_0_is_no_failure_of_the_state() {
 }
 
 #[test]
-fn one_changed_bit_anywhere_is_refused() {
+fn any_flipped_bit_is_refused() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let good = pair.left.outbound(vec![datagram()]).0.remove(0);
     let mut rng = Rng::new(3);
@@ -188,7 +190,7 @@ fn one_changed_bit_anywhere_is_refused() {
 }
 
 #[test]
-fn a_warm_worker_takes_no_new_buffers() {
+fn warm_worker_allocates_no_buffers() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let mut allocated = Vec::new();
     for _ in 0..20 {
@@ -205,7 +207,8 @@ fn a_warm_worker_takes_no_new_buffers() {
     assert_eq!(allocated[0], allocated[19], "{allocated:?}");
 }
 
-/// RFC 4303 §3.1.1 lets destination options stand before ESP too; we put them behind it, others may not.
+/// RFC 4303 §3.1.1 allows destination options before ESP too; we put them behind it, others may
+/// not.
 #[test]
 fn destination_options_before_esp_are_kept() {
     let mut pair = Pair::new(&Wrapping::new(Mode::Transport, Family::V6, Family::V6));

@@ -1,4 +1,5 @@
-//! Whatever headers a packet has, and however it is cut: what a policy wants protected never leaves plain, and never comes in plain.
+//! Whatever its headers and fragmentation, a packet that a policy protects never leaves or enters
+//! in plaintext.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -12,7 +13,7 @@ use uxfrm_engine::{
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, checksum::Sum};
 use uxfrm_testkit::{Listener, Pair, Rng, Way, Wrapping, packets};
 
-/// As long as a block of an IPv6 fragment, so that each piece has some.
+/// As long as a fragment unit, so that each fragment has a part.
 const MARKER: &[u8] = b"a secret";
 const PORT: u16 = 9;
 
@@ -33,7 +34,8 @@ fn pair(family: Family, selector: impl Fn(Selector) -> Selector) -> Pair {
     pair
 }
 
-/// A datagram to the port, its payload nothing but the marker, behind extension headers or options of any kind.
+/// A datagram to the port, with only the marker as payload, behind any extension headers or
+/// options.
 fn datagram(rng: &mut Rng, family: Family) -> Vec<u8> {
     let payload = MARKER.repeat(1 + rng.below(300));
     let len = u16::try_from(8 + payload.len()).unwrap();
@@ -77,7 +79,7 @@ fn with_options(rng: &mut Rng, packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// As the host hands it over: whole, or cut and in any order.
+/// As the host sends it: whole, or fragmented in any order.
 fn handed_over(rng: &mut Rng, packet: &[u8]) -> Vec<PacketBuf> {
     if rng.permille(300) {
         return vec![PacketBuf::from_slice(packet)];
@@ -128,7 +130,7 @@ fn assert_hidden(pair: &mut Pair, packets: Vec<PacketBuf>) {
 }
 
 #[test]
-fn a_datagram_to_a_port_is_found_behind_all_headers_whole_or_cut() {
+fn port_policy_matches_behind_extension_headers() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(family as u64);
         let mut pair = pair(family, |all| Selector {
@@ -149,7 +151,7 @@ fn a_datagram_to_a_port_is_found_behind_all_headers_whole_or_cut() {
 }
 
 #[test]
-fn nothing_leaves_plain_where_all_is_to_be_protected() {
+fn no_plaintext_leaves_under_protect_all() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(7 + family as u64);
         let mut pair = pair(family, |all| all);
@@ -157,7 +159,7 @@ fn nothing_leaves_plain_where_all_is_to_be_protected() {
             let packets = (0..1 + rng.below(40)).map(|_| damaged(&mut rng, family)).collect();
             let (wire, _) = pair.left.outbound(packets);
             for packet in wire {
-                // What is of the other family has no policy.
+                // Packets of the other family have no policy.
                 let is_plain = packet.bytes().windows(8).any(|bytes| bytes == MARKER);
                 let version = if family == Family::V4 { 4 } else { 6 };
                 assert!(!is_plain || packet.bytes()[0] >> 4 != version, "{:02x?}", packet.bytes());
@@ -168,7 +170,7 @@ fn nothing_leaves_plain_where_all_is_to_be_protected() {
 }
 
 #[test]
-fn nothing_comes_in_plain_where_all_is_to_be_protected() {
+fn no_plaintext_enters_under_protect_all() {
     for family in [Family::V4, Family::V6] {
         let mut rng = Rng::new(70 + family as u64);
         let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
@@ -194,7 +196,7 @@ fn nothing_comes_in_plain_where_all_is_to_be_protected() {
     }
 }
 
-/// A packet or super-packet in which bits of headers are others.
+/// A packet or super-packet with changed header bits.
 fn damaged(rng: &mut Rng, family: Family) -> PacketBuf {
     let whole = datagram(rng, family);
     let mut pieces = handed_over(rng, &whole);
@@ -214,11 +216,12 @@ fn damaged(rng: &mut Rng, family: Family) -> PacketBuf {
     packet
 }
 
-/// A guest says where a checksum is left open (`virtio_net_hdr`), and it is filled in once the policies were asked: that may make no other packet of it.
+/// A guest chooses where its partial checksum goes (`virtio_net_hdr`), and it is completed after
+/// the policy look-up: that must not change the packet's flow.
 #[test]
-fn a_checksum_left_open_where_policies_look_leads_past_none() {
+fn partial_checksum_cannot_change_policy_fields() {
     let elsewhere = || packets::udp("10.1.0.1:7", "198.51.100.1:9", &[MARKER, &[0; 2]].concat());
-    // The first half of the destination becomes what all behind it add up to: 10.2.
+    // The first half of the destination becomes the sum of all behind it: 10.2.
     let mut forged = elsewhere();
     let sum = Sum::of(&forged.bytes()[16..]).plus_u16(0x0a02).checksum();
     let len = forged.len();

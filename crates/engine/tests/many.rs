@@ -1,5 +1,6 @@
-//! Packets of many flows and states in turn go together; nothing else may come of that than when each goes alone. So two gateways get the same packets of
-//! all kinds, one of them in batches, the other one by one and without remembering flows.
+//! Packets of interleaved flows and SAs take a fast path, whose result must not differ from that of
+//! single packets. Two gateways get the same packets of all kinds: one in batches, the other one by
+//! one and without flow cache.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -16,13 +17,14 @@ use uxfrm_engine::{
 use uxfrm_packet::{Batch, Checksum, Label, PacketBuf, Protocol, Segments};
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
 
-/// Tunnels of a hub, each to a peer and a network of its own. Those from the first one that is odd on differ in what is put around packets.
+/// Tunnels of a hub, each to its own peer and network. From the first odd one on, encapsulation
+/// differs.
 const TUNNELS: usize = 40;
 const FIRST_ODD: usize = 32;
-/// To this port all packets are blocked, and to this one another policy of the same tunnel lets them.
+/// Packets to this port are blocked, or protected by another policy of the same tunnel.
 const BLOCKED: u16 = 9999;
 const SPECIAL: u16 = 53;
-/// The tunnel before whose policy there is a sub policy.
+/// The tunnel with a sub policy before its policy.
 const SUB: usize = 3;
 
 struct Twins {
@@ -31,7 +33,7 @@ struct Twins {
     ways: Ways,
     alone: Gateway,
     events: Vec<Event>,
-    /// Of each tunnel: the SPI of its state, 0 without one.
+    /// SPI of each tunnel's SA, 0 without one.
     spis: Vec<u32>,
     next_spi: u32,
     changed: Option<usize>,
@@ -40,7 +42,7 @@ struct Twins {
     rng: Rng,
 }
 
-/// How often packets were parsed one after the other, and how often looked for otherwise.
+/// How many packets took each path.
 #[derive(Default)]
 struct Ways {
     parsed: usize,
@@ -94,7 +96,7 @@ fn policy(tunnel: usize) -> Policy {
     };
     policy.selector.destination = Prefix::new(net.parse().unwrap(), len).unwrap();
     policy.templates[0].destination = peer(tunnel);
-    // Before that of all networks.
+    // Before the policy for all networks.
     policy.priority = Priority(50);
     policy
 }
@@ -159,7 +161,7 @@ impl Twins {
         change(&mut self.alone);
     }
 
-    /// A new state of a tunnel, which has sent so many; and the old one goes.
+    /// Replaces a tunnel's SA by one that has sent so many packets.
     fn rekey(&mut self, tunnel: usize, sent: u64) {
         self.next_spi += 1;
         let (spi, limits) = (self.next_spi, self.limits);
@@ -175,7 +177,7 @@ impl Twins {
     fn delete(&mut self, tunnel: usize) {
         let spi = std::mem::take(&mut self.spis[tunnel]);
         let id = state(tunnel, spi, self.limits).id;
-        // It may be past its limit, and gone.
+        // It may have expired and been removed.
         self.both(|gateway| {
             let now = gateway.now;
             let _gone =
@@ -191,7 +193,7 @@ impl Twins {
         });
     }
 
-    /// What happens between two batches. What happened the time before is made good.
+    /// Changes between two batches; the previous ones are undone.
     fn change(&mut self) {
         let tunnel = self.rng.below(TUNNELS);
         if let Some(before) = self.changed.replace(tunnel) {
@@ -208,7 +210,7 @@ impl Twins {
         }
     }
 
-    /// The next packet; of a thousand, about `often` are otherwise in some way.
+    /// The next packet; about `often` of a thousand are uncommon.
     fn packet(&mut self, often: usize) -> PacketBuf {
         let is_odd = self.rng.permille(if often > 1 { 40 } else { 0 });
         let tunnel = match is_odd {
@@ -261,7 +263,7 @@ impl Twins {
     fn send(&mut self, packets: usize, often: usize) {
         let mut batch: Vec<_> = (0..packets).map(|_| self.packet(often)).collect();
         if self.rng.permille(200) {
-            // Neighbours of one flow among them.
+            // Some consecutive packets of one flow.
             let one = &batch[batch.len() / 2];
             let more: Vec<_> = (0..self.rng.below(12)).map(|_| within(one, 200, 400)).collect();
             batch.splice(batch.len() / 3..batch.len() / 3, more);
@@ -295,7 +297,8 @@ impl Twins {
     }
 }
 
-/// Why packets were dropped. Which of two reasons one has whose state carries no more hangs on whether that was known before its batch.
+/// Drop reasons. Which of two reasons an expired SA gives depends on what was known before the
+/// batch.
 fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
     let mut reasons: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
     let expired = reasons.remove(&DropReason::OutStateExpired).unwrap_or(0);
@@ -303,7 +306,7 @@ fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
     reasons
 }
 
-/// Packets, bytes and times of each policy and state.
+/// Packets, bytes and times of each policy and SA.
 fn counts(gateway: &Gateway) -> Vec<String> {
     let snapshot = gateway.database.snapshot();
     let policies = snapshot
@@ -325,7 +328,7 @@ fn counts(gateway: &Gateway) -> Vec<String> {
     counts
 }
 
-/// The same packet and what is known of it, in a buffer with so much room.
+/// The same packet and metadata in a buffer with this headroom and tailroom.
 fn within(packet: &PacketBuf, before: usize, behind: usize) -> PacketBuf {
     let mut other = PacketBuf::with_capacity(before + packet.len() + behind, before);
     other.append(packet.len()).unwrap().copy_from_slice(packet.bytes());
@@ -340,7 +343,8 @@ fn assert_same(some: &[PacketBuf], others: &[PacketBuf], place: &str) {
     assert_eq!(some.len(), others.len(), "{place}");
 }
 
-/// What is seen of a packet, but for the identification of outer headers, and the checksum over it: who is wrapped first has the lower one.
+/// A packet without the identification of outer headers and its checksum: the one encapsulated
+/// first has the lower identification.
 fn seen(packet: &PacketBuf) -> String {
     let Label { segments, checksum, mark, if_id, udp } = **packet;
     let mut bytes = packet.bytes().to_vec();
@@ -359,7 +363,7 @@ fn seen(packet: &PacketBuf) -> String {
 }
 
 #[test]
-fn many_flows_in_turn_as_one_by_one() {
+fn interleaved_flows_agree_with_single_packets() {
     let mut reasons = BTreeSet::new();
     for seed in 0..6 {
         let mut twins = Twins::new(Limits::default(), seed);
@@ -380,7 +384,7 @@ fn many_flows_in_turn_as_one_by_one() {
 }
 
 #[test]
-fn up_to_limits_as_one_by_one() {
+fn interleaved_flows_stop_at_limits() {
     let packets = |soft, hard| Limits { packets: Budget { soft, hard }, ..Limits::default() };
     let bytes = |soft, hard| Limits { bytes: Budget { soft, hard }, ..Limits::default() };
     for (seed, limits) in
@@ -407,7 +411,7 @@ fn up_to_limits_as_one_by_one() {
 
 /// Numbers that end within a batch.
 #[test]
-fn a_state_sends_to_its_last_number_and_no_further() {
+fn sa_stops_at_last_sequence_number() {
     let mut twins = Twins::new(Limits::default(), 9);
     (0..8).for_each(|_| twins.send(240, 1));
     for tunnel in 0..8 {
@@ -420,9 +424,9 @@ fn a_state_sends_to_its_last_number_and_no_further() {
     assert!(looked_up - parsed > 10, "{looked_up} - {parsed} times together");
 }
 
-/// Of each state: its numbers are in order on the wire, each once, also where two flows' policies are different ones.
+/// Each SA's numbers are in order on the wire, each once, also with two policies.
 #[test]
-fn each_state_gives_its_numbers_in_order() {
+fn sa_numbers_are_assigned_in_order() {
     let mut twins = Twins::new(Limits::default(), 10);
     (0..8).for_each(|_| twins.send(240, 20));
     let batch: Vec<_> = (0..250).map(|_| twins.packet(20)).collect();
@@ -445,7 +449,7 @@ fn each_state_gives_its_numbers_in_order() {
     assert!(latest.len() > 20);
 }
 
-/// Batches of packets to all tunnels but the odd ones, in turn: how many leave sealed of each.
+/// Batches of packets to all tunnels but the odd ones, in turn: how many leave by each.
 fn send_in_turn(gateway: &mut Gateway, output: &mut Output, batches: usize) -> Vec<usize> {
     let batch = |_| {
         let packet = |at: usize| {
@@ -471,9 +475,9 @@ fn with_states(limits: Limits, change: impl Fn(&mut Policy)) -> Gateway {
     gateway
 }
 
-/// Also where nobody has taken it out yet.
+/// Also before the database removes it.
 #[test]
-fn a_state_that_has_expired_is_not_chosen_for_the_next_batch() {
+fn expired_sa_is_not_used_by_next_batch() {
     let packets = Budget { soft: 50, hard: 75 };
     let mut gateway = with_states(Limits { packets, ..Limits::default() }, |_| {});
     gateway.database.set_acquires(uxfrm_engine::Acquires::default());
@@ -484,7 +488,7 @@ fn a_state_that_has_expired_is_not_chosen_for_the_next_batch() {
 }
 
 #[test]
-fn optional_states_are_asked_for_again_and_again() {
+fn optional_acquires_are_repeated() {
     let mut gateway = with_states(Limits::default(), |policy| {
         let reqid = Reqid(7);
         let (level, mode) = (Level::Use, Mode::Transport);
@@ -499,9 +503,9 @@ fn optional_states_are_asked_for_again_and_again() {
     }
 }
 
-/// Of each batch two packets met each: a while they are counted together.
+/// Two packets per batch match each policy: they are counted together for a while.
 #[test]
-fn policies_are_charged_a_little_later_and_with_all() {
+fn policy_counters_are_deferred_and_complete() {
     let mut gateway = with_states(Limits::default(), |_| {});
     let counted = |gateway: &Gateway| {
         let snapshot = gateway.database.snapshot();
@@ -523,9 +527,10 @@ fn policies_are_charged_a_little_later_and_with_all() {
     assert_eq!(counted(&gateway), 14 * batch);
 }
 
-/// Counts that all workers share are not written for each packet. What has limits is counted at once: `up_to_limits_as_one_by_one`.
+/// Shared counters are not written for each packet. SAs with limits count at once:
+/// `interleaved_flows_stop_at_limits`.
 #[test]
-fn states_count_a_little_later_and_all() {
+fn sa_counters_are_deferred_and_complete() {
     let mut gateway = with_states(Limits::default(), |_| {});
     let batch = 2 * FIRST_ODD as u64;
     let counted = |gateway: &Gateway| {
@@ -537,7 +542,7 @@ fn states_count_a_little_later_and_all() {
         send_in_turn(gateway, &mut Output::default(), 1);
         counted(gateway)
     };
-    // Those of whom nobody knows whether more will come.
+    // Sparse packets.
     assert_eq!([0, 0].map(|more| after(&mut gateway, more)), [1, 2]);
     let counts: Vec<u64> = (1..=101).map(|_| after(&mut gateway, 99)).collect();
     assert_eq!(counts, [2; 101]);

@@ -1,5 +1,5 @@
-//! Policies and states come and go while packets of many states come in turn: what is known of those whom that does not concern holds on, and of the others
-//! nothing does. Each batch is held against a set of who may pass.
+//! Policies and SAs change between interleaved packets of many SAs: cached verdicts stay valid for
+//! unaffected ones only. Each batch is compared with a set of hosts that may pass.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -29,7 +29,7 @@ fn policy(direction: Direction, source: Prefix) -> Policy {
     Policy { selector: Selector { source, ..policy.selector }, ..policy }
 }
 
-/// What blocks all of a host.
+/// A policy that blocks a host.
 fn block(host: u32) -> Policy {
     let blocks = policy(Direction::In, prefix(&format!("10.1.0.{host}"), 32));
     Policy { action: Action::Block, priority: Priority(1), templates: Vec::new(), ..blocks }
@@ -45,7 +45,7 @@ fn key(policy: &Policy) -> PolicyKey {
     }
 }
 
-/// A pair of which the left one has a state for each host, and the right one a policy for all of them.
+/// A pair with an SA per host on the left, and one policy for all on the right.
 fn stage() -> Pair {
     let mut pair = Pair::without_states(&Wrapping::tunnel4());
     for number in 0..STATES {
@@ -61,14 +61,14 @@ fn stage() -> Pair {
     pair
 }
 
-/// One packet of each state, all in one batch.
+/// One packet of each SA, all in one batch.
 fn round() -> Vec<PacketBuf> {
     let packet = |host| packets::udp(&format!("10.1.0.{host}:7"), "10.2.0.1:9", b"payload");
     (0..STATES).map(packet).collect()
 }
 
 #[test]
-fn whoever_is_concerned_is_asked_again_and_nobody_else_is_lost() {
+fn policy_change_revalidates_affected_sas_only() {
     let (mut pair, mut rng) = (stage(), Rng::new(7));
     let (mut blocked, mut gone) = (BTreeSet::new(), BTreeSet::new());
     let (mut by_policy, mut without_state) = (0, 0);
@@ -88,7 +88,7 @@ fn whoever_is_concerned_is_asked_again_and_nobody_else_is_lost() {
             2 if gone.insert(host) => {
                 drop(change.delete_sa(id(host), Mark::default()).unwrap());
             }
-            // With numbers that go on where the sender is.
+            // With numbers that continue the sender's.
             3 if gone.remove(&host) => drop(change.add_sa(state(host)).unwrap()),
             // Nobody's.
             4 => {
@@ -121,9 +121,9 @@ fn whoever_is_concerned_is_asked_again_and_nobody_else_is_lost() {
     assert!(by_policy > 500 && without_state > 500, "{by_policy}, {without_state}: too few");
 }
 
-/// The updated policy may have the place of the one before, whose packets passed.
+/// The updated policy may reuse the address of the old one, whose packets passed.
 #[test]
-fn a_policy_that_comes_to_ask_for_other_states_lets_no_packet_pass_that_did() {
+fn new_policy_with_other_template_stops_cached_pass() {
     let mut pair = stage();
     let asking = |reqid| {
         let wide = policy(Direction::In, prefix("10.1.0.0", 16));

@@ -1,4 +1,5 @@
-//! Random and mutated packets, ten million from the network and some from the host: no panic, and every one of them accounted for.
+//! Random and mutated packets, ten million from the network and some from the host: no panic, and
+//! every one of them is accounted for.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -15,10 +16,11 @@ use uxfrm_testkit::{Gateway, Pair, Rng, Way, Wrapping, packets};
 
 const PACKETS: u64 = 10_000_000;
 
-/// A packet, and how it came if through a UDP socket.
+/// A packet, and its UDP path if it came through a socket.
 type Specimen = (Vec<u8>, Option<UdpPath>);
 
-/// Good packets of every shape. States from `OPEN` on neither hide nor vouch for anything: what is changed gets through to the code behind.
+/// Good packets of every shape. SAs from `OPEN` on neither encrypt nor authenticate, so that
+/// changed bytes reach the code behind.
 const OPEN: u32 = 0x8000;
 
 fn shapes() -> Vec<Wrapping> {
@@ -48,7 +50,7 @@ fn open() -> SaTransform {
     }
 }
 
-/// A gateway that knows the states of all shapes, and packets that it would take.
+/// A gateway with SAs of all shapes, and packets that it accepts.
 fn target() -> (Gateway, Vec<Specimen>) {
     let base = Wrapping::tunnel4();
     let addresses = ["192.0.2.2", "2001:db8::2", "10.2.0.1", "fd00:2::1"];
@@ -97,7 +99,7 @@ fn sealed(wrapping: &Wrapping, left: &mut Gateway) -> Vec<Specimen> {
     wire.iter().map(|packet| (packet.bytes().to_vec(), packet.udp.map(turned))).collect()
 }
 
-/// Fills a buffer with something that is nearly, or not at all, a packet.
+/// Fills a buffer with a mutated packet or noise.
 fn fill(packet: &mut PacketBuf, good: &[Specimen], rng: &mut Rng) {
     let (bytes, udp) = &good[rng.below(good.len())];
     packet.udp = *udp;
@@ -119,7 +121,7 @@ fn fill(packet: &mut PacketBuf, good: &[Specimen], rng: &mut Rng) {
         }
     }
     if packet.udp.is_none() && rng.permille(700) {
-        // Most would end at the header checksum.
+        // Most would fail at the header checksum.
         let _ = uxfrm_packet::ipv4::fill_checksum(packet.bytes_mut());
     }
     if rng.permille(20) {
@@ -129,7 +131,7 @@ fn fill(packet: &mut PacketBuf, good: &[Specimen], rng: &mut Rng) {
 }
 
 fn damage(bytes: &mut [u8], rng: &mut Rng) {
-    // Headers and trailers are where it matters.
+    // Headers and trailers are the critical parts.
     let place = match rng.below(3) {
         0 => rng.below(bytes.len().min(64)),
         1 => bytes.len() - 1 - rng.below(bytes.len().min(24)),
@@ -144,7 +146,7 @@ fn damage(bytes: &mut [u8], rng: &mut Rng) {
 }
 
 #[test]
-fn ten_million_bad_packets_are_all_accounted_for() {
+fn bad_packets_are_all_accounted_for() {
     let (mut right, good) = target();
     let mut rng = Rng::new(7);
     let (mut pool, mut out, mut batch) = (Pool::new(), Output::default(), Batch::new());
@@ -168,7 +170,7 @@ fn ten_million_bad_packets_are_all_accounted_for() {
     let inward = right.worker.inward();
     assert!(inward.received >= PACKETS, "trains count as more");
     assert!(inward.sent > PACKETS / 100, "some are good enough: {inward:?}");
-    // The mutations reach every part of the path.
+    // The mutations reach every part of the data path.
     assert!(right.reasons().len() >= 12, "{:?}", right.reasons());
 }
 

@@ -1,6 +1,8 @@
-//! A million packets of twenty flows, single ones and super-packets, over one SA that two workers send and two receive by: each flow arrives
-//! whole and in order, while what different workers send overtakes each other. ESP comes packet by packet, and in UDP in trains, as it left. Workers
-//! take turns here: what they do at once is measured by `uxfrm bench workers`, and what the kernel does between them is interop's.
+//! A million packets of twenty flows, single ones and super-packets, over one SA that two workers
+//! send and two receive by: each flow arrives whole and in order, while what different workers send
+//! overtakes each other. ESP comes packet by packet, and in UDP in trains, as it left. Workers take
+//! turns here: what they do at once is measured by `uxfrm bench workers`, and what the kernel does
+//! between them is interop's.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -59,7 +61,8 @@ impl Workers {
     }
 }
 
-/// The even flows are TCP, whose bytes are numbered; the odd ones are UDP, whose datagrams carry their numbers.
+/// The even flows are TCP, whose bytes are numbered; the odd ones are UDP, whose datagrams carry
+/// their numbers.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     /// The next byte or datagram.
@@ -130,7 +133,7 @@ fn take(flows: &mut [Flow], packet: &PacketBuf) {
 }
 
 #[test]
-fn a_million_packets_keep_the_order_of_their_flows() {
+fn flows_keep_packet_order() {
     let in_udp = Some(UdpEncapKind::Esp);
     for (mode, inner, outer, encap) in [
         (Mode::Tunnel, Family::V4, Family::V4, None),
@@ -155,7 +158,8 @@ fn is_train(packet: &PacketBuf) -> bool {
     matches!(packet.segments, Segments::Train { .. })
 }
 
-/// What left, as it comes to the other side: by a UDP socket in trains (`UDP_GRO`), by a raw one packet by packet.
+/// What left, as it comes to the other side: by a UDP socket in trains (`UDP_GRO`), by a raw one
+/// packet by packet.
 fn arriving(wrapping: &Wrapping, packet: PacketBuf) -> Vec<PacketBuf> {
     match packet.udp {
         Some(path) if wrapping.encap.is_some() => {

@@ -1,5 +1,6 @@
-//! Datagrams that hosts have cut, beside policies that ask for ports, and in transport mode: fragments but the first have no ports, so they
-//! would pass by such policies and leave plain, or not come in.
+//! Datagrams that hosts have cut, beside policies that ask for ports, and in transport mode:
+//! fragments but the first have no ports, so they would pass by such policies and leave plain, or
+//! not come in.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -67,7 +68,7 @@ fn assert_hidden(packets: &[PacketBuf]) {
 }
 
 #[test]
-fn fragments_go_by_the_policy_for_their_datagrams_port() {
+fn fragments_follow_port_policy_of_datagram() {
     for wrapping in all_wrappings() {
         for backwards in [false, true] {
             let mut pair = pair_for_port_9(&wrapping);
@@ -88,7 +89,7 @@ fn fragments_go_by_the_policy_for_their_datagrams_port() {
 }
 
 #[test]
-fn ipv6_comes_out_of_a_tunnel_in_pieces_that_routers_behind_it_can_carry() {
+fn tunnelled_ipv6_keeps_fragment_size() {
     for (outer, size) in [(Family::V4, SIZE), (Family::V6, SIZE), (Family::V4, 1448)] {
         let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, outer);
         let mut pair = pair_for_port_9(&wrapping);
@@ -106,7 +107,7 @@ fn ipv6_comes_out_of_a_tunnel_in_pieces_that_routers_behind_it_can_carry() {
 }
 
 #[test]
-fn fragments_that_no_policy_is_for_leave_as_they_came() {
+fn unmatched_fragments_leave_unchanged() {
     for wrapping in all_wrappings() {
         let mut pair = pair_for_port_9(&wrapping);
         let plain = datagram(&wrapping, Way::Right, 10);
@@ -124,7 +125,7 @@ fn fragments_that_no_policy_is_for_leave_as_they_came() {
 }
 
 #[test]
-fn fragments_are_blocked_with_their_datagram() {
+fn block_policy_drops_all_fragments() {
     for wrapping in all_wrappings() {
         let mut pair = Pair::new(&wrapping);
         let own = wrapping.policy(Direction::Out, Way::Right);
@@ -139,7 +140,7 @@ fn fragments_are_blocked_with_their_datagram() {
 }
 
 #[test]
-fn transport_mode_carries_what_the_host_has_cut() {
+fn transport_mode_carries_reassembled_datagram() {
     for family in [Family::V4, Family::V6] {
         let wrapping = Wrapping::new(Mode::Transport, family, family);
         let mut pair = Pair::new(&wrapping);
@@ -153,7 +154,7 @@ fn transport_mode_carries_what_the_host_has_cut() {
 }
 
 #[test]
-fn a_fragment_waits_for_the_others_and_not_forever() {
+fn incomplete_datagram_times_out() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = pair_for_port_9(&wrapping);
     let mut pieces = packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
@@ -172,7 +173,7 @@ fn a_fragment_waits_for_the_others_and_not_forever() {
 }
 
 #[test]
-fn an_overlap_takes_its_datagram_with_it() {
+fn overlap_drops_datagram() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = pair_for_port_9(&wrapping);
     let plain = datagram(&wrapping, Way::Right, 9);
@@ -184,7 +185,7 @@ fn an_overlap_takes_its_datagram_with_it() {
 }
 
 #[test]
-fn a_datagram_waits_for_a_state_as_a_whole() {
+fn reassembled_datagram_is_queued_whole() {
     for wrapping in all_wrappings() {
         let mut pair = Pair::without_states(&wrapping);
         with(&mut pair.left, [for_port(wrapping.policy(Direction::Out, Way::Right), 9)]);
@@ -202,7 +203,7 @@ fn a_datagram_waits_for_a_state_as_a_whole() {
 
 /// They were let in as they were, as the policy had tunnel mode then.
 #[test]
-fn fragments_that_wait_do_not_leave_in_transport_mode() {
+fn queued_fragments_do_not_leave_in_transport_mode() {
     for family in [Family::V4, Family::V6] {
         let wrapping = Wrapping::new(Mode::Transport, family, family);
         let policy = wrapping.policy(Direction::Out, Way::Right);
@@ -223,9 +224,10 @@ fn fragments_that_wait_do_not_leave_in_transport_mode() {
     }
 }
 
-/// What is known of the flow that fragments without ports seem to be of is not what their datagram's policy says.
+/// What is known of the flow that fragments without ports seem to be of is not what their
+/// datagram's policy says.
 #[test]
-fn fragments_of_a_known_flow_are_put_together_from_the_first_policy_for_a_port_on() {
+fn port_policy_starts_reassembly_of_cached_flow() {
     let wrapping = Wrapping::tunnel4();
     let pieces = || packets::fragments(&datagram(&wrapping, Way::Right, 9), SIZE);
     for together in [1, pieces().len()] {
@@ -257,7 +259,7 @@ fn pair_that_takes_port_9(wrapping: &Wrapping) -> Pair {
 }
 
 #[test]
-fn fragments_inside_a_tunnel_are_let_in_by_their_datagrams_port() {
+fn tunnelled_fragments_pass_by_datagram_port() {
     for inner in [Family::V4, Family::V6] {
         let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
         let mut pair = pair_that_takes_port_9(&wrapping);
@@ -279,7 +281,7 @@ fn fragments_inside_a_tunnel_are_let_in_by_their_datagrams_port() {
 
 /// A router has no whole datagrams: policies `fwd` see fragments without ports, as Linux's do.
 #[test]
-fn fragments_to_be_forwarded_are_judged_without_ports() {
+fn forwarded_fragments_are_checked_without_ports() {
     for inner in [Family::V4, Family::V6] {
         let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
         let for_all = wrapping.policy(Direction::Forward, Way::Right);
@@ -301,7 +303,7 @@ fn fragments_to_be_forwarded_are_judged_without_ports() {
 }
 
 #[test]
-fn what_came_in_the_clear_or_by_another_state_is_no_part_of_it() {
+fn fragments_of_other_origin_are_not_mixed() {
     let wrapping = Wrapping::tunnel4();
     let plain = datagram(&wrapping, Way::Right, 9);
     let mut pair = pair_that_takes_port_9(&wrapping);
@@ -324,9 +326,10 @@ fn what_came_in_the_clear_or_by_another_state_is_no_part_of_it() {
     pair.assert_accounts();
 }
 
-/// Also where no policy asks for ports: the host's own stack would put plain pieces of anybody's among these.
+/// Also where no policy asks for ports: the host's own stack would put plain pieces of anybody's
+/// among these.
 #[test]
-fn the_host_is_never_given_pieces_of_what_came_out_of_esp() {
+fn host_gets_no_fragments_out_of_esp() {
     for wrapping in all_wrappings() {
         let plain = datagram(&wrapping, Way::Right, 9);
         for backwards in [false, true] {
@@ -352,7 +355,7 @@ fn the_host_is_never_given_pieces_of_what_came_out_of_esp() {
 
 /// Identifications sprayed in the clear, to the datagram's own ends and between strangers.
 #[test]
-fn sprayed_pieces_starve_nothing_that_came_out_of_esp() {
+fn fragment_flood_starves_no_esp_fragments() {
     for inner in [Family::V4, Family::V6] {
         let wrapping = Wrapping::new(Mode::Tunnel, inner, Family::V4);
         let mut pair = Pair::new(&wrapping);
@@ -387,7 +390,7 @@ fn with_options(wrapping: &Wrapping, port: u16) -> Vec<u8> {
 }
 
 #[test]
-fn fragments_go_by_the_policy_for_their_datagrams_protocol() {
+fn fragments_follow_protocol_policy_of_datagram() {
     for outer in [Family::V4, Family::V6] {
         let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, outer);
         let mut pair = Pair::new(&wrapping);
@@ -405,7 +408,7 @@ fn fragments_go_by_the_policy_for_their_datagrams_protocol() {
 }
 
 #[test]
-fn fragments_inside_a_tunnel_are_let_in_by_their_datagrams_protocol() {
+fn tunnelled_fragments_pass_by_datagram_protocol() {
     let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
     let mut pair = Pair::new(&wrapping);
     let mut policy = wrapping.policy(Direction::In, Way::Right);
@@ -426,7 +429,7 @@ fn atomic(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_fragment_of_a_fragment_does_not_leave_plain() {
+fn fragment_of_fragment_does_not_leave_plain() {
     let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V6);
     let mut pair = pair_for_port_9(&wrapping);
     let (source, destination) = wrapping.hosts(Way::Right);
@@ -461,7 +464,7 @@ fn congestion(inner: Family, said: [Ecn; 3]) -> Option<Ecn> {
 }
 
 #[test]
-fn congestion_that_one_fragment_met_is_the_datagrams() {
+fn ce_of_one_fragment_marks_datagram() {
     use Ecn::{Ce, Ect0, Ect1, NotEct};
     for inner in [Family::V4, Family::V6] {
         assert_eq!(congestion(inner, [Ect0, Ect0, Ce]), Some(Ce));

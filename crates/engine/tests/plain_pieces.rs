@@ -44,7 +44,7 @@ fn in_pieces(family: Family) -> Vec<PacketBuf> {
 }
 
 #[test]
-fn plain_pieces_do_not_pass_where_a_policy_for_a_port_or_protocol_may_be_for_them() {
+fn plain_fragments_are_refused_if_policy_may_match() {
     let by_port = |policy: &mut Policy| {
         policy.selector.protocol = 17;
         policy.selector.destination_port = PortMask::exactly(9);
@@ -71,7 +71,7 @@ fn plain_pieces_do_not_pass_where_a_policy_for_a_port_or_protocol_may_be_for_the
 }
 
 #[test]
-fn plain_pieces_pass_where_no_policy_refuses_them() {
+fn plain_fragments_pass_without_refusing_policy() {
     for family in [Family::V4, Family::V6] {
         let wrapping = Wrapping::new(Mode::Tunnel, family, Family::V4);
         let elsewhere = |policy: &mut Policy| {
@@ -94,7 +94,7 @@ fn plain_pieces_pass_where_no_policy_refuses_them() {
 /// The next header of a later piece is its sender's word: what lets a protocol pass lets no such
 /// piece pass a policy for all.
 #[test]
-fn a_policy_that_lets_a_protocol_pass_takes_no_later_piece_of_ipv6() {
+fn protocol_policy_does_not_match_later_ipv6_fragment() {
     let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
     let refused = Err(DropReason::InTemplateMismatch);
     for (number, expected) in [Ok(()), refused, refused].into_iter().enumerate() {

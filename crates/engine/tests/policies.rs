@@ -38,7 +38,7 @@ fn right_with(direction: Direction, change: impl Fn(&mut Policy)) -> Gateway {
 }
 
 #[test]
-fn a_template_is_met_only_by_the_state_that_it_asks_for() {
+fn template_is_satisfied_only_by_matching_sa() {
     type Change = fn(&mut Policy);
     let refused = Err(DropReason::InTemplateMismatch);
     let cases: [(&str, Change, Result<(), DropReason>); 14] = [
@@ -76,7 +76,7 @@ fn a_template_is_met_only_by_the_state_that_it_asks_for() {
 }
 
 #[test]
-fn a_plain_packet_that_should_be_protected_does_not_pass() {
+fn plain_packet_under_protect_policy_is_dropped() {
     let refused = Err(DropReason::InTemplateMismatch);
     for packet in [datagram, forwarded] {
         assert_eq!(fate(Pair::new(&Wrapping::tunnel4()).right, vec![packet()]), refused);
@@ -88,7 +88,7 @@ fn a_plain_packet_that_should_be_protected_does_not_pass() {
 }
 
 #[test]
-fn without_a_policy_a_tunnel_is_refused_and_the_default_decides_over_the_rest() {
+fn tunnel_without_policy_is_refused() {
     let bare = |wrapping: &Wrapping| {
         let mut gateway = Pair::new(wrapping).right;
         let kind = uxfrm_engine::PolicyKind::Main;
@@ -113,7 +113,7 @@ fn without_a_policy_a_tunnel_is_refused_and_the_default_decides_over_the_rest() 
 }
 
 #[test]
-fn a_states_selector_binds_what_comes_through_it() {
+fn sa_selector_filters_inner_packets() {
     let wrapping = Wrapping::tunnel4();
     let mut right = Pair::without_states(&wrapping).right;
     let mut config = wrapping.sa(Way::Right, FIRST_SPI);
@@ -124,7 +124,7 @@ fn a_states_selector_binds_what_comes_through_it() {
 
 /// However often other flows have passed by the same state under the same policy.
 #[test]
-fn a_states_selector_binds_each_flow_that_comes_through_it() {
+fn sa_selector_filters_each_flow() {
     let wrapping = Wrapping::tunnel4();
     for together in [1, 40] {
         let mut pair = Pair::without_states(&wrapping);
@@ -149,7 +149,7 @@ fn a_states_selector_binds_each_flow_that_comes_through_it() {
 
 /// From the outermost state inward, none is passed over but in transport mode (`xfrm_policy_ok`).
 #[test]
-fn each_tunnel_around_a_packet_is_one_that_a_template_asks_for() {
+fn every_tunnel_needs_a_template() {
     let wrapping = Wrapping::tunnel4();
     let template =
         |reqid| uxfrm_engine::Template { reqid: Reqid(reqid), ..wrapping.template(Way::Right) };
@@ -179,7 +179,7 @@ fn each_tunnel_around_a_packet_is_one_that_a_template_asks_for() {
 }
 
 #[test]
-fn nothing_leaves_plain_when_there_is_no_state() {
+fn packets_without_sa_never_leave_plain() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::without_states(&wrapping).left;
     for _ in 0..3 {
@@ -191,7 +191,7 @@ fn nothing_leaves_plain_when_there_is_no_state() {
 }
 
 #[test]
-fn the_first_policy_by_priority_decides() {
+fn policy_with_lowest_priority_decides() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::new(&wrapping).left;
     let mut pass = wrapping.policy(Direction::Out, Way::Right);
@@ -207,7 +207,7 @@ fn the_first_policy_by_priority_decides() {
 }
 
 #[test]
-fn hard_limits_are_exact_and_said_once() {
+fn hard_limits_are_exact_and_reported_once() {
     let limits = Limits { packets: Budget { soft: 5, hard: 10 }, ..Limits::default() };
     let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
     for batch in [1, 3, 7, 64] {
@@ -225,7 +225,7 @@ fn hard_limits_are_exact_and_said_once() {
 }
 
 #[test]
-fn a_state_that_one_batch_used_up_opens_nothing_of_the_next() {
+fn expired_sa_opens_nothing_in_next_batch() {
     let limits = Limits { packets: Budget { soft: u64::MAX, hard: 3 }, ..Limits::default() };
     let mut right = Pair::new(&Wrapping { limits, ..Wrapping::tunnel4() }).right;
     let mut wire =
@@ -244,7 +244,7 @@ fn a_state_that_one_batch_used_up_opens_nothing_of_the_next() {
 }
 
 #[test]
-fn a_used_up_state_opens_nothing_among_so_many_that_they_are_asked_for_ahead() {
+fn expired_sa_among_prefetched_ones_opens_nothing() {
     let limits = Limits { packets: Budget { soft: u64::MAX, hard: 3 }, ..Limits::default() };
     let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
     let mut right = Pair::new(&wrapping).right;
@@ -265,7 +265,7 @@ fn a_used_up_state_opens_nothing_among_so_many_that_they_are_asked_for_ahead() {
 }
 
 #[test]
-fn packets_that_come_one_at_a_time_are_charged_to_their_policy_soon() {
+fn single_packets_are_counted_by_policy_soon() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::new(&wrapping).left;
     // How many packets the policies have counted, once so many more came in batches of so many.
@@ -299,7 +299,7 @@ fn packets_that_come_one_at_a_time_are_charged_to_their_policy_soon() {
 }
 
 #[test]
-fn a_super_packet_is_cut_off_at_the_limit() {
+fn super_packet_is_cut_at_hard_limit() {
     let limits = Limits { packets: Budget { soft: u64::MAX, hard: 10 }, ..Limits::default() };
     let wrapping = Wrapping { limits, ..Wrapping::tunnel4() };
     let mut left = Pair::new(&wrapping).left;
@@ -311,7 +311,7 @@ fn a_super_packet_is_cut_off_at_the_limit() {
 }
 
 #[test]
-fn limits_hold_on_the_way_in_too() {
+fn inbound_hard_limits_are_exact() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::without_states(&wrapping);
     pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
@@ -326,7 +326,7 @@ fn limits_hold_on_the_way_in_too() {
 }
 
 #[test]
-fn the_mapping_of_a_peer_behind_a_nat_is_told() {
+fn nat_remapping_raises_mapping_event() {
     let wrapping = Wrapping { encap: Some(uxfrm_engine::UdpEncapKind::Esp), ..Wrapping::tunnel4() };
     let mut pair = Pair::new(&wrapping);
     let mut wire = pair.left.outbound(vec![datagram()]).0;
@@ -337,7 +337,7 @@ fn the_mapping_of_a_peer_behind_a_nat_is_told() {
 }
 
 #[test]
-fn marks_choose_states_and_are_laid_over_what_leaves() {
+fn marks_select_sas_and_output_marks_apply() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::without_states(&wrapping);
     for gateway in [&mut pair.left, &mut pair.right] {
@@ -371,7 +371,7 @@ fn marks_choose_states_and_are_laid_over_what_leaves() {
 }
 
 #[test]
-fn an_interface_id_has_policies_of_its_own() {
+fn if_id_selects_policies() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::new(&wrapping).left;
     let mut block = wrapping.policy(Direction::Out, Way::Right);
@@ -388,7 +388,7 @@ fn an_interface_id_has_policies_of_its_own() {
 }
 
 #[test]
-fn what_is_held_is_refused_under_its_own_reason_until_its_name_comes_again() {
+fn held_policy_has_its_own_drop_reason() {
     let hold = |policy: &mut Policy| {
         (policy.action, policy.flags) = (Action::Block, PolicyFlags::HELD);
         policy.templates.clear();
@@ -408,7 +408,7 @@ fn what_is_held_is_refused_under_its_own_reason_until_its_name_comes_again() {
 }
 
 #[test]
-fn a_sub_policy_does_not_stand_without_the_main_one() {
+fn sub_policy_needs_main_policy() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::new(&wrapping).left;
     let mut sub = wrapping.policy(Direction::Out, Way::Right);
@@ -423,7 +423,7 @@ fn a_sub_policy_does_not_stand_without_the_main_one() {
 }
 
 #[test]
-fn a_main_policy_that_blocks_does_so_behind_a_sub_policy_too() {
+fn blocking_main_policy_overrides_sub_policy() {
     for direction in [Direction::In, Direction::Forward] {
         let right = || {
             let mut right = right_with(direction, |policy| policy.action = Action::Block);
@@ -443,7 +443,7 @@ fn a_main_policy_that_blocks_does_so_behind_a_sub_policy_too() {
 /// A state that an update has given another interface id is no more what the policies of the former
 /// ask for.
 #[test]
-fn packets_pass_only_while_their_state_has_the_interface_id_of_their_policy() {
+fn sa_needs_if_id_of_policy() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::without_states(&wrapping);
     pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
@@ -474,7 +474,7 @@ fn packets_pass_only_while_their_state_has_the_interface_id_of_their_policy() {
 /// One with the SPI of another, for another address of the gateway, is not what the policy asks
 /// for, even right behind packets of the same flow that came by that other.
 #[test]
-fn states_of_one_spi_do_not_vouch_for_each_other() {
+fn sas_of_one_spi_are_distinguished() {
     let wrapping = Wrapping::tunnel4();
     let other = || {
         let mut state = wrapping.sa(Way::Right, FIRST_SPI);
@@ -499,7 +499,7 @@ fn states_of_one_spi_do_not_vouch_for_each_other() {
 }
 
 #[test]
-fn a_tunnels_state_takes_nothing_that_was_sealed_in_transport_mode() {
+fn tunnel_sa_refuses_transport_packet() {
     let wrapping = Wrapping::transport4();
     let packet = packets::udp("192.0.2.1:7", "192.0.2.2:9", b"payload");
     let wire = Pair::new(&wrapping).left.outbound(vec![packet]).0;
@@ -524,7 +524,7 @@ fn router_error(about: &PacketBuf) -> PacketBuf {
 }
 
 #[test]
-fn errors_pass_where_flags_say_that_they_may() {
+fn icmp_errors_pass_by_icmp_flag() {
     let wrapping = Wrapping::tunnel4();
     let there = packets::udp("10.2.0.5:9", "10.1.0.5:7", b"hello");
     let elsewhere = packets::udp("10.2.0.5:9", "10.9.0.5:7", b"hello");
@@ -553,7 +553,7 @@ fn errors_pass_where_flags_say_that_they_may() {
 /// The same for errors about what the host itself sent: of Linux's flags only the state's counts
 /// there (`net/ipv4/icmp.c: icmp_rcv`).
 #[test]
-fn errors_for_the_host_pass_where_the_state_says_that_they_may() {
+fn icmp_errors_for_host_pass_by_icmp_flag() {
     let wrapping = Wrapping::tunnel4();
     let host = |text: &str| uxfrm_engine::Prefix::host(text.parse().unwrap());
     let gateway = |state_flag: bool, action: Action| {
@@ -595,7 +595,7 @@ fn errors_for_the_host_pass_where_the_state_says_that_they_may() {
 /// What has passed for the sake of one flow says nothing of another error, which differs in nothing
 /// but the flow that it is about.
 #[test]
-fn errors_that_pass_do_not_let_others_pass() {
+fn passed_icmp_error_caches_nothing() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::without_states(&wrapping);
     pair.left.add_sa(wrapping.sa(Way::Right, FIRST_SPI));
@@ -615,7 +615,7 @@ fn errors_that_pass_do_not_let_others_pass() {
 /// Packets that no policy is for do not vouch for an error that has one by the flow that it is
 /// about.
 #[test]
-fn an_error_is_judged_by_its_policy_behind_packets_that_have_none() {
+fn icmp_error_is_checked_behind_uncovered_packets() {
     let wrapping = Wrapping::transport4();
     let through = "192.0.2.9".parse().unwrap();
     let state = || {

@@ -1,4 +1,5 @@
-//! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets; and which of two states is taken.
+//! An hour of fake time, a rekey every second, on a wire that loses, doubles and swaps packets; and
+//! which of two states is taken.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -123,8 +124,9 @@ fn at_once(
     pair.right.add_sa(wrapping.sa(Way::Left, spi + 1));
 }
 
-/// As charon does it, in turn begun by either end: ALLOCSPI and UPDSA of what it receives, NEWSA of what it sends, UPDPOLICY of all three,
-/// the SPI in the template for the way out, DELSA of the old one. Who answers sends with the old state until the other deletes it.
+/// As charon does it, in turn begun by either end: ALLOCSPI and UPDSA of what it receives, NEWSA of
+/// what it sends, UPDPOLICY of all three, the SPI in the template for the way out, DELSA of the old
+/// one. Who answers sends with the old state until the other deletes it.
 fn as_charon(
     pair: &mut Pair,
     wrapping: &Wrapping,
@@ -181,7 +183,7 @@ fn retire(pair: &mut Pair, wrapping: &Wrapping, spi: u32) {
 
 /// A worker remembers the states that its batches met, and with them their keys.
 #[test]
-fn a_worker_without_traffic_lets_go_of_states_that_are_gone() {
+fn idle_worker_releases_removed_sas() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::new(&wrapping);
     assert_eq!(pair.left_to_right(vec![packets::udp("10.1.0.1:7", "10.2.0.1:9", b"hi")]).len(), 1);
@@ -198,26 +200,27 @@ fn a_worker_without_traffic_lets_go_of_states_that_are_gone() {
 }
 
 #[test]
-fn a_rekey_every_second_for_an_hour_loses_and_doubles_nothing() {
+fn rekey_every_second_loses_and_doubles_nothing() {
     an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, at_once);
 }
 
 #[test]
-fn so_it_is_as_charon_does_it() {
+fn charon_style_rekey_loses_nothing() {
     an_hour(&Wrapping { flags: SaFlags::ESN, window: 128, ..Wrapping::tunnel4() }, as_charon);
 }
 
 #[test]
-fn so_it_is_behind_udp_sockets() {
+fn rekey_behind_udp_sockets_loses_nothing() {
     let mut wrapping = Wrapping { window: 128, ..Wrapping::tunnel4() };
     wrapping.encap = Some(UdpEncapKind::Esp);
     wrapping.settings.headers = WireHeaders::UdpSocket;
     an_hour(&wrapping, at_once);
 }
 
-/// `xfrm_state_find`: the youngest, unless it is dying; what went away is not missed while another is there.
+/// `xfrm_state_find`: the youngest, unless it is dying; what went away is not missed while another
+/// is there.
 #[test]
-fn the_youngest_state_is_taken_at_once_and_another_when_it_goes() {
+fn youngest_sa_is_used_at_once() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::new(&wrapping);
     let spi = |pair: &mut Pair| {
@@ -227,7 +230,8 @@ fn the_youngest_state_is_taken_at_once_and_another_when_it_goes() {
     };
     let old = FIRST_SPI;
     assert_eq!(spi(&mut pair), old);
-    // Of one second and one moment the first found is the one added last, as in the kernel's chains.
+    // Of one second and one moment the first found is the one added last, as in the kernel's
+    // chains.
     for (wait, new) in [(0, 0x20), (1, 0x10), (1, 0x30)] {
         pair.wait(Duration::from_secs(wait));
         pair.left.add_sa(wrapping.sa(Way::Right, new));

@@ -73,7 +73,8 @@ fn exercise(wrapping: &Wrapping) {
     pair.assert_accounts();
 }
 
-/// Behind a UDP socket the header of transport mode is lost: id, DF, TTL and checksum are not the sender's.
+/// Behind a UDP socket the header of transport mode is lost: id, DF, TTL and checksum are not the
+/// sender's.
 fn comparable(wrapping: &Wrapping, packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let rebuilt = wrapping.settings.headers == WireHeaders::UdpSocket
@@ -87,7 +88,7 @@ fn comparable(wrapping: &Wrapping, packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_shape_and_transform_arrives_as_it_was_sent() {
+fn every_header_form_and_transform_round_trips() {
     for (mode, inner, outer) in shapes() {
         for suite in Suite::ALL {
             for flags in [SaFlags::empty(), SaFlags::ESN] {
@@ -98,7 +99,7 @@ fn every_shape_and_transform_arrives_as_it_was_sent() {
 }
 
 #[test]
-fn esp_in_udp_arrives_as_it_was_sent() {
+fn esp_in_udp_round_trips() {
     for (mode, inner, outer) in shapes() {
         for kind in [UdpEncapKind::Esp, UdpEncapKind::NonIke] {
             for headers in [WireHeaders::Engine, WireHeaders::UdpSocket] {
@@ -128,7 +129,7 @@ fn udp_checksums_are_right_over_ipv6_and_absent_over_ipv4() {
 }
 
 #[test]
-fn super_packets_leave_in_trains_and_arrive_as_super_packets() {
+fn super_packets_round_trip_as_bursts() {
     for (mode, inner, outer) in shapes() {
         for (encap, headers) in [
             (None, WireHeaders::Engine),
@@ -178,9 +179,10 @@ fn super_packet(wrapping: &Wrapping) {
     pair.assert_accounts();
 }
 
-/// Of a buffer's worth of segments and a few more, so that the last buffer has any number of them, also a short one alone.
+/// Of a buffer's worth of segments and a few more, so that the last buffer has any number of them,
+/// also a short one alone.
 #[test]
-fn what_is_left_behind_full_trains_leaves_too() {
+fn remainder_behind_full_bursts_leaves() {
     for encap in [None, Some(UdpEncapKind::Esp)] {
         let mut wrapping = Wrapping { encap, ..Wrapping::tunnel4() };
         wrapping.settings.host = HostPort::SuperPackets { udp: UdpSuper::Refused };

@@ -26,7 +26,7 @@ fn routing(next: u8, kind: u8, [left, last]: [u8; 2], stops: &[&str]) -> Vec<u8>
 }
 
 #[test]
-fn no_routing_header_leads_plain_packets_to_what_is_protected() {
+fn routing_header_cannot_reach_protected_destination() {
     let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
     let (end, by) = ("fd00:2::1", "fd88::1");
     let segments = routing(17, 4, [1, 1], &[end, by]);
@@ -73,7 +73,7 @@ fn no_routing_header_leads_plain_packets_to_what_is_protected() {
 }
 
 #[test]
-fn routing_headers_pass_where_no_policy_protects_anything() {
+fn routing_headers_pass_without_protect_policy() {
     let wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
     for header in [routing(17, 4, [1, 0], &["fd00:2::1"]), routing(17, 253, [1, 0], &["fd99::1"])] {
         let mut left = Pair::new(&wrapping).left;

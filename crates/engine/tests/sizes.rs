@@ -22,7 +22,7 @@ fn of_length(len: usize) -> PacketBuf {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_the_mtu_that_does() {
+fn too_big_packet_is_answered_with_mtu() {
     for (suite, encap, inner_mtu) in [
         (Suite::Gcm128, None, 1446),
         (Suite::Gcm128, Some(UdpEncapKind::Esp), 1438),
@@ -46,7 +46,7 @@ fn what_does_not_fit_is_refused_with_the_mtu_that_does() {
 }
 
 #[test]
-fn ipv6_is_told_and_never_less_than_its_minimum() {
+fn ipv6_sender_is_told_at_least_minimum_mtu() {
     for (mtu, told) in [(1500, 1426), (1300, 1280)] {
         let mut wrapping = Wrapping::new(Mode::Tunnel, Family::V6, Family::V6);
         wrapping.settings.mtu = mtu;
@@ -66,9 +66,10 @@ fn ipv6_is_told_and_never_less_than_its_minimum() {
     }
 }
 
-/// 1280 bytes of IPv6 that the network does not take with what is around them: the kernel, which writes the socket's headers, is to cut them.
+/// 1280 bytes of IPv6 that the network does not take with what is around them: the kernel, which
+/// writes the socket's headers, is to cut them.
 #[test]
-fn what_ipv6_was_told_goes_through_a_socket_in_fragments() {
+fn ipv6_minimum_mtu_is_fragmented_by_socket() {
     for (outer, mtu) in [(Family::V4, 1300), (Family::V6, 1300), (Family::V4, 1500)] {
         let encap = Some(UdpEncapKind::Esp);
         let mut wrapping = Wrapping { encap, ..Wrapping::new(Mode::Tunnel, Family::V6, outer) };
@@ -91,7 +92,7 @@ fn what_ipv6_was_told_goes_through_a_socket_in_fragments() {
 
 /// The kernel's headers count with what it cuts: not a byte more or less.
 #[test]
-fn a_datagram_from_a_socket_is_whole_as_long_as_it_fits() {
+fn socket_datagram_is_whole_within_mtu() {
     let sent = |outer, mtu| {
         let encap = Some(UdpEncapKind::Esp);
         let mut wrapping = Wrapping { encap, ..Wrapping::new(Mode::Tunnel, Family::V6, outer) };
@@ -111,7 +112,7 @@ fn a_datagram_from_a_socket_is_whole_as_long_as_it_fits() {
 
 /// What routers say of the way to one peer holds for it, and for no other.
 #[test]
-fn towards_each_peer_as_much_fits_as_its_path_takes() {
+fn path_mtu_applies_per_peer() {
     let wrapping = Wrapping::tunnel4();
     let mut pair = Pair::new(&wrapping);
     let (_, peer) = wrapping.gateways(Way::Right);
@@ -137,7 +138,8 @@ fn towards_each_peer_as_much_fits_as_its_path_takes() {
     }
 }
 
-/// Paths are held to take a least, whatever links say: what is narrower still is told of until that is known, and then no more.
+/// Paths are held to take a least, whatever links say: what is narrower still is told of until that
+/// is known, and then no more.
 #[test]
 fn what_is_narrower_than_any_path_is_told_once() {
     for (outer, least) in [(Family::V4, 552), (Family::V6, 1280)] {
@@ -159,7 +161,7 @@ fn what_is_narrower_than_any_path_is_told_once() {
 }
 
 #[test]
-fn errors_are_not_sent_about_errors_and_not_without_end() {
+fn icmp_errors_skip_errors_and_are_rate_limited() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let (left, right) = ("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
     let mut error = vec![3, 4, 0, 0, 0, 0, 0, 0];
@@ -173,7 +175,7 @@ fn errors_are_not_sent_about_errors_and_not_without_end() {
 }
 
 #[test]
-fn without_df_the_outer_packet_is_cut_and_put_together() {
+fn outer_packet_without_df_is_fragmented() {
     for (mode, outer) in
         [(Mode::Tunnel, Family::V4), (Mode::Tunnel, Family::V6), (Mode::Transport, Family::V4)]
     {
@@ -194,7 +196,7 @@ fn without_df_the_outer_packet_is_cut_and_put_together() {
 }
 
 #[test]
-fn fragments_wait_and_then_go() {
+fn fragments_time_out() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let (mut wire, _) = pair.left.outbound(vec![of_length(4000)]);
     let last = wire.pop().unwrap();
@@ -208,7 +210,7 @@ fn fragments_wait_and_then_go() {
 }
 
 #[test]
-fn overlapping_fragments_take_their_datagram_with_them() {
+fn overlapping_fragments_drop_datagram() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let plain = packets::udp_bytes("192.0.2.1:1", "192.0.2.2:2", &[0; 100]);
     let mut pieces = packets::fragments(&plain, 48);
@@ -268,7 +270,7 @@ fn outer_headers_follow_the_flags() {
 
 /// Transport between the hosts, inside a tunnel between the gateways.
 #[test]
-fn nested_states_are_put_on_and_taken_off() {
+fn nested_sas_round_trip() {
     for encap in [None, Some(UdpEncapKind::Esp)] {
         let outer = Wrapping { encap, ..Wrapping::tunnel4() };
         let mut pair = Pair::without_states(&outer);
@@ -314,7 +316,7 @@ fn nested_states_are_put_on_and_taken_off() {
 }
 
 #[test]
-fn a_udp_socket_is_told_what_the_outer_header_should_say() {
+fn udp_path_has_outer_header_fields() {
     for (mode, source, destination) in
         [(Mode::Transport, "192.0.2.1:7", "192.0.2.2:9"), (Mode::Tunnel, LEFT, RIGHT)]
     {
@@ -339,7 +341,7 @@ fn a_udp_socket_is_told_what_the_outer_header_should_say() {
 }
 
 #[test]
-fn congestion_that_cannot_be_passed_on_drops_the_packet() {
+fn ce_over_not_ect_drops_packet() {
     for (inner, expected) in [(0x02, 0x03), (0x01, 0x03), (0x03, 0x03)] {
         let mut pair = Pair::new(&Wrapping::tunnel4());
         let mut wire = pair.left.outbound(vec![packets::with_tos(of_length(100), inner)]).0;
@@ -353,9 +355,10 @@ fn congestion_that_cannot_be_passed_on_drops_the_packet() {
     assert_eq!(pair.right.drops(DropReason::InEcn), 1);
 }
 
-/// A TUN may take more than the network does (`[host] mtu`), and what policies let pass goes by raw sockets, which cut nothing.
+/// A TUN may take more than the network does (`[host] mtu`), and what policies let pass goes by raw
+/// sockets, which cut nothing.
 #[test]
-fn what_passes_plain_and_is_larger_than_the_network_takes_is_cut_or_told_of() {
+fn plain_packet_above_mtu_is_fragmented_or_answered() {
     let settings = Settings { headers: WireHeaders::UdpSocket, ..Settings::default() };
     let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };
     let long = || packets::udp("10.1.0.1:7", "198.51.100.1:9", &[7; 4000]);

@@ -1,4 +1,4 @@
-//! ICMP errors: what is sent back about a packet that can't go on (RFC 792, RFC 4443).
+//! Builds ICMP errors about a packet that cannot be forwarded (RFC 792, RFC 4443).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,13 +11,13 @@ use crate::ipv4::{self, Ipv4Header};
 use crate::ipv6::{self, Ipv6Header};
 use crate::{Fragment, IpPacket, PacketBuf, Pool, Protocol, SizeClass};
 
-/// Bytes of the longest error over IPv4 (RFC 1812 §4.3.2.3).
+/// Length of the longest error over IPv4 (RFC 1812 §4.3.2.3).
 const MOST_V4: usize = 576;
-/// Precedence "internetwork control", as routers' own messages have it (RFC 1812 §4.3.2.5).
+/// Precedence "internetwork control", as in routers' own messages (RFC 1812 §4.3.2.5).
 const TOS: u8 = 0xc0;
 
-/// Whether an error may be sent about a packet (RFC 1122 §3.2.2, RFC 4443 §2.4 e): not about ICMP errors, later fragments, and packets to or
-/// from what is no single host.
+/// Whether an error may be sent about a packet (RFC 1122 §3.2.2, RFC 4443 §2.4 e): not about ICMP
+/// errors, later fragments, and packets to or from an address that is no single host.
 #[must_use]
 pub fn is_due(ip: &IpPacket, bytes: &[u8]) -> bool {
     let is_error = match ip.protocol {
@@ -30,7 +30,8 @@ pub fn is_due(ip: &IpPacket, bytes: &[u8]) -> bool {
     !is_error && !is_later && from_one && !ip.destination.is_multicast()
 }
 
-/// An error with this header about a packet, with as much of it as fits into 576 bytes. `None` only if the pool's buffers had no room.
+/// An error with this header, quoting as much of the packet as fits into 576 bytes. `None` only if
+/// the pool's buffers have no room.
 #[must_use]
 pub fn over_ipv4(
     head: IcmpHeader,
@@ -51,7 +52,7 @@ pub fn over_ipv4(
     Some(answer)
 }
 
-/// As [`over_ipv4`], with as much as fits into the least MTU of IPv6 (RFC 4443 §2.4 c).
+/// Like [`over_ipv4`], quoting as much as fits into the minimum MTU of IPv6 (RFC 4443 §2.4 c).
 #[must_use]
 pub fn over_ipv6(
     head: Icmpv6Header,
@@ -71,7 +72,7 @@ pub fn over_ipv6(
     Some(answer)
 }
 
-/// A message's header, and at most `most` bytes of the packet that it is about.
+/// A message's header and at most `most` bytes of the quoted packet.
 fn quoting(head: &[u8], about: &[u8], most: usize, pool: &mut Pool) -> Option<PacketBuf> {
     let quote = &about[..about.len().min(most)];
     let mut answer = pool.take(SizeClass::Packet);

@@ -1,18 +1,18 @@
-//! The packets that one call of a stage works on.
+//! A batch: the packets that one call of a stage processes.
 
 use crate::PacketBuf;
 
-/// How many buffers a batch holds at the most.
+/// Capacity of a batch in buffers.
 pub const BATCH: usize = 256;
 
-/// Buffers on their way together, in order of arrival; at most [`BATCH`].
+/// Buffers processed together, in order of arrival; at most [`BATCH`].
 #[derive(Debug, Default)]
 pub struct Batch {
     packets: Vec<PacketBuf>,
 }
 
 impl Batch {
-    /// An empty batch with its room allocated.
+    /// An empty batch with its memory allocated.
     #[must_use]
     pub fn new() -> Self {
         Self { packets: Vec::with_capacity(BATCH) }
@@ -39,33 +39,34 @@ impl Batch {
         BATCH.saturating_sub(self.packets.len())
     }
 
-    /// Adds a buffer behind the others. A batch may grow past [`BATCH`] when one packet becomes several; it then allocates.
+    /// Appends a buffer. A batch may grow past [`BATCH`] when one packet becomes several; it then
+    /// allocates.
     #[inline]
     pub fn push(&mut self, packet: PacketBuf) {
         self.packets.push(packet);
     }
 
-    /// Adds all these buffers behind the others, and leaves none there.
+    /// Moves all these buffers to the end of the batch.
     #[inline]
     pub fn append(&mut self, packets: &mut Vec<PacketBuf>) {
         self.packets.append(packets);
     }
 
-    /// Takes out the buffer that is alone in it; `None`, and nothing changed, when there are more or none.
+    /// Removes the only buffer; `None`, and nothing changed, if there are more or none.
     #[inline]
     pub fn take_alone(&mut self) -> Option<PacketBuf> {
         if self.packets.len() == 1 { self.packets.pop() } else { None }
     }
 
-    /// Takes out the buffer at `index`; the others keep their order.
+    /// Removes the buffer at `index`; the others keep their order.
     ///
     /// # Panics
-    /// When it does not hold so many.
+    /// When `index` is out of bounds.
     pub fn remove(&mut self, index: usize) -> PacketBuf {
         self.packets.remove(index)
     }
 
-    /// Takes all buffers out in order; the batch keeps its room.
+    /// Removes all buffers in order; the batch keeps its memory.
     #[inline]
     pub fn drain(&mut self) -> std::vec::Drain<'_, PacketBuf> {
         self.packets.drain(..)
@@ -78,7 +79,7 @@ impl Batch {
         &self.packets
     }
 
-    /// The buffers in order, to change.
+    /// The buffers in order, mutable.
     #[must_use]
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [PacketBuf] {

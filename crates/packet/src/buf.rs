@@ -1,15 +1,15 @@
-//! One packet, super-packet or train in a contiguous buffer with head- and tailroom.
+//! A packet, super-packet or segment burst in a contiguous buffer with head- and tailroom.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
 use crate::prefetch;
 
-/// Bytes kept free before a received packet: an outer IPv6 header (40), UDP (8), ESP with IV (24), a virtio
-/// header (12), and the same once more for a nested SA, rounded up to whole cache lines.
+/// Default headroom of a received packet: an outer IPv6 header (40), UDP (8), ESP with IV (24), a
+/// virtio header (12), and the same once more for a nested SA, rounded up to whole cache lines.
 pub const HEADROOM: usize = 192;
 
-/// Bytes kept free behind a received packet: padding (255 at the most), trailer (2) and ICV (32).
+/// Default tailroom of a received packet: padding (255 at the most), trailer (2) and ICV (32).
 pub const TAILROOM: usize = 320;
 
 /// What a buffer holds: one packet, or several that belong together.
@@ -18,31 +18,33 @@ pub enum Segments {
     /// One packet.
     #[default]
     One,
-    /// A TCP super-packet over IPv4 or IPv6: one header, payload to be cut into pieces of `mss` bytes.
+    /// A TCP super-packet over IPv4 or IPv6: one header, payload to be segmented by `mss` bytes.
     Tcp {
         /// Payload bytes per segment, the last one may be shorter.
         mss: u16,
     },
-    /// A UDP super-packet (`UDP_SEGMENT`, `VIRTIO_NET_HDR_GSO_UDP_L4`): one header, datagrams of `size` payload bytes.
+    /// A UDP super-packet (`UDP_SEGMENT`, `VIRTIO_NET_HDR_GSO_UDP_L4`): one header, datagrams of
+    /// `size` payload bytes.
     Udp {
         /// Payload bytes per datagram, the last one may be shorter.
         size: u16,
     },
-    /// A train: whole wire packets of `stride` bytes end to end, the last one may be shorter.
+    /// A segment burst: whole wire packets of `stride` bytes end to end; the last one may be
+    /// shorter.
     Train {
-        /// Bytes from one packet's first byte to the next one's.
+        /// Distance of consecutive packets in bytes.
         stride: u16,
     },
 }
 
-/// What is known of a packet's transport checksum.
+/// State of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// The bytes in the packet are to be believed as they stand (they may be wrong: it came off the wire).
+    /// As it stands in the packet; it may be wrong, as the packet came off the wire.
     #[default]
     AsIs,
-    /// Left to be filled in: sum from `start` to the end, store at `start + offset` (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
-    /// The pseudo-header's sum is already there.
+    /// To be completed: sum from `start` to the end, store at `start + offset`
+    /// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`). The field already has the pseudo-header's sum.
     Partial {
         /// Where the sum starts, from the packet's first byte.
         start: u16,
@@ -56,7 +58,7 @@ pub enum Checksum {
 /// The two ECN bits of an IP header (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecn {
-    /// 00: the transport does not know ECN.
+    /// 00: not ECN-capable.
     #[default]
     NotEct,
     /// 01
@@ -100,7 +102,8 @@ impl Ecn {
     }
 }
 
-/// How a datagram went, or is to go, through a UDP socket, where the kernel writes the IP and UDP headers.
+/// UDP endpoints and header fields of a datagram that goes through a UDP socket, where the kernel
+/// writes the IP and UDP headers.
 ///
 /// A buffer with a `UdpPath` holds UDP payload only; one without holds whole IP packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,25 +114,25 @@ pub struct UdpPath {
     pub remote: SocketAddr,
     /// The outer header's whole TOS or traffic-class byte: DSCP and ECN.
     pub tos: u8,
-    /// The outer header must not be fragmented on the way (IPv4's DF).
+    /// The outer header must not be fragmented (IPv4's DF).
     pub dont_fragment: bool,
 }
 
-/// One packet, super-packet or train, with room before and behind it.
+/// A packet, super-packet or segment burst with headroom and tailroom.
 ///
-/// The bytes are `storage[head..tail]`. Room is used up by [`push`](Self::push) and
-/// [`append`](Self::append) and given back by [`pull`](Self::pull) and [`trim`](Self::trim); bytes never move.
+/// The bytes are `storage[head..tail]`. [`push`](Self::push) and [`append`](Self::append) use up
+/// room, [`pull`](Self::pull) and [`trim`](Self::trim) give it back; bytes never move.
 ///
-/// It is as small as a pointer, since packets change hands many times on their way.
+/// It is one pointer, as packets are moved many times on their way.
 #[derive(Debug)]
-pub struct PacketBuf(Box<Held>);
+pub struct PacketBuf(Box<BufParts>);
 
-/// What is known of a buffer's packet besides its bytes; found through the [`PacketBuf`] itself.
+/// Metadata of a packet besides its bytes; [`PacketBuf`] dereferences to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Label {
     /// One packet, or several in one buffer.
     pub segments: Segments,
-    /// What is known of the transport checksum.
+    /// State of the transport checksum.
     pub checksum: Checksum,
     /// The packet mark (`SO_MARK`, `skb->mark`): part of the policy key.
     pub mark: u32,
@@ -139,10 +142,10 @@ pub struct Label {
     pub udp: Option<UdpPath>,
 }
 
-/// All but the last note in one cache line.
+/// Everything except `udp` is in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Held {
+struct BufParts {
     storage: Box<[u8]>,
     head: u32,
     tail: u32,
@@ -166,7 +169,7 @@ impl DerefMut for PacketBuf {
 }
 
 impl PacketBuf {
-    /// An empty buffer of `capacity` bytes in all, its first byte at `headroom`.
+    /// An empty buffer of `capacity` bytes with its first byte at `headroom`.
     ///
     /// # Panics
     /// When `headroom` is larger than `capacity`, or `capacity` than 4 GiB.
@@ -175,10 +178,11 @@ impl PacketBuf {
         assert!(headroom <= capacity, "headroom {headroom} in a buffer of {capacity}");
         let start = u32::try_from(headroom).expect("capacity is below 4 GiB");
         let storage = vec![0; capacity].into_boxed_slice();
-        Self(Box::new(Held { storage, head: start, tail: start, label: Label::default() }))
+        Self(Box::new(BufParts { storage, head: start, tail: start, label: Label::default() }))
     }
 
-    /// A buffer that holds `bytes`, with the usual room around them. For tests and slow paths: it allocates.
+    /// A buffer that holds `bytes`, with the usual room around them. For tests and slow paths: it
+    /// allocates.
     #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Self {
         let mut buf = Self::with_capacity(HEADROOM + bytes.len() + TAILROOM, HEADROOM);
@@ -186,7 +190,8 @@ impl PacketBuf {
         buf
     }
 
-    /// Empties the buffer, forgets all notes and puts its first byte at [`HEADROOM`] (or as far back as it is long).
+    /// Empties the buffer, resets its metadata and sets the headroom to [`HEADROOM`] (or to the
+    /// capacity, if less).
     pub fn reset(&mut self) {
         let start = HEADROOM.min(self.0.storage.len());
         self.0.head = index(start);
@@ -208,7 +213,7 @@ impl PacketBuf {
         self.0.head == self.0.tail
     }
 
-    /// All bytes that the buffer could ever hold.
+    /// Size of the storage.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.storage.len()
@@ -228,14 +233,14 @@ impl PacketBuf {
         self.0.storage.len() - self.0.tail as usize
     }
 
-    /// The bytes.
+    /// The packet's bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.0.storage[self.0.head as usize..self.0.tail as usize]
     }
 
-    /// `len` bytes from the one at `start` on; `None` when they are not all there.
+    /// `len` bytes from offset `start`; `None` if they are out of bounds.
     #[must_use]
     #[inline(always)]
     pub fn part(&self, start: u32, len: u32) -> Option<&[u8]> {
@@ -247,20 +252,20 @@ impl PacketBuf {
         self.0.storage.get(from..until)
     }
 
-    /// The bytes, to write to.
+    /// The packet's bytes, mutable.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0.storage[self.0.head as usize..self.0.tail as usize]
     }
 
-    /// Asks for what is known of the packet: soon to be used.
+    /// Prefetches the metadata.
     #[inline(always)]
     pub fn prefetch(&self) {
         prefetch(&*self.0);
     }
 
-    /// Asks for the first bytes; what is known of the packet should be at hand already.
+    /// Prefetches the first bytes; the metadata should be cached.
     #[inline(always)]
     pub fn prefetch_bytes(&self) {
         if let Some(first) = self.0.storage.get(self.0.head as usize) {
@@ -268,9 +273,9 @@ impl PacketBuf {
         }
     }
 
-    /// Makes room for `count` bytes before the first one and returns them, their content left over from before.
+    /// Adds `count` bytes at the front and returns them, with stale content.
     ///
-    /// `None`, and nothing changed, when there is not that much headroom.
+    /// `None`, and nothing changed, without that much headroom.
     #[inline]
     pub fn push(&mut self, count: usize) -> Option<&mut [u8]> {
         let head = (self.0.head as usize).checked_sub(count)?;
@@ -278,15 +283,15 @@ impl PacketBuf {
         Some(&mut self.0.storage[head..head + count])
     }
 
-    /// Gives up the first `count` bytes, or all there are.
+    /// Removes the first `count` bytes, or all there are.
     #[inline]
     pub fn pull(&mut self, count: usize) {
         self.0.head += index(count.min(self.len()));
     }
 
-    /// Adds `count` bytes behind the last one and returns them, their content left over from before.
+    /// Adds `count` bytes at the end and returns them, with stale content.
     ///
-    /// `None`, and nothing changed, when there is not that much tailroom.
+    /// `None`, and nothing changed, without that much tailroom.
     #[inline]
     pub fn append(&mut self, count: usize) -> Option<&mut [u8]> {
         if count > self.tailroom() {
@@ -303,7 +308,7 @@ impl PacketBuf {
         self.0.tail = self.0.head + index(len.min(self.len()));
     }
 
-    /// Keeps `len` bytes from the one at `start` on, or what there is of them.
+    /// Keeps `len` bytes from offset `start`, or what there is of them.
     #[inline]
     pub fn keep(&mut self, start: usize, len: usize) {
         let held = self.len();
@@ -312,7 +317,7 @@ impl PacketBuf {
         self.0.tail = self.0.head + index(len.min(held - start));
     }
 
-    /// As [`keep`](Self::keep), of bytes that are all there; nothing changes when they are not.
+    /// Like [`keep`](Self::keep), if all the bytes exist; otherwise nothing changes.
     #[inline]
     pub fn frame(&mut self, start: usize, len: usize) {
         let head = self.0.head as usize + start;
@@ -330,8 +335,8 @@ impl PacketBuf {
         before <= head && len <= self.0.storage.len() - (head - before)
     }
 
-    /// Has the buffer hold `len` bytes from `before` bytes before the first one on, those that are new with content left over from before.
-    /// Nothing changes when there is [no room](Self::has_room).
+    /// Moves the start forward by `before` bytes and sets the length to `len`; new bytes have stale
+    /// content. Nothing changes if there is [no room](Self::has_room).
     #[inline]
     pub fn reframe(&mut self, before: usize, len: usize) {
         if self.has_room(before, len) {
@@ -340,8 +345,9 @@ impl PacketBuf {
         }
     }
 
-    /// As [`reframe`](Self::reframe); gives the bytes then held, and `more` bytes of the storage behind them, that may be written to but are not held. `None`,
-    /// and nothing changed, when there is no room for all.
+    /// Like [`reframe`](Self::reframe); returns the bytes then held, and `more` bytes of storage
+    /// behind them that may be written but are not held. `None`, and nothing changed, without room
+    /// for all.
     #[inline(always)]
     pub fn reframed(&mut self, before: usize, len: usize, more: usize) -> Option<&mut [u8]> {
         let held = &mut *self.0;
@@ -351,21 +357,23 @@ impl PacketBuf {
         Some(frame)
     }
 
-    /// The whole storage behind the first byte, for a port to receive into; follow with [`received`](Self::received).
+    /// The whole storage behind the first byte, for a port to receive into; follow with
+    /// [`received`](Self::received).
     #[must_use]
     #[inline]
     pub fn spare(&mut self) -> &mut [u8] {
         &mut self.0.storage[self.0.head as usize..]
     }
 
-    /// Says that `len` bytes were written to [`spare`](Self::spare); clipped to what it holds.
+    /// Sets the length to the `len` bytes written to [`spare`](Self::spare), at most the capacity.
     #[inline]
     pub fn received(&mut self, len: usize) {
         let room = self.0.storage.len() - self.0.head as usize;
         self.0.tail = self.0.head + index(len.min(room));
     }
 
-    /// Takes over the notes (segments, checksum, mark, interface id, UDP path) of `other`, not its bytes.
+    /// Copies the metadata (segments, checksum, mark, interface id, UDP path) of `other`, not its
+    /// bytes.
     pub fn inherit(&mut self, other: &Self) {
         self.0.label = other.0.label;
     }
@@ -385,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_used_and_given_back_without_moving_bytes() {
+    fn push_and_pull_never_move_bytes() {
         let mut buf = PacketBuf::from_slice(b"payload");
         buf.push(2).unwrap().copy_from_slice(b"h:");
         buf.append(2).unwrap().copy_from_slice(b":t");
@@ -414,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_made_around_the_bytes_or_not_at_all() {
+    fn reframe_fails_without_room() {
         let mut buf = PacketBuf::from_slice(b"payload, padding");
         buf.reframe(2, 11);
         buf.bytes_mut()[..2].copy_from_slice(b"h:");
@@ -433,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused_and_changes_nothing() {
+    fn exceeding_room_changes_nothing() {
         let mut buf = PacketBuf::from_slice(b"x");
         assert!(buf.push(HEADROOM + 1).is_none());
         assert!(buf.append(TAILROOM + 1).is_none());

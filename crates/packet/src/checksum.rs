@@ -1,5 +1,5 @@
-//! Internet checksums (RFC 1071): sums by wide loads, incremental updates (RFC 1624), and the transport checksums
-//! of whole packets.
+//! Internet checksums (RFC 1071): sums by wide loads, incremental updates (RFC 1624), and the
+//! transport checksums of whole packets.
 //!
 //! ```
 //! use uxfrm_packet::checksum::{Sum, update};
@@ -21,41 +21,41 @@ use zerocopy::IntoBytes;
 use crate::ipv4::Ipv4Header;
 use crate::{Checksum, FlowPorts, IpPacket, PacketBuf, ParseError, Protocol};
 
-/// Where TCP keeps its checksum.
+/// Offset of TCP's checksum.
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;
 
-/// Where UDP keeps its checksum.
+/// Offset of UDP's checksum.
 pub(crate) const UDP_CHECKSUM_AT: usize = 6;
 
-/// A one's complement sum of 16-bit big-endian words on its way.
+/// A one's complement sum of 16-bit big-endian words.
 ///
-/// Kept in 64 bits and in the machine's byte order: the sum is the same in either, but for the order of its own
-/// two bytes (RFC 1071 §2 B), so they are swapped once, at the end.
+/// Kept in 64 bits and native byte order: the sum is the same in either order, except for the order
+/// of its own two bytes (RFC 1071 §2 B), which are swapped once, at the end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
-/// What makes 1 of 0xffff, in 64 bits.
+/// Inverse of 0xffff modulo 2^64.
 const INVERSE: u64 = 0_u64.wrapping_sub(u64::MAX / 0xffff);
 
 impl Sum {
-    /// Nothing summed yet.
+    /// The empty sum.
     pub const ZERO: Self = Self(0);
 
-    /// The sum of `bytes`; a last odd one counts as if a zero followed.
+    /// The sum of `bytes`; an odd last byte counts as if a zero followed.
     #[must_use]
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
         Self(sum_words(bytes))
     }
 
-    /// The sum of the eight bytes that a word has in memory.
+    /// The sum of the eight bytes of a word in memory.
     #[must_use]
     #[inline(always)]
     pub const fn of_word(word: u64) -> Self {
         Self(word)
     }
 
-    /// The sum of few words of eight bytes: less work than [`of`](Self::of) where their number is known.
+    /// The sum of words of eight bytes: cheaper than [`of`](Self::of) for a constant number.
     #[must_use]
     #[inline(always)]
     pub fn of_words(words: &[[u8; 8]]) -> Self {
@@ -69,7 +69,8 @@ impl Sum {
         Self(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
     }
 
-    /// The sum of the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 §3.1, RFC 8200 §8.1); `len` is the upper layer's.
+    /// The sum of the pseudo-header of TCP, UDP and ICMPv6 (RFC 9293 §3.1, RFC 8200 §8.1); `len` is
+    /// the upper layer's.
     #[must_use]
     #[inline]
     pub fn of_pseudo(source: IpAddr, destination: IpAddr, protocol: Protocol, len: u32) -> Self {
@@ -79,7 +80,7 @@ impl Sum {
             .plus_u16(protocol.0.into())
     }
 
-    /// Adds `bytes`. All that was added before must have been of even length.
+    /// Adds `bytes`. Everything added before must have even length.
     #[must_use]
     #[inline]
     pub fn plus_bytes(self, bytes: &[u8]) -> Self {
@@ -108,34 +109,38 @@ impl Sum {
         Self(sum + u64::from(carry))
     }
 
-    /// The sum itself in 16 bits, as `Checksum::Partial` keeps a pseudo-header's. Over bytes with a right checksum in them: 0xffff.
+    /// The sum in 16 bits, as `Checksum::Partial` stores a pseudo-header's. 0xffff for bytes with a
+    /// valid checksum.
     #[must_use]
     #[inline]
     pub fn fold(self) -> u16 {
-        // Added to itself with its halves exchanged, a number has both halves' sum above, and below what carries into that.
+        // The upper half of the sum with its exchanged halves is the sum of both halves, with its
+        // carry.
         let sum = self.0.wrapping_add(self.0.rotate_left(32)) >> 32;
         let sum = sum as u32;
         let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
         u16::from_be(sum as u16)
     }
 
-    /// Whether it is the sum of bytes with a right checksum in them, not all of which are 0.
+    /// Whether it is the sum of bytes with a valid checksum that are not all 0.
     #[must_use]
     #[inline(always)]
     pub const fn is_right(self) -> bool {
-        // It is a multiple of 0xffff, as folding takes away nothing else. Multiples, and they alone, are then this small.
+        // Valid sums are multiples of 0xffff, as folding subtracts only those. Only multiples have
+        // so small a product.
         let times = self.0.wrapping_mul(INVERSE);
         times != 0 && times <= u64::MAX / 0xffff
     }
 
-    /// What goes into a checksum field: the sum's complement.
+    /// The value of a checksum field: the sum's complement.
     #[must_use]
     #[inline]
     pub fn checksum(self) -> u16 {
         !self.fold()
     }
 
-    /// What goes into a UDP header, where 0 would say "no checksum": 0xffff in its place (RFC 768).
+    /// The value of a UDP checksum field, where 0 would mean "no checksum": 0xffff instead (RFC
+    /// 768).
     #[must_use]
     #[inline]
     pub fn nonzero_checksum(self) -> u16 {
@@ -161,21 +166,22 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::ZERO.plus_u16(!checksum).plus_u16(!old).plus_u16(new).checksum()
 }
 
-/// As [`update`], for two words, such as an address.
+/// Like [`update`], for two words, such as an address.
 #[must_use]
 #[inline]
 pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
     Sum::ZERO.plus_u16(!checksum).plus_u32(!old).plus_u32(new).checksum()
 }
 
-/// Fills a checksum in that was left to be filled in; the packet is [`Checksum::Verified`] then.
+/// Completes a partial checksum; the packet is [`Checksum::Verified`] then.
 ///
-/// A packet whose checksum is not [`Checksum::Partial`] is left as it is. Super-packets are for
-/// [`SegmentPlan`](crate::SegmentPlan), which fills in each segment's.
+/// A packet whose checksum is not [`Checksum::Partial`] is unchanged. Super-packets are for
+/// [`SegmentPlan`](crate::SegmentPlan), which completes each segment's.
 ///
 /// # Errors
-/// [`ParseError::ChecksumRange`] when the field is not within the upper layer, or is part of what tells flows apart there: who sends a packet says where
-/// it is, and was asked for by what the packet was before. It is to be dropped then.
+/// [`ParseError::ChecksumRange`] when the field is outside the upper layer, or overlaps fields that
+/// select the flow: the sender chooses its offset, while policies were looked up by the fields
+/// before. Such a packet must be dropped.
 #[inline]
 pub fn complete(packet: &mut PacketBuf) -> Result<(), ParseError> {
     match packet.checksum {
@@ -192,7 +198,8 @@ fn fill_in(packet: &mut PacketBuf, start: u16, offset: u16) -> Result<(), ParseE
     let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
     let sum = Sum::of(bytes.get(start..).ok_or(outside)?);
     let field = bytes.get_mut(at..at + 2).filter(|_| at >= ip.header_len).ok_or(outside)?;
-    // The kernel avoids 0 in all protocols here, as only UDP must (net/core/dev.c: skb_checksum_help).
+    // The kernel avoids 0 for all protocols here, although only UDP must (net/core/dev.c:
+    // skb_checksum_help).
     field.copy_from_slice(&sum.nonzero_checksum().to_be_bytes());
     if FlowPorts::of(&ip, bytes) != ports {
         return Err(outside);
@@ -201,22 +208,23 @@ fn fill_in(packet: &mut PacketBuf, start: u16, offset: u16) -> Result<(), ParseE
     Ok(())
 }
 
-/// What a packet's own transport checksum says.
+/// Result of verifying a transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
-    /// It is right.
+    /// Valid.
     Right,
-    /// It is wrong, or the transport header is cut short.
+    /// Invalid, or the transport header is truncated.
     Wrong,
-    /// There is none: UDP over IPv4 with 0.
+    /// None: UDP over IPv4 with 0.
     Absent,
-    /// It cannot be told from this packet: a fragment, or neither TCP nor UDP.
+    /// Cannot be verified: a fragment, or neither TCP nor UDP.
     Unknown,
 }
 
-/// Checks the TCP or UDP checksum of the packet that `ip` was parsed from.
+/// Verifies the TCP or UDP checksum of the packet that `ip` was parsed from.
 ///
-/// UDP over IPv6 must have one (RFC 8200 §8.1), so 0 is [`Verification::Wrong`] there. UDP's own length is what the sum covers.
+/// UDP over IPv6 must have one (RFC 8200 §8.1), so 0 is [`Verification::Wrong`] there. The sum
+/// covers UDP's own length.
 #[must_use]
 #[inline]
 pub fn verify(ip: &IpPacket, bytes: &[u8]) -> Verification {
@@ -229,10 +237,10 @@ pub fn verify(ip: &IpPacket, bytes: &[u8]) -> Verification {
     }
 }
 
-/// What is known of a whole TCP or UDP packet's checksum where nobody says whether it was left to a device: where the pseudo-header's sum stands in
-/// its place (`CHECKSUM_PARTIAL`), it was, unless it is right as it stands.
+/// State of the checksum of a whole TCP or UDP packet without metadata: partial if the field has
+/// the pseudo-header's sum (`CHECKSUM_PARTIAL`), unless it is valid as it stands.
 ///
-/// A packet that was damaged on its way looks like that no more often than any other wrong checksum goes unseen.
+/// A damaged packet looks like that no more often than any other wrong checksum goes unnoticed.
 #[must_use]
 #[inline]
 pub fn surmise(ip: &IpPacket, bytes: &[u8]) -> Checksum {
@@ -277,24 +285,24 @@ fn verify_covered(ip: &IpPacket, covered: &[u8], field_at: usize) -> Verificatio
     if sum.fold() == 0xffff { Verification::Right } else { Verification::Wrong }
 }
 
-/// Sums in the machine's byte order.
+/// Sums in native byte order.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
     if bytes.len() < WIDE { sum_narrow(bytes) } else { wide::sum(bytes) }
 }
 
-/// From this length on wide registers pay for asking whether there are any.
+/// From this length on, wide registers pay for the feature check.
 const WIDE: usize = 128;
 
-/// Words of 32 bits into 64, which cannot overflow below 2^32 words. The plainest loop is the one that compilers turn into
-/// vector additions; lanes written out by hand came out half scalar.
+/// Adds 32-bit words into 64 bits, which cannot overflow below 2^32 words. Compilers vectorize the
+/// plain loop best.
 #[inline(always)]
 fn sum_narrow(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>() + tail(rest)
 }
 
-/// The last 0 to 3 bytes, as if zeros followed. Copying them would call `memcpy`, for ESP of none.
+/// The last 0 to 3 bytes, padded with zeros. Copying them would call `memcpy`, for ESP for none.
 #[inline(always)]
 fn tail(rest: &[u8]) -> u64 {
     let word = match *rest {

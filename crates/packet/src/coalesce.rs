@@ -1,15 +1,19 @@
-//! Joining packets of one flow into super-packets, so that what goes to a TUN goes in few, large writes (GRO).
+//! GRO: joins packets of one flow into super-packets, so that few, large writes go to a TUN.
 //!
-//! The [`Coalescer`] is the inverse of [`SegmentPlan`](crate::SegmentPlan): cutting what it made gives the same packets back, byte for byte,
-//! in the same order within each flow. The one exception is the id of IPv4 packets that may not be fragmented, which means nothing (RFC 6864 §4.1).
-//! Packets are joined when they
-//! - are whole IPv4 packets without options or IPv6 packets without extension headers, with right checksums;
-//! - are TCP with data and no flags but ACK, PSH, ECE and, on the first, CWR; or UDP datagrams with a checksum;
-//! - have the same headers (addresses, ports, TOS, TTL, DF, flow label, acknowledgment, window, options), mark and interface id;
+//! The [`Coalescer`] is the inverse of [`SegmentPlan`](crate::SegmentPlan): segmenting its output
+//! gives the same packets back, byte for byte, in the same order within each flow. One exception:
+//! the id of IPv4 packets with DF, which means nothing (RFC 6864 §4.1). Packets are joined when they
+//! - are whole IPv4 packets without options or IPv6 packets without extension headers, with valid
+//!   checksums;
+//! - are TCP with data and no flags but ACK, PSH, ECE and, on the first, CWR; or UDP datagrams with
+//!   a checksum;
+//! - have the same headers (addresses, ports, TOS, TTL, DF, flow label, acknowledgment, window,
+//!   options), mark and interface id;
 //! - follow each other in sequence number or, in IPv4, in id;
-//! - carry equally much; the last one may carry less. It ends the super-packet, and so does PSH.
+//! - have equally long payloads; a shorter one ends the super-packet, and so does PSH.
 //!
-//! All others pass, behind what is held of their flow. Mirrors `net/ipv4/tcp_offload.c: tcp_gro_receive` and
+//! All others leave behind the held packets of their flow. Mirrors
+//! `net/ipv4/tcp_offload.c: tcp_gro_receive` and
 //! `net/ipv4/udp_offload.c: udp_gro_receive_segment`, which do not compare the window.
 
 mod arrival;
@@ -18,45 +22,45 @@ mod held;
 use crate::tcp::TcpFlags;
 use crate::{Batch, Checksum, PacketBuf, Pool, Segments, SizeClass};
 
-use arrival::{Arrival, Ends, Flow, Piece};
-use held::{Fullness, Held};
+use arrival::{Flow, FlowAddresses, Joinable, Offered};
+use held::{Fullness, HeldFlow};
 
-/// Flows that are held at once; one more makes the oldest leave.
+/// Flows held at once; one more makes the oldest leave.
 pub const FLOWS: usize = 16;
 
-/// Datagrams joined at the most, as in the kernel (`UDP_GRO_CNT_MAX`).
+/// Upper bound of joined datagrams, as in the kernel (`UDP_GRO_CNT_MAX`).
 pub const MAX_DATAGRAMS: usize = 64;
 
-/// Bytes of a super-packet at the most: what an IPv4 length field holds.
+/// Upper bound of a super-packet: what an IPv4 length field holds.
 const MAX_SUPER: usize = 65_535;
 
-/// What is known of a packet that does not lie in a [`PacketBuf`] of its own.
+/// Metadata of a packet without its own [`PacketBuf`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// The packet mark.
     pub mark: u32,
     /// XFRM interface id.
     pub if_id: u32,
-    /// What is known of the transport checksum. A verified one is not looked at again.
+    /// State of the transport checksum. A verified one is not checked again.
     pub checksum: Checksum,
 }
 
 impl Notes {
-    /// The notes of a buffer, for the packets in it.
+    /// Metadata of the packets in a buffer.
     #[must_use]
     pub fn of(packet: &PacketBuf) -> Self {
         Self { mark: packet.mark, if_id: packet.if_id, checksum: packet.checksum }
     }
 }
 
-/// Packets held back in the hope of more of their flow; at most [`FLOWS`] flows.
+/// Packets held for more of their flow; at most [`FLOWS`] flows.
 ///
-/// Nothing is held longer than the caller likes: it calls [`flush`](Self::flush) at the end of each batch. Once warm it
-/// allocates nothing.
+/// The caller limits the delay: it calls [`flush`](Self::flush) at the end of each batch. Once warm
+/// it allocates nothing.
 #[derive(Debug)]
 pub struct Coalescer {
     /// In order of arrival; one entry per flow.
-    held: Vec<Held>,
+    held: Vec<HeldFlow>,
 }
 
 impl Default for Coalescer {
@@ -66,24 +70,26 @@ impl Default for Coalescer {
 }
 
 impl Coalescer {
-    /// One that holds nothing.
+    /// A coalescer that holds nothing.
     #[must_use]
     pub fn new() -> Self {
         Self { held: Vec::with_capacity(FLOWS) }
     }
 
-    /// Takes a packet in. What cannot wait any longer goes to `out`; a buffer that was joined to another goes to `pool`.
+    /// Adds a packet. Packets that cannot wait go to `out`; a buffer that was joined to another
+    /// goes to `pool`.
     ///
-    /// Super-packets pass behind what is held of their flow. Trains and the payload of UDP sockets pass behind everything.
+    /// Super-packets leave behind the held packets of their flow; segment bursts and payload of UDP
+    /// sockets behind all held packets.
     pub fn offer(&mut self, packet: PacketBuf, pool: &mut Pool, out: &mut Batch) {
         if packet.udp.is_some() || matches!(packet.segments, Segments::Train { .. }) {
             self.flush(out);
             return out.push(packet);
         }
         let arrival = match packet.segments {
-            Segments::One => Arrival::of(packet.bytes(), Notes::of(&packet)),
+            Segments::One => Offered::of(packet.bytes(), Notes::of(&packet)),
             Segments::Tcp { .. } | Segments::Udp { .. } | Segments::Train { .. } => {
-                Arrival::passing(packet.bytes())
+                Offered::passing(packet.bytes())
             }
         };
         match self.join(&arrival, packet.bytes(), Notes::of(&packet), pool, out) {
@@ -93,9 +99,9 @@ impl Coalescer {
         }
     }
 
-    /// As [`offer`](Self::offer), for one plain packet inside a larger buffer; it is copied.
+    /// Like [`offer`](Self::offer), for one plain packet inside a larger buffer; it is copied.
     pub fn offer_slice(&mut self, packet: &[u8], notes: Notes, pool: &mut Pool, out: &mut Batch) {
-        let arrival = Arrival::of(packet, notes);
+        let arrival = Offered::of(packet, notes);
         match self.join(&arrival, packet, notes, pool, out) {
             Outcome::Joined => {}
             Outcome::Hold(piece) => self.hold(piece, copy(packet, notes, pool), out),
@@ -103,7 +109,7 @@ impl Coalescer {
         }
     }
 
-    /// Lets go of everything that is held, oldest first.
+    /// Releases everything held, oldest first.
     #[inline]
     pub fn flush(&mut self, out: &mut Batch) {
         if !self.held.is_empty() {
@@ -117,32 +123,32 @@ impl Coalescer {
         }
     }
 
-    /// Joins the packet to what is held of its flow, or makes way for it.
+    /// Joins the packet to the held one of its flow, or releases that.
     fn join(
         &mut self,
-        arrival: &Arrival,
+        arrival: &Offered,
         bytes: &[u8],
         notes: Notes,
         pool: &mut Pool,
         out: &mut Batch,
     ) -> Outcome {
         match arrival {
-            Arrival::Foreign => Outcome::Pass,
-            Arrival::Fragment(ends) => {
+            Offered::Foreign => Outcome::Pass,
+            Offered::Fragment(ends) => {
                 self.release_all(ends, out);
                 Outcome::Pass
             }
-            Arrival::Passing(flow) => {
+            Offered::Passing(flow) => {
                 self.release(flow, out);
                 Outcome::Pass
             }
-            Arrival::Piece(piece) => self.join_piece(piece, bytes, notes, pool, out),
+            Offered::Joinable(piece) => self.join_piece(piece, bytes, notes, pool, out),
         }
     }
 
     fn join_piece(
         &mut self,
-        piece: &Piece,
+        piece: &Joinable,
         bytes: &[u8],
         notes: Notes,
         pool: &mut Pool,
@@ -157,15 +163,15 @@ impl Coalescer {
             }
             out.push(self.held.remove(at).finish());
         }
-        // PSH is kept on the last segment only, so nothing could follow this one.
+        // Only the last segment keeps PSH, so nothing may follow this one.
         if piece.flags.has(TcpFlags::PSH) { Outcome::Pass } else { Outcome::Hold(*piece) }
     }
 
-    fn hold(&mut self, piece: Piece, packet: PacketBuf, out: &mut Batch) {
+    fn hold(&mut self, piece: Joinable, packet: PacketBuf, out: &mut Batch) {
         if self.held.len() == FLOWS {
             out.push(self.held.remove(0).finish());
         }
-        self.held.push(Held { piece, packet, count: 1 });
+        self.held.push(HeldFlow { piece, packet, count: 1 });
     }
 
     fn release(&mut self, flow: &Flow, out: &mut Batch) {
@@ -174,24 +180,24 @@ impl Coalescer {
         }
     }
 
-    fn release_all(&mut self, ends: &Ends, out: &mut Batch) {
+    fn release_all(&mut self, ends: &FlowAddresses, out: &mut Batch) {
         for held in self.held.extract_if(.., |held| held.piece.flow.ends == *ends) {
             out.push(held.finish());
         }
     }
 }
 
-/// What becomes of an offered packet.
+/// Outcome for an offered packet.
 enum Outcome {
-    /// Its payload is part of a held one now.
+    /// Its payload was joined to a held packet.
     Joined,
     /// It is the first of its flow.
-    Hold(Piece),
-    /// It goes out as it is; its flow has been made way for.
+    Hold(Joinable),
+    /// It leaves as it is; its flow was released.
     Pass,
 }
 
-/// A packet in a buffer of its own.
+/// A copy in its own buffer.
 fn copy(packet: &[u8], notes: Notes, pool: &mut Pool) -> PacketBuf {
     let mut buf = pool.take(SizeClass::holding(packet.len()));
     match buf.append(packet.len()) {

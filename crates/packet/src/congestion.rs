@@ -1,35 +1,38 @@
-//! Has a sender of TCP send less: by ECN where it listens to that, else by the loss of one segment.
+//! Makes a TCP sender slow down: by ECN if it is capable, otherwise by the loss of one segment.
 //!
-//! Only TCP is told, and only by packets with data: whoever sends all else would lose a packet and go on as before.
+//! Only TCP packets with data are used: for all others a drop would have no effect on the sender.
 
 use crate::checksum::{self, Sum};
 use crate::ip::{IpPacket, Version};
 use crate::tcp::{Tcp, TcpFlags};
 use crate::{Checksum, Ecn, PacketBuf, Protocol, Segments, ipv6};
 
-/// How a packet tells its sender to send less.
+/// How a packet signals congestion to its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It says that congestion was experienced (RFC 3168 §5), or did already.
+    /// By CE (RFC 3168 §5), which it may have had before.
     ByMark,
-    /// Its last segment is gone.
+    /// Its last segment was removed.
     ByShortening,
-    /// By not arriving: it has one segment only, is unchanged, and is for the caller to drop.
+    /// By being dropped: it has one segment only and is unchanged; the caller drops it.
     ByLoss,
 }
 
-/// Whether [`tell`] does anything: the packet is whole, of TCP, has data, and neither opens nor ends a connection.
+/// Whether [`tell`] has an effect: a whole TCP packet with data that neither opens nor closes a
+/// connection.
 #[must_use]
 pub fn is_heard(packet: &PacketBuf) -> bool {
-    Stretch::of(packet).is_some()
+    TcpData::of(packet).is_some()
 }
 
-/// Makes a packet, or super-packet, tell its sender to send less; `None`, and nothing changed, where that would not [hear](is_heard) it.
+/// Makes a packet or super-packet signal congestion; `None`, and nothing changed, if it
+/// [cannot](is_heard).
 ///
-/// An ECN-capable sender (RFC 3168) is told by a mark and loses nothing. What is left of another one's super-packet is a super-packet
-/// still, or a packet if only one segment is left, and its lengths and checksums are right if they were.
+/// An ECN-capable packet (RFC 3168) gets a mark and loses nothing. Another super-packet loses its
+/// last segment; with one segment left it becomes a single packet. Lengths and checksums stay
+/// valid.
 pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
-    let stretch = Stretch::of(packet)?;
+    let stretch = TcpData::of(packet)?;
     match stretch.ip.ecn() {
         Ecn::Ect0 | Ecn::Ect1 => {
             stretch.ip.set_tos(packet.bytes_mut(), Ecn::Ce.in_tos(stretch.ip.tos));
@@ -40,14 +43,14 @@ pub fn tell(packet: &mut PacketBuf) -> Option<Told> {
     }
 }
 
-/// Data of one connection in one buffer.
-struct Stretch {
+/// TCP data in one buffer.
+struct TcpData {
     ip: IpPacket,
     /// Bytes of data.
     payload: usize,
 }
 
-impl Stretch {
+impl TcpData {
     fn of(packet: &PacketBuf) -> Option<Self> {
         let ip = IpPacket::parse(packet.bytes()).ok()?;
         if ip.protocol != Protocol::TCP || ip.is_fragment() || ip.trailing > 0 {
@@ -60,7 +63,7 @@ impl Stretch {
         (payload > 0 && !is_control).then_some(Self { ip, payload })
     }
 
-    /// Takes the last of several segments away, of which the sum over the pseudo-header is all that the checksum has yet.
+    /// Removes the last of several segments; the checksum is partial.
     fn lose_last(&self, packet: &mut PacketBuf) -> Told {
         let (Segments::Tcp { mss }, Checksum::Partial { start, offset }) =
             (packet.segments, packet.checksum)
@@ -81,7 +84,7 @@ impl Stretch {
         Told::ByShortening
     }
 
-    /// Writes what depends on the packet's length; the sum over the pseudo-header stands at `checksum_at`.
+    /// Updates the lengths; the pseudo-header's sum is at `checksum_at`.
     fn renew_lengths(&self, packet: &mut PacketBuf, checksum_at: usize) {
         let bytes = packet.bytes_mut();
         let (total, upper) = (narrow(bytes.len()), narrow(bytes.len() - self.ip.header_len));
@@ -105,7 +108,7 @@ impl Stretch {
     }
 }
 
-/// A length within a packet whose own length was said in 16 bits, and that is shorter now.
+/// A length that fits into 16 bits, as it did before.
 fn narrow(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)
 }
@@ -117,14 +120,14 @@ mod tests {
     use super::*;
     use crate::SegmentPlan;
     use crate::checksum::complete;
-    use crate::specimen::{Specimen, joinable, specimen};
+    use crate::test_packets::{TestPacket, any_packet, joinable};
 
-    fn with_ecn(mut specimen: Specimen, ecn: Ecn) -> Specimen {
-        specimen.set_ecn(ecn);
-        specimen
+    fn with_ecn(mut sample: TestPacket, ecn: Ecn) -> TestPacket {
+        sample.set_ecn(ecn);
+        sample
     }
 
-    /// What goes on the wire, packet by packet.
+    /// The wire packets, one by one.
     fn wire(packet: &PacketBuf) -> Vec<Vec<u8>> {
         if packet.segments == Segments::One {
             let mut single = PacketBuf::from_slice(packet.bytes());
@@ -143,45 +146,45 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sender_without_ecn_loses_the_last_segment_and_nothing_else(
-            specimen in joinable(600), mss in 1_u16..300,
+        fn sender_without_ecn_loses_last_segment(
+            sample in joinable(600), mss in 1_u16..300,
         ) {
-            let specimen = with_ecn(specimen, Ecn::NotEct);
-            let mut packet = specimen.super_packet(mss);
+            let sample = with_ecn(sample, Ecn::NotEct);
+            let mut packet = sample.super_packet(mss);
             let before = packet.bytes().to_vec();
             let told = tell(&mut packet);
-            let kept = (specimen.payload.len() - 1) / usize::from(mss) * usize::from(mss);
-            if specimen.transport.clone().tcp().is_none() {
+            let kept = (sample.payload.len() - 1) / usize::from(mss) * usize::from(mss);
+            if sample.transport.clone().tcp().is_none() {
                 prop_assert_eq!((told, packet.bytes()), (None, &before[..]));
             } else if kept == 0 {
                 prop_assert_eq!((told, packet.bytes()), (Some(Told::ByLoss), &before[..]));
             } else {
                 prop_assert_eq!(told, Some(Told::ByShortening));
-                let left = Specimen { payload: specimen.payload[..kept].to_vec(), ..specimen };
+                let left = TestPacket { payload: sample.payload[..kept].to_vec(), ..sample };
                 let expected = if kept == usize::from(mss) { vec![left.bytes()] } else { wire(&left.super_packet(mss)) };
                 prop_assert_eq!(wire(&packet), expected);
             }
         }
 
         #[test]
-        fn a_sender_with_ecn_is_marked_and_loses_nothing(
-            specimen in joinable(600), mss in 1_u16..300, which in 0_usize..3,
+        fn sender_with_ecn_is_marked(
+            sample in joinable(600), mss in 1_u16..300, which in 0_usize..3,
         ) {
             let ecn = [Ecn::Ect0, Ecn::Ect1, Ecn::Ce][which];
-            let mut packet = with_ecn(specimen.clone(), ecn).super_packet(mss);
+            let mut packet = with_ecn(sample.clone(), ecn).super_packet(mss);
             let told = tell(&mut packet);
-            let is_tcp = specimen.transport.clone().tcp().is_some();
+            let is_tcp = sample.transport.clone().tcp().is_some();
             prop_assert_eq!(told, is_tcp.then_some(Told::ByMark));
             let after = if is_tcp { Ecn::Ce } else { ecn };
-            let expected = with_ecn(specimen, after).super_packet(mss);
+            let expected = with_ecn(sample, after).super_packet(mss);
             prop_assert_eq!(packet.bytes(), expected.bytes());
         }
 
         #[test]
-        fn what_opens_or_ends_a_connection_or_has_no_data_is_left_alone(specimen in specimen(4)) {
-            let mut packet = PacketBuf::from_slice(&specimen.bytes());
-            let has_data = !specimen.payload.is_empty();
-            let is_heard = specimen.transport.clone().tcp().is_some_and(|tcp| {
+        fn control_and_empty_segments_are_unchanged(sample in any_packet(4)) {
+            let mut packet = PacketBuf::from_slice(&sample.bytes());
+            let has_data = !sample.payload.is_empty();
+            let is_heard = sample.transport.clone().tcp().is_some_and(|tcp| {
                 has_data && ![tcp.syn, tcp.fin, tcp.rst].contains(&true)
             });
             prop_assert_eq!(super::is_heard(&packet), is_heard);
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_taken() {
+    fn any_bytes_are_accepted() {
         for len in 0..60 {
             let mut packet = PacketBuf::from_slice(&[0x45; 60][..len]);
             packet.segments = Segments::Tcp { mss: 0 };

@@ -1,8 +1,8 @@
-//! What can be wrong with bytes that ought to be a packet.
+//! Parse errors.
 
 use thiserror::Error;
 
-/// Why bytes were refused: one variant per fault, so that each can be counted under its own name.
+/// Why bytes are no valid packet: one variant per fault, so that each can be counted.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 pub enum ParseError {
     /// No bytes at all, or a version nibble that is neither 4 nor 6.
@@ -80,16 +80,16 @@ pub enum ParseError {
     /// [`Checksum::Partial`](crate::Checksum::Partial) points outside the packet.
     #[error("the checksum to be filled in lies outside the packet")]
     ChecksumRange,
-    /// Segmenting was asked of what is not a super-packet.
+    /// The packet to segment is no super-packet.
     #[error("not a super-packet: there is nothing to segment")]
     NotSuper,
-    /// A super-packet whose pieces would be of 0 bytes.
+    /// A super-packet with segments of 0 bytes.
     #[error("super-packet with segments of 0 bytes")]
     SegmentSize,
     /// A super-packet that is itself a fragment.
     #[error("super-packet that is an IP fragment")]
     SuperFragment,
-    /// A super-packet of another transport protocol than its note says.
+    /// A super-packet of another transport protocol than its metadata says.
     #[error("super-packet whose protocol is not the one it is marked with")]
     SuperProtocol,
     /// A super-packet with more header than [`segment::MAX_HEADER`](crate::segment::MAX_HEADER).

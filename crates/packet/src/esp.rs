@@ -1,4 +1,5 @@
-//! The clear part of ESP packets (RFC 4303 §2): SPI and sequence number before, padding and trailer behind.
+//! The clear part of ESP packets (RFC 4303 §2): SPI and sequence number before, padding and trailer
+//! behind.
 
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,7 +12,7 @@ pub const HEADER_LEN: usize = 8;
 /// Bytes of pad length and next header, which end the encrypted part.
 pub const TRAILER_LEN: usize = 2;
 
-/// Where the four zero bytes of a UDP payload on port 4500 say that it is IKE and not ESP (RFC 3948 §2.2).
+/// Four zero bytes that mark IKE in a UDP payload on port 4500 (RFC 3948 §2.2).
 pub const NON_ESP_MARKER: [u8; 4] = [0; 4];
 
 /// The 8 bytes that ESP begins with.
@@ -20,7 +21,7 @@ pub const NON_ESP_MARKER: [u8; 4] = [0; 4];
 )]
 #[repr(C)]
 pub struct EspHeader {
-    /// Security parameters index: which SA.
+    /// Security parameters index.
     pub spi: U32,
     /// The sequence number's low 32 bits.
     pub sequence: U32,

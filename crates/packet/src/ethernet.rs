@@ -63,9 +63,9 @@ pub struct MacAddr(pub [u8; 6]);
 )]
 #[repr(C)]
 pub struct EthernetHeader {
-    /// To whom.
+    /// Destination address.
     pub destination: MacAddr,
-    /// From whom.
+    /// Source address.
     pub source: MacAddr,
     /// What follows: a tag, or the payload.
     pub ether_type: EtherType,
@@ -123,7 +123,8 @@ impl<'a> Frame<'a> {
     /// Takes a frame without preamble and check sequence apart.
     ///
     /// # Errors
-    /// [`ParseError::EthernetTruncated`], [`ParseError::VlanTruncated`], [`ParseError::VlanTooDeep`].
+    /// [`ParseError::EthernetTruncated`], [`ParseError::VlanTruncated`],
+    /// [`ParseError::VlanTooDeep`].
     pub fn parse(frame: &'a [u8]) -> Result<Self, ParseError> {
         let (header, rest) =
             EthernetHeader::ref_from_prefix(frame).map_err(|_| ParseError::EthernetTruncated)?;

@@ -1,4 +1,4 @@
-//! The two 16-bit numbers by which a selector tells flows between the same addresses apart.
+//! Ports of a flow as XFRM selectors compare them.
 
 use zerocopy::FromBytes;
 use zerocopy::byteorder::big_endian::U16;
@@ -7,8 +7,8 @@ use crate::ethernet::EtherType;
 use crate::gre::{self, GreHeader};
 use crate::{IpPacket, Protocol};
 
-/// What XFRM compares with a selector's ports (`net/xfrm/xfrm_policy.c: decode_session4`, `decode_session6`;
-/// `include/net/xfrm.h: xfrm_flowi_sport`, `xfrm_flowi_dport`).
+/// What XFRM compares with a selector's ports (`net/xfrm/xfrm_policy.c: decode_session4`,
+/// `decode_session6`; `include/net/xfrm.h: xfrm_flowi_sport`, `xfrm_flowi_dport`).
 ///
 /// | protocol | `source` | `destination` |
 /// | --- | --- | --- |
@@ -28,16 +28,16 @@ pub struct FlowPorts {
     pub destination: u16,
 }
 
-/// Where a protocol has what stands for ports.
+/// Where a protocol has its ports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Nowhere.
     None,
     /// In the first four bytes.
     Ports,
-    /// In the first two bytes, one each.
+    /// Type and code in the first two bytes.
     KindAndCode,
-    /// Behind them, or not in every packet.
+    /// Elsewhere, or not in every packet.
     Deeper,
 }
 
@@ -57,10 +57,10 @@ static PLACES: [Place; 256] = {
 };
 
 impl FlowPorts {
-    /// Neither: what fragments and protocols without ports have.
+    /// For fragments and protocols without ports.
     pub const NONE: Self = Self { source: 0, destination: 0 };
 
-    /// Reads the ports of a packet; `bytes` are those that `ip` was parsed from.
+    /// Reads the ports of a packet; `ip` was parsed from `bytes`.
     ///
     /// An upper layer too short for its ports has none, as in the kernel.
     #[must_use]
@@ -77,7 +77,8 @@ impl FlowPorts {
         }
     }
 
-    /// Of the first four bytes. Not by branches: those would be foretold wrongly, as neighbours are of different protocols.
+    /// From the first four bytes. Without branches, which would be mispredicted: consecutive
+    /// packets have different protocols.
     #[inline]
     fn of_first(place: Place, first: u32) -> Self {
         let all = |asked: Place| 0_u32.wrapping_sub(u32::from(place == asked));
@@ -96,12 +97,12 @@ impl FlowPorts {
             }
             Protocol::MH => Some(Self { source: (*upper.get(2)?).into(), destination: 0 }),
             Protocol::GRE => Self::of_gre(upper),
-            // Too short, or without.
+            // Too short, or without ports.
             Protocol(_) => None,
         }
     }
 
-    /// As Linux finds the key from 6.7 on (`net/core/flow_dissector.c: __skb_flow_dissect_gre`).
+    /// As Linux reads the key from 6.7 on (`net/core/flow_dissector.c: __skb_flow_dissect_gre`).
     fn of_gre(upper: &[u8]) -> Option<Self> {
         let (header, fields) = GreHeader::ref_from_prefix(upper).ok()?;
         let flags = header.flags_version.get();

@@ -1,28 +1,29 @@
-//! A flow of TCP or UDP over IPv4, as few words as most packets need to be told apart by.
+//! Flow key of most IPv4 packets, TCP or UDP, in a few words.
 
 use crate::{Protocol, ipv4};
 
-/// What of a packet decides which flow it is of; only of whole packets of TCP or UDP behind a header without options.
+/// Flow key of a whole TCP or UDP packet over IPv4 without options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowWords {
-    /// The source address, and the destination, in the packet's byte order.
+    /// Source and destination address in network byte order.
     pub ends: [u32; 2],
-    /// The source port above the destination port.
+    /// Source port in the upper half, destination port in the lower.
     pub ports: u32,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// The packet's bytes, as its header says.
+    /// Length by the packet's own header.
     pub len: usize,
 }
 
 /// Header and ports.
 const LEN: usize = ipv4::HEADER_LEN + 4;
-/// Version and header length; what makes a fragment: what is to be in them.
+/// Mask and value of version, header length and fragment bits.
 const FIRST: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]);
 const WHOLE: u64 = u64::from_ne_bytes([ipv4::WITHOUT_OPTIONS, 0, 0, 0, 0, 0, 0, 0]);
 
 impl FlowWords {
-    /// Of the packet that `bytes` begins with, which is there as far as it says; `None` of all else, right or wrong.
+    /// Key of the packet at the start of `bytes`, which must be complete; `None` for all others,
+    /// valid or not.
     #[must_use]
     #[inline(always)]
     pub fn of(bytes: &[u8]) -> Option<Self> {
@@ -53,9 +54,9 @@ mod tests {
     use crate::{FlowPorts, IpPacket};
 
     proptest! {
-        /// They are what a full look finds, and of such packets only.
+        /// The key equals that of a full parse, for such packets only.
         #[test]
-        fn words_are_what_a_full_look_finds(
+        fn flow_words_agree_with_full_parse(
             mut bytes in prop::collection::vec(any::<u8>(), 20..60),
             (first, protocol) in (
                 prop::sample::select(&[0x45_u8, 0x45, 0x45, 0x46, 0x65]),

@@ -38,9 +38,9 @@ pub struct GreHeader {
 pub struct GreFields {
     /// Internet checksum over GRE header and payload. As read or written, not verified or computed.
     pub checksum: Option<u16>,
-    /// Which of several tunnels between the same addresses.
+    /// Distinguishes tunnels between the same addresses.
     pub key: Option<u32>,
-    /// Number of the packet.
+    /// Sequence number.
     pub sequence: Option<u32>,
 }
 
@@ -54,7 +54,8 @@ impl GreFields {
                 + usize::from(self.sequence.is_some()))
     }
 
-    /// Writes a header to the front of `out` and returns its length; `None`, and nothing written, when it does not fit.
+    /// Writes a header to the front of `out` and returns its length; `None`, and nothing written,
+    /// when it does not fit.
     pub fn write(&self, protocol: EtherType, out: &mut [u8]) -> Option<usize> {
         let len = self.header_len();
         let header = out.get_mut(..len)?;
@@ -83,7 +84,7 @@ pub struct Gre<'a> {
 }
 
 impl<'a> Gre<'a> {
-    /// Takes a packet apart; the checksum is not looked at.
+    /// Takes a packet apart; the checksum is not verified.
     ///
     /// # Errors
     /// [`ParseError::GreTruncated`], [`ParseError::GreVersion`], [`ParseError::GreRouting`].

@@ -18,7 +18,8 @@ pub const ECHO: u8 = 8;
 pub const TIME_EXCEEDED: u8 = 11;
 /// Type: parameter problem.
 pub const PARAMETER_PROBLEM: u8 = 12;
-/// Code of [`UNREACHABLE`]: fragmentation needed and DF set; `rest` ends with the next hop's MTU (RFC 1191 §4).
+/// Code of [`UNREACHABLE`]: fragmentation needed and DF set; `rest` ends with the next hop's MTU
+/// (RFC 1191 §4).
 pub const FRAGMENTATION_NEEDED: u8 = 4;
 /// Code of [`UNREACHABLE`]: communication administratively prohibited (RFC 1812 §5.2.7.1).
 pub const PROHIBITED: u8 = 13;
@@ -29,13 +30,13 @@ pub const PROHIBITED: u8 = 13;
 )]
 #[repr(C)]
 pub struct IcmpHeader {
-    /// What it is about.
+    /// Type.
     pub kind: u8,
-    /// More precisely.
+    /// Code.
     pub code: u8,
     /// Internet checksum of the whole message.
     pub checksum: U16,
-    /// By type: echo's id and sequence number, an MTU, a pointer, or unused.
+    /// By type: echo id and sequence number, an MTU, a pointer, or unused.
     pub rest: [u8; 4],
 }
 
@@ -52,7 +53,7 @@ impl IcmpHeader {
         }
     }
 
-    /// The next hop's MTU in "fragmentation needed" (RFC 1191 §4); 0 from routers that do not tell.
+    /// The next hop's MTU in "fragmentation needed" (RFC 1191 §4); 0 from old routers.
     #[must_use]
     pub fn mtu(&self) -> Option<u16> {
         let [_, _, high, low] = self.rest;
@@ -60,7 +61,8 @@ impl IcmpHeader {
         tells.then(|| u16::from_be_bytes([high, low]))
     }
 
-    /// Whether the message reports an error, so that no error may be sent about it (RFC 1122 §3.2.2).
+    /// Whether the message reports an error, so that no error may be sent about it (RFC 1122
+    /// §3.2.2).
     #[must_use]
     pub fn is_error(&self) -> bool {
         matches!(self.kind, UNREACHABLE | 4 | 5 | TIME_EXCEEDED | PARAMETER_PROBLEM)
@@ -77,7 +79,7 @@ pub struct Icmp<'a> {
 }
 
 impl<'a> Icmp<'a> {
-    /// Takes a message apart; the checksum is not looked at.
+    /// Takes a message apart; the checksum is not verified.
     ///
     /// # Errors
     /// [`ParseError::IcmpTruncated`].

@@ -31,13 +31,13 @@ pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 )]
 #[repr(C)]
 pub struct Icmpv6Header {
-    /// What it is about; errors are below 128.
+    /// Type; errors are below 128.
     pub kind: u8,
-    /// More precisely.
+    /// Code.
     pub code: u8,
     /// Internet checksum over pseudo-header and the whole message.
     pub checksum: U16,
-    /// By type: echo's id and sequence number, an MTU, a pointer, or unused.
+    /// By type: echo id and sequence number, an MTU, a pointer, or unused.
     pub rest: U32,
 }
 
@@ -54,7 +54,8 @@ impl Icmpv6Header {
         (self.kind == PACKET_TOO_BIG).then(|| self.rest.get())
     }
 
-    /// Whether the message reports an error, so that no error may be sent about it (RFC 4443 §2.4 e.1).
+    /// Whether the message reports an error, so that no error may be sent about it (RFC 4443 §2.4
+    /// e.1).
     #[must_use]
     pub fn is_error(&self) -> bool {
         self.kind < 128
@@ -71,7 +72,7 @@ pub struct Icmpv6<'a> {
 }
 
 impl<'a> Icmpv6<'a> {
-    /// Takes a message apart; the checksum is not looked at.
+    /// Takes a message apart; the checksum is not verified.
     ///
     /// # Errors
     /// [`ParseError::Icmpv6Truncated`].

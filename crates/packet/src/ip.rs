@@ -1,4 +1,4 @@
-//! What the data path wants to know of an IP packet, found in one pass and kept without borrowing.
+//! Network header fields that the data path needs, parsed in one pass without borrowing.
 
 use std::net::IpAddr;
 
@@ -17,32 +17,32 @@ pub enum Version {
     V6,
 }
 
-/// Whether a packet is a piece of a larger one.
+/// Whether a packet is a fragment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fragment {
     /// A whole datagram.
     #[default]
     None,
-    /// The first piece, which has the transport header.
+    /// The first fragment, which has the transport header.
     First {
-        /// Which datagram it belongs to (16 bits in IPv4).
+        /// Identification of the datagram (16 bits in IPv4).
         id: u32,
         /// Whether others follow. `false` is possible in IPv6 only: an atomic fragment (RFC 6946).
         more: bool,
     },
-    /// A later piece, without transport header.
+    /// A later fragment, without transport header.
     Later {
-        /// Which datagram it belongs to (16 bits in IPv4).
+        /// Identification of the datagram (16 bits in IPv4).
         id: u32,
         /// Whether others follow.
         more: bool,
-        /// Where its payload belongs, in bytes.
+        /// Offset of its payload in bytes.
         offset: u16,
     },
 }
 
 impl Fragment {
-    /// A datagram's piece, unless everything says that it is whole.
+    /// A fragment, unless it is a whole datagram.
     #[inline]
     fn new(id: u32, offset: u16, more: bool) -> Self {
         match (offset, more) {
@@ -52,7 +52,7 @@ impl Fragment {
     }
 }
 
-/// What the data path needs of a packet's network header. All offsets count from the packet's first byte.
+/// Network header fields that the data path needs. Offsets count from the packet's first byte.
 ///
 /// ```
 /// use uxfrm_packet::{IpPacket, Protocol};
@@ -66,9 +66,9 @@ impl Fragment {
 pub struct IpPacket {
     /// IPv4 or IPv6; both addresses are of it.
     pub version: Version,
-    /// From whom.
+    /// Source address.
     pub source: IpAddr,
-    /// To whom, as the fixed header has it (a routing header may know better).
+    /// Destination address of the fixed header (a routing header may have another one).
     pub destination: IpAddr,
     /// The TOS or traffic-class byte: DSCP and ECN.
     pub tos: u8,
@@ -86,24 +86,27 @@ pub struct IpPacket {
     pub protocol: Protocol,
     /// Bytes before the upper layer: header with options, or with extension headers.
     pub header_len: usize,
-    /// Bytes of the packet as its header says: never more than were given, never fewer than `header_len`.
+    /// Bytes of the packet as its header says: never more than were given, never fewer than
+    /// `header_len`.
     pub total_len: usize,
     /// Bytes given beyond `total_len`.
     pub trailing: usize,
-    /// Where transport mode puts ESP (RFC 4303 §3.1.1, [`ipv6::Chain::esp_place`](crate::ipv6::Chain::esp_place)); `header_len` in IPv4.
+    /// Where transport mode puts ESP (RFC 4303 §3.1.1,
+    /// [`ipv6::Chain::esp_place`](crate::ipv6::Chain::esp_place)); `header_len` in IPv4.
     pub esp_offset: usize,
     /// The byte that names what stands at `esp_offset`, and is to say ESP then: 9 in IPv4.
     pub next_header_at: usize,
 }
 
 impl IpPacket {
-    /// Reads the network header of the packet that `bytes` begins with.
+    /// Parses the network header at the start of `bytes`.
     ///
-    /// Behind the packet there may be more bytes. The IPv4 header checksum is not looked at.
+    /// More bytes may follow the packet. The IPv4 header checksum is not verified.
     ///
     /// # Errors
-    /// [`ParseError::NotIp`], and what [`Ipv4::parse`], [`Ipv6::parse`] and [`Ipv6::chain`] say.
-    // Inlined for sure: the stages use a few fields each, and moving the whole through memory costs more than finding them.
+    /// [`ParseError::NotIp`], and those of [`Ipv4::parse`], [`Ipv6::parse`] and [`Ipv6::chain`].
+    // Always inlined: the stages use a few fields each, and moving the whole through memory costs
+    // more than parsing it.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         match bytes.first().map(|first| first >> 4) {
@@ -113,7 +116,8 @@ impl IpPacket {
         }
     }
 
-    /// As [`IpPacket::parse`], of an IPv4 header without options, as nearly all are; `None` of all else, right or wrong.
+    /// Like [`IpPacket::parse`], for IPv4 without options, as nearly all are; `None` for all
+    /// others, valid or not.
     #[must_use]
     #[inline(always)]
     pub fn parse_fixed(bytes: &[u8]) -> Option<Self> {
@@ -121,7 +125,8 @@ impl IpPacket {
         Some(Self::of_header(header, ipv4::HEADER_LEN, total_len, bytes))
     }
 
-    /// As [`IpPacket::parse`], of an IPv6 header with the upper layer behind it, as nearly all are; `None` of all else, right or wrong.
+    /// Like [`IpPacket::parse`], for IPv6 without extension headers, as nearly all are; `None` for
+    /// all others, valid or not.
     #[must_use]
     #[inline(always)]
     pub fn parse_fixed_v6(bytes: &[u8]) -> Option<Self> {
@@ -145,11 +150,12 @@ impl IpPacket {
         })
     }
 
-    /// Reads the network header as [`IpPacket::parse`] does, and gives it to `then`, which is compiled apart for the shapes that packets are
-    /// of: so an address of one version is not moved as one of either, which would cost more than finding it.
+    /// Parses the network header like [`IpPacket::parse`] and passes it to `then`, which is
+    /// compiled separately for each kind of header: so an address of one version is not copied as
+    /// an enum of both, which would cost more than parsing it.
     ///
     /// # Errors
-    /// As [`IpPacket::parse`].
+    /// Like [`IpPacket::parse`].
     #[inline(always)]
     pub fn parse_then<T>(bytes: &[u8], then: impl FnOnce(Self) -> T) -> Result<T, ParseError> {
         if let Some(fixed) = Self::parse_fixed(bytes) {
@@ -175,8 +181,8 @@ impl IpPacket {
         Ecn::of_tos(self.tos)
     }
 
-    /// Writes another TOS or traffic-class byte into the packet, of which `bytes` are those that were parsed. IPv4's header checksum stays as right,
-    /// or as wrong, as it was.
+    /// Writes another TOS or traffic-class byte into the packet; `bytes` are those that were
+    /// parsed. The IPv4 header checksum is updated, so it stays valid or invalid.
     pub fn set_tos(&self, bytes: &mut [u8], tos: u8) {
         match (self.version, bytes) {
             (Version::V4, [first, old, _, _, _, _, _, _, _, _, high, low, ..]) => {
@@ -191,27 +197,27 @@ impl IpPacket {
                     header.set_traffic_class(tos);
                 }
             }
-            // Other bytes than those that were parsed.
+            // Not the parsed bytes.
             (Version::V4, _) => {}
         }
     }
 
-    /// Whether the packet is a piece of a larger one, the first too; also IPv6's atomic fragments.
+    /// Whether the packet is a fragment, the first one included; also IPv6's atomic fragments.
     #[must_use]
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.fragment != Fragment::None
     }
 
-    /// Whether bytes of its datagram are in other packets: a fragment that is not atomic (RFC
-    /// 6946).
+    /// Whether other packets have parts of its datagram: a fragment that is not atomic (RFC 6946).
     #[must_use]
     #[inline]
     pub fn is_piece(&self) -> bool {
         self.is_fragment() && !matches!(self.fragment, Fragment::First { more: false, .. })
     }
 
-    /// The upper layer's bytes; `bytes` are those that were parsed (of others: what there is of them).
+    /// The upper layer's bytes; `bytes` are those that were parsed (of others: as much as there
+    /// is).
     #[must_use]
     #[inline]
     pub fn upper<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
@@ -225,13 +231,13 @@ impl IpPacket {
         Ok(Self::of_header(header, header.header_len(), header.total_len.get().into(), bytes))
     }
 
-    /// IPv4 with options, IPv6 with extension headers, and what is malformed.
+    /// IPv4 with options, IPv6 with extension headers, and malformed packets.
     #[cold]
     fn of_rest(bytes: &[u8]) -> Result<Self, ParseError> {
         Self::parse(bytes)
     }
 
-    /// Of an IPv4 header whose lengths are right.
+    /// For an IPv4 header with valid lengths.
     #[inline(always)]
     fn of_header(header: &Ipv4Header, header_len: usize, total_len: usize, bytes: &[u8]) -> Self {
         let fragment = match header.flags_fragment.get() & !ipv4::DONT_FRAGMENT & 0x7fff {

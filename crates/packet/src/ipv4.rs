@@ -37,7 +37,8 @@ pub struct Ipv4Header {
     pub total_len: U16,
     /// Identification: which datagram a fragment belongs to.
     pub id: U16,
-    /// Reserved, [`DONT_FRAGMENT`], [`MORE_FRAGMENTS`], and the fragment's offset in units of 8 bytes.
+    /// Reserved, [`DONT_FRAGMENT`], [`MORE_FRAGMENTS`], and the fragment's offset in units of 8
+    /// bytes.
     pub flags_fragment: U16,
     /// Hops left.
     pub ttl: u8,
@@ -45,9 +46,9 @@ pub struct Ipv4Header {
     pub protocol: Protocol,
     /// Internet checksum of the header alone.
     pub checksum: U16,
-    /// From whom.
+    /// Source address.
     pub source: [u8; 4],
-    /// To whom.
+    /// Destination address.
     pub destination: [u8; 4],
 }
 
@@ -116,14 +117,14 @@ impl Ipv4Header {
         (self.flags_fragment.get() & OFFSET) << 3
     }
 
-    /// From whom.
+    /// Source address.
     #[must_use]
     #[inline]
     pub fn source(&self) -> Ipv4Addr {
         self.source.into()
     }
 
-    /// To whom.
+    /// Destination address.
     #[must_use]
     #[inline]
     pub fn destination(&self) -> Ipv4Addr {
@@ -151,7 +152,8 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Takes a packet apart. The header checksum is not looked at: see [`checksum_is_right`](Self::checksum_is_right).
+    /// Takes a packet apart. The header checksum is not verified: see
+    /// [`checksum_is_right`](Self::checksum_is_right).
     ///
     /// # Errors
     /// [`ParseError::NotIp`] for another version, and the variants named `Ipv4…`.
@@ -197,7 +199,8 @@ impl<'a> Ipv4<'a> {
     }
 }
 
-/// The header that a packet begins with, and the packet's length as it says; none if there are options or anything is wrong with it.
+/// The header that a packet begins with, and the packet's length as it says; none if there are
+/// options or anything is wrong with it.
 #[inline(always)]
 pub(crate) fn fixed(bytes: &[u8]) -> Option<(&Ipv4Header, usize)> {
     let (header, _) = Ipv4Header::ref_from_prefix(bytes).ok()?;
@@ -206,7 +209,8 @@ pub(crate) fn fixed(bytes: &[u8]) -> Option<(&Ipv4Header, usize)> {
     is_fixed.then_some((header, total_len))
 }
 
-/// Gives the header that `packet` begins with the packet's own length, up to 65,535 bytes, and another protocol; a checksum that was right stays so.
+/// Gives the header that `packet` begins with the packet's own length, up to 65,535 bytes, and
+/// another protocol; a checksum that was right stays so.
 ///
 /// # Errors
 /// [`ParseError::Ipv4Truncated`], with nothing done.
@@ -231,7 +235,7 @@ pub fn set_len_and_protocol(packet: &mut [u8], protocol: Protocol) -> Result<(),
 /// Writes the checksum of the header that `packet` begins with, over its options too.
 ///
 /// # Errors
-/// As [`Ipv4::parse`], except that the total length is not looked at.
+/// Like [`Ipv4::parse`], except that the total length is not verified.
 pub fn fill_checksum(packet: &mut [u8]) -> Result<(), ParseError> {
     let (fixed, _) = Ipv4Header::mut_from_prefix(packet).map_err(|_| ParseError::Ipv4Truncated)?;
     let header_len = fixed.header_len();

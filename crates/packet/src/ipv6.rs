@@ -13,10 +13,11 @@ pub const HEADER_LEN: usize = 40;
 /// Where the fixed header has its two addresses.
 pub const ADDRESSES: std::ops::Range<usize> = 8..HEADER_LEN;
 
-/// No link is narrower (RFC 8200 §5).
+/// The minimum MTU of links (RFC 8200 §5).
 pub const LEAST_MTU: usize = 1280;
 
-/// Extension headers that are walked; RFC 8200 §4.1 knows at most 6 before the upper layer that are not ESP or AH.
+/// Extension headers that are parsed; RFC 8200 §4.1 knows at most 6 before the upper layer that are
+/// not ESP or AH.
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// The fixed 40 bytes.
@@ -29,13 +30,13 @@ pub struct Ipv6Header {
     pub version_class_flow: U32,
     /// Bytes behind this header.
     pub payload_len: U16,
-    /// What follows: an extension header or the upper layer.
+    /// Type of the next header: an extension header or the upper layer.
     pub next_header: Protocol,
     /// Hops left.
     pub hop_limit: u8,
-    /// From whom.
+    /// Source address.
     pub source: [u8; 16],
-    /// To whom.
+    /// Destination address.
     pub destination: [u8; 16],
 }
 
@@ -94,14 +95,14 @@ impl Ipv6Header {
         self.version_class_flow = U32::new(rest | label & 0x000f_ffff);
     }
 
-    /// From whom.
+    /// Source address.
     #[must_use]
     #[inline]
     pub fn source(&self) -> Ipv6Addr {
         self.source.into()
     }
 
-    /// To whom.
+    /// Destination address.
     #[must_use]
     #[inline]
     pub fn destination(&self) -> Ipv6Addr {
@@ -127,18 +128,18 @@ pub struct ExtensionHeader {
 )]
 #[repr(C)]
 pub struct FragmentHeader {
-    /// What the fragmentable part begins with.
+    /// Type of the first header of the fragmentable part.
     pub next_header: Protocol,
     /// Sent as 0.
     pub reserved: u8,
     /// Offset in units of 8 bytes (13 bits), reserved (2), more fragments (1).
     pub offset_more: U16,
-    /// Which datagram the fragment belongs to.
+    /// Identification of the datagram.
     pub id: U32,
 }
 
 impl FragmentHeader {
-    /// Where the payload belongs in the fragmentable part, in bytes.
+    /// Offset of the payload in the fragmentable part, in bytes.
     #[must_use]
     #[inline]
     pub fn offset(&self) -> u16 {
@@ -168,7 +169,8 @@ impl<'a> Ipv6<'a> {
     /// Takes a packet apart; [`chain`](Self::chain) walks its extension headers.
     ///
     /// # Errors
-    /// [`ParseError::NotIp`] for another version, [`ParseError::Ipv6Truncated`], [`ParseError::Ipv6PayloadLength`].
+    /// [`ParseError::NotIp`] for another version, [`ParseError::Ipv6Truncated`],
+    /// [`ParseError::Ipv6PayloadLength`].
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (header, rest) =
@@ -192,12 +194,12 @@ impl<'a> Ipv6<'a> {
     }
 }
 
-/// One place in the chain of headers, and the byte that names what stands there.
+/// Position in the chain of headers, and of the byte that names the header there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Bytes from the packet's first one.
+    /// Offset from the packet's first byte.
     pub offset: usize,
-    /// Where the next-header byte that announces this place lies, from the packet's first byte.
+    /// Offset of the next-header byte that names this header.
     pub next_header_at: usize,
 }
 
@@ -206,32 +208,33 @@ impl Place {
     const FIRST: Self = Self { offset: HEADER_LEN, next_header_at: 6 };
 }
 
-/// What a walk along the extension headers found.
+/// Result of parsing the extension headers.
 ///
-/// Hop-by-hop options, routing, fragment and destination options headers are walked past. AH and ESP are upper
-/// layers here, as in `net/xfrm/xfrm_policy.c: decode_session6`. Behind the header of a fragment
-/// that is not the first there is no header to read, so the walk ends there.
+/// Hop-by-hop options, routing, fragment and destination options headers are skipped. AH and ESP
+/// count as upper layers, as in `net/xfrm/xfrm_policy.c: decode_session6`. A later fragment has no
+/// further headers, so the parse ends there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// The first protocol that is not an extension header.
     pub upper: Protocol,
-    /// Where it begins.
+    /// Its position.
     pub upper_place: Place,
     /// The fragment header, when there is one.
     pub fragment: Option<FragmentHeader>,
-    /// Where transport mode puts ESP (RFC 4303 §3.1.1): behind the last hop-by-hop, routing or fragment header.
-    /// Destination options stay outside only when one of those follows them.
+    /// Where transport mode inserts ESP (RFC 4303 §3.1.1): behind the last hop-by-hop, routing or
+    /// fragment header. Destination options stay outside only if one of those follows them.
     pub esp_place: Place,
 }
 
 impl Chain {
-    /// Where a walk begins, at `first`.
+    /// Start of a parse, at `first`.
     #[inline]
     pub(crate) const fn begin(first: Protocol) -> Self {
         Self { upper: first, upper_place: Place::FIRST, fragment: None, esp_place: Place::FIRST }
     }
 
-    /// Walks from `first`, which is what `payload`, the bytes behind the fixed header, begins with.
+    /// Parses from `first`, the type of the header at the start of `payload`, the bytes behind the
+    /// fixed header.
     ///
     /// # Errors
     /// [`ParseError::ExtensionTruncated`], [`ParseError::ExtensionsTooMany`].
@@ -246,7 +249,7 @@ impl Chain {
         Err(ParseError::ExtensionsTooMany)
     }
 
-    /// Walks past one extension header; `false` when there is none to walk past.
+    /// Skips one extension header; `false` if there is none.
     #[inline]
     fn step(&mut self, payload: &[u8]) -> Result<bool, ParseError> {
         if !self.goes_on() {
@@ -255,7 +258,7 @@ impl Chain {
         self.skip(payload).map(|()| true)
     }
 
-    /// Whether there is an extension header to walk past.
+    /// Whether there is an extension header to skip.
     #[inline]
     pub(crate) fn goes_on(&self) -> bool {
         let later_fragment = self.fragment.is_some_and(|fragment| fragment.offset() != 0);
@@ -290,7 +293,7 @@ impl Chain {
     }
 }
 
-/// The header that a packet begins with, and the packet's length as it says; none if an extension header follows or anything is wrong with it.
+/// A packet's fixed header and length; `None` if an extension header follows or it is malformed.
 #[inline(always)]
 pub(crate) fn fixed(bytes: &[u8]) -> Option<(&Ipv6Header, usize)> {
     let (header, rest) = Ipv6Header::ref_from_prefix(bytes).ok()?;

@@ -1,29 +1,34 @@
-//! Wire formats, packet buffers and checksums: what every other crate of uxfrm stands on.
+//! Wire formats, packet buffers and checksums, on which every other crate of uxfrm builds.
 //!
-//! **Buffers.** [`PacketBuf`] is one contiguous stretch of bytes with room before and behind it, so that headers are
-//! pushed and trailers appended in place. A *super-packet* (up to 64 KiB, to be segmented) and a *train* (equal wire packets
-//! end to end) are the same type with a [`Segments`] note. [`Pool`] hands buffers out and takes them back; the
-//! data path allocates nothing once it is warm. [`Batch`] is what a port receives and a stage works on.
+//! **Buffers.** [`PacketBuf`] is one contiguous buffer with headroom and tailroom, so that headers
+//! are pushed and trailers appended in place. A *super-packet* (up to 64 KiB, to be segmented) and
+//! a *segment burst* (equal wire packets end to end) are the same type with other [`Segments`]
+//! metadata. [`Pool`] recycles buffers; the data path allocates nothing once it is warm. [`Batch`]
+//! is what a port receives and a stage processes.
 //!
-//! **Views.** One module per format: [`ethernet`] (with VLAN tags), [`ipv4`], [`ipv6`] (with extension headers), [`udp`],
-//! [`tcp`], [`icmp`], [`icmpv6`], [`esp`], [`gre`]. Each has its header as a `zerocopy` struct, to be read
-//! and written in place, and a `parse` that takes a packet apart. Parsers are total: any bytes give a view or
-//! a [`ParseError`], never a panic.
+//! **Views.** One module per format: [`ethernet`] (with VLAN tags), [`ipv4`], [`ipv6`] (with
+//! extension headers), [`udp`], [`tcp`], [`icmp`], [`icmpv6`], [`esp`], [`gre`]. Each has its
+//! header as a `zerocopy` struct, to be read and written in place, and a `parse` function. Parsers are
+//! total: any bytes give a view or a [`ParseError`], never a panic.
 //!
-//! **The data path's view.** [`IpPacket::parse`] finds in one pass what the engine wants to know of a packet and
-//! borrows nothing; [`FlowPorts::of`] adds what XFRM's selectors compare with ports.
+//! **The data path's view.** [`IpPacket::parse`] finds in one pass what the engine needs of a
+//! packet and borrows nothing; [`FlowPorts::of`] adds what XFRM's selectors compare with ports.
 //!
-//! **Whole packets.** [`checksum`] sums with wide loads, completes and verifies. [`SegmentPlan`] cuts a super-packet
-//! into wire packets; [`Coalescer`] is its inverse. [`congestion`] has a TCP sender send less.
+//! **Whole packets.** [`checksum`] sums with wide loads, completes and verifies. [`SegmentPlan`]
+//! segments a super-packet; [`Coalescer`] is its inverse. [`congestion`] makes a TCP sender slow
+//! down.
 //!
 //! ```
-//! use uxfrm_packet::{Batch, Coalescer, FlowPorts, IpPacket, Notes, PacketBuf, Pool, SegmentPlan, Segments};
+//! use uxfrm_packet::{Batch, Coalescer, FlowPorts, IpPacket, Notes, PacketBuf, Pool};
+//! use uxfrm_packet::{SegmentPlan, Segments};
 //! use uxfrm_packet::{Protocol, ipv4::Ipv4Header, udp::UdpHeader};
 //! use zerocopy::IntoBytes;
 //!
-//! // Three datagrams of 4, 4 and 2 bytes from port 5000 to 53, in one buffer, as a TUN hands them over.
-//! let ip = Ipv4Header::new([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), Protocol::UDP, 20 + 8 + 10);
-//! let udp = UdpHeader { source: 5000.into(), destination: 53.into(), length: 18.into(), checksum: 0.into() };
+//! // Three datagrams of 4, 4 and 2 bytes from port 5000 to 53, in one buffer, as from a TUN.
+//! let (from, to) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+//! let ip = Ipv4Header::new(from, to, Protocol::UDP, 20 + 8 + 10);
+//! let (source, destination) = (5000.into(), 53.into());
+//! let udp = UdpHeader { source, destination, length: 18.into(), checksum: 0.into() };
 //! let mut buf = PacketBuf::from_slice(b"aaaabbbbcc");
 //! buf.push(8).expect("headroom").copy_from_slice(udp.as_bytes());
 //! buf.push(20).expect("headroom").copy_from_slice(ip.as_bytes());
@@ -38,7 +43,7 @@
 //! let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
 //! for k in 0..plan.count() {
 //!     let mut wire = [0; 32];
-//!     let len = plan.write(k, buf.bytes(), &mut wire).expect("k is below count, 32 bytes are enough");
+//!     let len = plan.write(k, buf.bytes(), &mut wire).expect("k is below count, 32 bytes fit");
 //!     // ... and joined again on the other side.
 //!     coalescer.offer_slice(&wire[..len], Notes::default(), &mut pool, &mut out);
 //! }
@@ -48,8 +53,9 @@
 //! # Ok::<(), uxfrm_packet::ParseError>(())
 //! ```
 //!
-//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum, of [`ByteRows::find_first_batch`] and
-//! [`FieldRows::find_first_batch`], and of [`match_lanes`], and to prefetch.
+//! No clock, descriptor or thread here; `unsafe` four times: to call the AVX forms of the checksum,
+//! of [`ByteRows::find_first_batch`] and [`FieldRows::find_first_batch`], and of [`match_lanes`], and
+//! to prefetch.
 
 #![deny(unsafe_code)]
 
@@ -84,7 +90,7 @@ mod outline;
 mod pool;
 mod prefetch;
 #[cfg(test)]
-mod specimen;
+mod test_packets;
 
 pub use batch::{BATCH, Batch};
 pub use bitvector::{

@@ -1,42 +1,43 @@
-//! What of a packet's first bytes says which flow it is of, or which state: neighbours mostly agree in it, and need not be looked at anew.
+//! Header templates: masked header words that packets of one flow or SA share, so that consecutive
+//! packets need no full parse.
 
 use crate::checksum::Sum;
 use crate::{Protocol, ipv4, ipv6};
 
-/// Version, addresses, protocol and the first four bytes behind the header: ports, or an SPI. Only of TCP, UDP and ESP in whole packets, behind IPv4
-/// without options or directly behind IPv6.
+/// Version, addresses, protocol and the first four bytes behind the header: ports, or an SPI. Only
+/// for whole packets of TCP, UDP and ESP, over IPv4 without options or directly over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outline {
-    /// IPv4, as the packet has them, with the bits masked out that neighbours differ in.
+    /// IPv4 in network byte order, with variable fields masked out.
     V4([u64; 3]),
-    /// IPv6, likewise; the four bytes behind the header apart.
+    /// IPv6, likewise; the four bytes behind the header are separate.
     V6([u64; 5], u32),
 }
 
-/// What is read of a packet with a known outline.
+/// Fields read from a packet that matches a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its bytes, as its header says.
+    /// Length by the packet's own header.
     pub len: usize,
     /// The TOS byte or traffic class.
     pub tos: u8,
 }
 
-/// Bytes that are compared.
+/// Bytes compared.
 const V4_LEN: usize = ipv4::HEADER_LEN + 4;
 const V6_LEN: usize = ipv6::HEADER_LEN + 4;
 
-/// Version and header length; what makes a fragment. Not TOS, length, id and DF.
+/// Version and header length; fragment bits. Not TOS, length, id and DF.
 const V4_FIRST: u64 = u64::from_ne_bytes([0xff, 0, 0, 0, 0, 0, 0x3f, 0xff]);
 /// Protocol and source. Not TTL and checksum.
 const V4_SECOND: u64 = u64::from_ne_bytes([0, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-/// What of the last word is of the header.
+/// The part of the last word that belongs to the header.
 const V4_THIRD: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
 /// Version and next header. Not traffic class, flow label, length and hop limit.
 const V6_FIRST: u64 = u64::from_ne_bytes([0xf0, 0, 0, 0, 0, 0, 0xff, 0]);
 
 impl Outline {
-    /// Of a packet that was looked at before, all of it and nothing behind it. `None` when it has none.
+    /// Template of a whole packet that was parsed before. `None` if it does not qualify.
     #[must_use]
     pub fn of(packet: &[u8]) -> Option<Self> {
         match packet.first()? {
@@ -58,7 +59,7 @@ impl Outline {
         }
     }
 
-    /// As [`Outline::like`], if the header's checksum is right as well.
+    /// Like [`Outline::like`], with a check of the header checksum.
     #[must_use]
     #[inline(always)]
     pub fn read(&self, bytes: &[u8]) -> Option<Extent> {
@@ -74,8 +75,8 @@ impl Outline {
         }
     }
 
-    /// What is read of the packet that `bytes` begins with, if it has the same outline and is there as far as it says.
-    // By branches, as they are foretold rightly.
+    /// Length and TOS of the packet at the start of `bytes`, if it matches and is complete.
+    // Branches, as they are well predicted.
     #[must_use]
     #[inline(always)]
     pub fn like(&self, bytes: &[u8]) -> Option<Extent> {
@@ -106,7 +107,7 @@ impl Outline {
         }
     }
 
-    /// What a tunnel's trailer calls such a packet.
+    /// The packet's protocol number in a tunnel's trailer.
     #[must_use]
     #[inline(always)]
     pub const fn protocol(&self) -> Protocol {
@@ -116,7 +117,7 @@ impl Outline {
         }
     }
 
-    /// Bytes before the four that it ends with.
+    /// Bytes before the last four.
     #[must_use]
     #[inline(always)]
     pub const fn header_len(&self) -> usize {
@@ -127,7 +128,7 @@ impl Outline {
     }
 }
 
-/// Whether packets of this protocol that agree in an outline are of one flow, or of one state.
+/// Whether packets of this protocol that match a template belong to one flow or SA.
 const fn has_outline(protocol: u8) -> bool {
     matches!(Protocol(protocol), Protocol::TCP | Protocol::UDP | Protocol::ESP)
 }
@@ -141,7 +142,7 @@ fn words_v4(first: &[u8; V4_LEN]) -> [u64; 3] {
 
 #[inline(always)]
 fn words_v6(first: &[u8; V6_LEN]) -> ([u64; 5], u32) {
-    // It is five words long, and half a one.
+    // It is five and a half words long.
     let (words, upper) = first.as_chunks::<8>();
     let upper = upper.first_chunk().map_or(0, |upper| u32::from_ne_bytes(*upper));
     (std::array::from_fn(|at| u64::from_ne_bytes(words[at])), upper)
@@ -169,7 +170,7 @@ mod tests {
         packet
     }
 
-    /// A packet with bits turned over, and its checksum made right again.
+    /// A packet with flipped bits and a valid checksum.
     fn changed(mut packet: Vec<u8>, changes: &[(usize, u8)], summed: bool) -> Vec<u8> {
         for (at, bits) in changes {
             packet.get_mut(*at).into_iter().for_each(|byte| *byte ^= bits);
@@ -187,9 +188,9 @@ mod tests {
     }
 
     proptest! {
-        /// What has the outline of another packet is what a full look finds to be of the same flow, and right.
+        /// A packet that matches another's template is of the same flow by a full parse, and valid.
         #[test]
-        fn a_packet_with_a_known_outline_is_of_its_flow(
+        fn packet_matching_template_is_of_its_flow(
             v6: bool,
             protocol in prop::sample::select(&[Protocol::UDP, Protocol::TCP, Protocol::ESP, Protocol::ICMP]),
             upper in 0..30_usize,
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_other_protocols_and_what_has_no_ports_have_none() {
+    fn fragments_and_other_protocols_have_no_template() {
         for fragment in [(6, 0x20), (6, 0x01), (7, 0x01)] {
             let piece = changed(packet(false, Protocol::UDP, 12), &[fragment], true);
             assert_eq!(Outline::of(&piece), None, "{fragment:?}");
@@ -225,14 +226,14 @@ mod tests {
             assert_eq!(Outline::of(&packet(v6, Protocol::ICMP, 12)), None);
             assert_eq!(Outline::of(&packet(v6, Protocol::UDP, 3)), None);
             let outline = Outline::of(&packet(v6, Protocol::UDP, 12)).unwrap();
-            // What is behind it looks like its ports.
+            // The bytes behind it look like ports.
             let short = [packet(v6, Protocol::UDP, 3), vec![7; 9]].concat();
             assert_eq!(outline.read(&short), None);
         }
     }
 
     #[test]
-    fn neighbours_differ_in_what_does_not_matter() {
+    fn variable_fields_do_not_affect_match() {
         for (v6, places) in [(false, &[1, 4, 5, 8, 25, 29][..]), (true, &[1, 2, 3, 7, 45, 49])] {
             let first = packet(v6, Protocol::UDP, 12);
             let outline = Outline::of(&first).unwrap();

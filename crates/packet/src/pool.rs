@@ -1,21 +1,21 @@
-//! Where buffers come from and go back to.
+//! Pool of packet buffers.
 //!
-//! One pool per worker, no lock. It keeps up to a fixed number of idle buffers of each class; beyond that, buffers
-//! are freed, so that a burst does not hold memory for good.
+//! One pool per worker, without a lock. It keeps up to a fixed number of idle buffers of each
+//! class; beyond that, buffers are freed, so that a burst does not hold memory for good.
 
 use crate::{Batch, HEADROOM, PacketBuf, TAILROOM};
 
-/// The two sizes of buffers.
+/// Buffer sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeClass {
-    /// One packet of up to 2,048 bytes with its room.
+    /// One packet of up to 2,048 bytes, with head- and tailroom.
     Packet,
-    /// A super-packet or a train: 64 KiB and room around it.
+    /// A super-packet or segment burst: 64 KiB, with head- and tailroom.
     Super,
 }
 
 impl SizeClass {
-    /// All bytes of a buffer of this class.
+    /// Storage of a buffer of this class.
     #[must_use]
     pub const fn capacity(self) -> usize {
         match self {
@@ -24,14 +24,14 @@ impl SizeClass {
         }
     }
 
-    /// The smallest class that holds `len` bytes; the super class also when none does.
+    /// The smallest class that holds `len` bytes; the super class if none does.
     #[must_use]
     pub const fn holding(len: usize) -> Self {
         if len <= 2048 { Self::Packet } else { Self::Super }
     }
 }
 
-/// What a pool did so far.
+/// Statistics of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Buffers allocated because none was idle.
@@ -58,7 +58,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// A pool without idle buffers; the first ones are allocated as they are asked for.
+    /// A pool without idle buffers; the first ones are allocated on demand.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// An empty buffer of a class, its first byte at [`HEADROOM`].
+    /// An empty buffer of a class with its first byte at [`HEADROOM`].
     #[must_use]
     #[inline]
     pub fn take(&mut self, class: SizeClass) -> PacketBuf {
@@ -82,7 +82,7 @@ impl Pool {
         })
     }
 
-    /// Takes a buffer back. One of a foreign size is freed.
+    /// Takes a buffer back. One of another size is freed.
     #[inline]
     pub fn give(&mut self, mut packet: PacketBuf) {
         let (idle, most) = if packet.capacity() == SizeClass::Packet.capacity() {
@@ -108,7 +108,7 @@ impl Pool {
         }
     }
 
-    /// What the pool did so far.
+    /// Statistics so far.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
         self.stats

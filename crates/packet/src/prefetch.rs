@@ -1,38 +1,40 @@
-//! Fetching memory before it is needed.
+//! Prefetching of memory.
 
-/// Asks the processor to bring what `target` begins with into its first-level cache. A hint: nothing is read, nothing waits.
+/// Prefetches the first cache line of `target` into the L1 cache. A hint: nothing is read, nothing
+/// waits.
 #[inline]
 pub fn prefetch<T>(target: &T) {
     fetch(core::ptr::from_ref(target).cast());
 }
 
-/// As [`prefetch`], of every cache line of `target`.
+/// Like [`prefetch`], for every cache line of `target`.
 #[inline]
 pub fn prefetch_whole<T>(target: &T) {
     lines(target).for_each(fetch);
 }
 
-/// As [`prefetch`], into the second-level cache: for many at once. The first level waits for few lines at a time, a dozen or two, and then holds up
-/// whoever asks for more, or forgets them; the second one waits for several times as many.
+/// Like [`prefetch`], into the L2 cache: for many lines at once. L1 waits for a dozen or two lines
+/// at a time, and then stalls or drops further requests; L2 waits for several times as many.
 #[inline]
 pub fn prefetch_far<T>(target: &T) {
     fetch_far(core::ptr::from_ref(target).cast());
 }
 
-/// As [`prefetch_far`], of every cache line of `target`.
+/// Like [`prefetch_far`], for every cache line of `target`.
 #[inline]
 pub fn prefetch_far_whole<T>(target: &T) {
     lines(target).for_each(fetch_far);
 }
 
-/// As [`prefetch_far`], of the first cache lines of `target`, so many of them.
+/// Like [`prefetch_far`], for the first `count` cache lines of `target`.
 #[inline]
 pub fn prefetch_far_first<T>(target: &T, count: usize) {
     lines(target).take(count).for_each(fetch_far);
 }
 
-/// As [`prefetch`], of so many cache lines of a slice from its first element on; in place of those that it has not of the one with its last element,
-/// and for an empty slice of whatever is there: always as much work, without a branch.
+/// Like [`prefetch`], for `count` cache lines of a slice, from its first element on. Lines beyond
+/// the slice are replaced by the last element's, and for an empty slice by any: always the same
+/// work, without a branch.
 #[inline]
 pub fn prefetch_first<T>(targets: &[T], count: usize) {
     let (first, last) = (targets.as_ptr(), targets.len().wrapping_sub(1));
@@ -41,7 +43,7 @@ pub fn prefetch_first<T>(targets: &[T], count: usize) {
     }
 }
 
-/// Bytes that come at once.
+/// Bytes per cache line.
 const CACHE_LINE: usize = 64;
 
 #[inline]

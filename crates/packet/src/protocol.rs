@@ -1,4 +1,4 @@
-//! Numbers of IP protocols, which are also IPv6's next-header values.
+//! IP protocol numbers, which are also IPv6's next-header values.
 
 use std::fmt;
 
@@ -103,7 +103,7 @@ impl From<Protocol> for u8 {
     }
 }
 
-/// The name where there is one, else the number.
+/// The name if there is one, otherwise the number.
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {

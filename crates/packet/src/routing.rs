@@ -1,11 +1,11 @@
-//! Where routing headers of IPv6 lead a packet (RFC 8200 §4.4).
+//! Destinations in IPv6 routing headers (RFC 8200 §4.4).
 
 use std::net::Ipv6Addr;
 
 use crate::Protocol;
 use crate::ipv6::{Chain, HEADER_LEN, Ipv6};
 
-/// A routing header that leads on to where nobody here can tell: of another type, or malformed.
+/// A routing header with unknown destinations: of another type, or malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a routing header of an unknown type, or one that is malformed")]
 pub struct UnclearRoute;
@@ -16,16 +16,16 @@ const SOURCE_ROUTE: u8 = 0;
 const MOBILE: u8 = 2;
 /// Segment routing (RFC 8754).
 const SEGMENTS: u8 = 4;
-/// Where all three have their addresses.
+/// Offset of the addresses in all three types.
 const ADDRESSES_AT: usize = 8;
 
-/// Shows each address that routing headers name which are not done with, in no order; whichever of
-/// them comes last.
+/// Visits each address in routing headers with segments left, in no order; any of them may be the
+/// final destination.
 ///
-/// Behind the header of a later fragment there is none to be found.
+/// A later fragment has no such headers.
 ///
 /// # Errors
-/// [`UnclearRoute`], also of what is no IPv6 packet or whose chain of headers is cut short.
+/// [`UnclearRoute`], also for bytes that are no IPv6 packet or have a truncated header chain.
 pub fn each_stop(bytes: &[u8], mut stop: impl FnMut(Ipv6Addr)) -> Result<(), UnclearRoute> {
     let packet = Ipv6::parse(bytes).map_err(|_| UnclearRoute)?;
     let mut chain = Chain::begin(packet.header.next_header);
@@ -39,7 +39,7 @@ pub fn each_stop(bytes: &[u8], mut stop: impl FnMut(Ipv6Addr)) -> Result<(), Unc
     Ok(())
 }
 
-/// Those of the routing header that `bytes` begins with.
+/// Visits the addresses of the routing header at the start of `bytes`.
 fn each_in(bytes: &[u8], stop: &mut impl FnMut(Ipv6Addr)) -> Result<(), UnclearRoute> {
     let &[_, len, kind, left, last, ..] = bytes else { return Err(UnclearRoute) };
     if left == 0 {
@@ -96,7 +96,7 @@ mod tests {
     const UDP: [u8; 8] = [0, 7, 0, 9, 0, 8, 0, 0];
 
     #[test]
-    fn all_that_is_still_ahead_is_shown_wherever_it_stands() {
+    fn remaining_segments_are_visited() {
         let done = routing(43, 4, [0, 0], &["fd99::9"]);
         let to_a = routing(17, 4, [1, 1], &[A, B]);
         let options = [43, 0, 1, 4, 0, 0, 0, 0];
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_unclear() {
+    fn unknown_routing_headers_are_unclear() {
         for (name, bytes) in [
             ("RPL", packet(43, &[&routing(17, 3, [1, 0], &[A]), &UDP])),
             ("of an experiment", packet(43, &[&routing(17, 253, [1, 0], &[A]), &UDP])),

@@ -1,11 +1,13 @@
-//! Cutting a super-packet into the packets that go on the wire.
+//! Segmentation of super-packets into wire packets.
 //!
-//! A [`SegmentPlan`] is made once per super-packet. It keeps a copy of the headers, with all that is the same in every
-//! segment already summed, so that a segment costs its header's bytes and one sum over its payload. The
-//! super-packet's own headers may be overwritten while the plan is carried out, which segmenting in place does.
+//! A [`SegmentPlan`] is made once per super-packet. It keeps a copy of the headers with the sum of
+//! all constant fields, so that a segment costs its header's bytes and one sum over its payload.
+//! The super-packet's own headers may be overwritten while the plan is carried out, as in-place
+//! segmentation does.
 //!
-//! Mirrors `net/ipv4/tcp_offload.c: tcp_gso_segment`, `net/ipv4/udp_offload.c: __udp_gso_segment` and
-//! `net/ipv4/af_inet.c: inet_gso_segment`: IPv4 ids count up, FIN and PSH stay on the last segment, CWR on the first.
+//! Mirrors `net/ipv4/tcp_offload.c: tcp_gso_segment`, `net/ipv4/udp_offload.c: __udp_gso_segment`
+//! and `net/ipv4/af_inet.c: inet_gso_segment`: IPv4 ids count up, FIN and PSH stay on the last
+//! segment, CWR on the first.
 
 use std::ops::Range;
 
@@ -14,28 +16,29 @@ use crate::tcp::{Tcp, TcpFlags};
 use crate::udp::{self, UdpHeader};
 use crate::{IpPacket, PacketBuf, ParseError, Protocol, Segments, Version};
 
-/// Bytes of headers (IPv4 with options or IPv6 with extension headers, and transport) that a plan can copy.
+/// Upper bound of headers (IPv4 with options or IPv6 with extension headers, and transport) that a
+/// plan can copy.
 pub const MAX_HEADER: usize = 256;
 
-/// How to cut one super-packet.
+/// Segmentation plan of one super-packet.
 #[derive(Clone, Debug)]
 pub struct SegmentPlan {
     /// Network and transport header of segment 0, with lengths and checksums 0.
     template: [u8; MAX_HEADER],
-    /// Bytes of it that are used.
+    /// Length of all headers.
     header_len: usize,
-    /// Of these, the network header's.
+    /// Length of the network header.
     network_len: usize,
     version: Version,
     transport: Transport,
     /// Payload bytes per segment, except the last.
     size: usize,
-    /// Payload bytes in all.
+    /// Payload bytes in total.
     payload_len: usize,
     count: usize,
     /// IPv4: the sum of the network header, without length, id and checksum.
     network_sum: Sum,
-    /// The sum of pseudo-header and transport header, without what differs between segments.
+    /// The sum of pseudo-header and transport header, without variable fields.
     transport_sum: Sum,
 }
 
@@ -46,13 +49,14 @@ enum Transport {
 }
 
 impl SegmentPlan {
-    /// Works out how to cut `packet`, which is an IP packet marked [`Segments::Tcp`] or [`Segments::Udp`].
+    /// Plans the segmentation of `packet`, an IP packet marked [`Segments::Tcp`] or
+    /// [`Segments::Udp`].
     ///
-    /// Checksums in the super-packet are not looked at: every segment gets its own, whole.
+    /// Checksums in the super-packet are ignored: every segment gets its own.
     ///
     /// # Errors
-    /// The variants of [`ParseError`] named `Super…`, [`ParseError::NotSuper`], [`ParseError::SegmentSize`], and what is
-    /// wrong with the IP, TCP or UDP header.
+    /// The variants of [`ParseError`] named `Super…`, [`ParseError::NotSuper`],
+    /// [`ParseError::SegmentSize`], and errors of the IP, TCP or UDP header.
     pub fn new(packet: &PacketBuf) -> Result<Self, ParseError> {
         let (protocol, size) = match packet.segments {
             Segments::Tcp { mss } => (Protocol::TCP, mss),
@@ -72,21 +76,21 @@ impl SegmentPlan {
         Self::of_parsed(&ip, packet.bytes(), size.into())
     }
 
-    /// Packets that come out: at least 1.
+    /// Number of segments: at least 1.
     #[must_use]
     #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes of each packet's headers.
+    /// Header length of each segment.
     #[must_use]
     #[inline]
     pub fn header_len(&self) -> usize {
         self.header_len
     }
 
-    /// Where packet `k`'s payload lies in the super-packet; empty behind the last one.
+    /// Range of segment `k`'s payload in the super-packet; empty behind the last one.
     #[must_use]
     #[inline]
     pub fn payload(&self, k: usize) -> Range<usize> {
@@ -95,16 +99,17 @@ impl SegmentPlan {
         self.header_len + start..self.header_len + end
     }
 
-    /// Bytes of packet `k`, headers and payload.
+    /// Length of segment `k`, headers and payload.
     #[must_use]
     #[inline]
     pub fn len(&self, k: usize) -> usize {
         self.header_len + self.payload(k).len()
     }
 
-    /// Writes packet `k` to the front of `out` and returns its length; `source` is the super-packet's bytes.
+    /// Writes segment `k` to the front of `out` and returns its length; `source` is the
+    /// super-packet's bytes.
     ///
-    /// `None` when there is no packet `k`, `out` is too short or `source` is shorter than what was planned for.
+    /// `None` if there is no segment `k`, or `out` or `source` is too short.
     #[inline]
     pub fn write(&self, k: usize, source: &[u8], out: &mut [u8]) -> Option<usize> {
         let payload = source.get(self.payload(k))?;
@@ -115,10 +120,11 @@ impl SegmentPlan {
         Some(self.len(k))
     }
 
-    /// Writes packet `k`'s headers alone, with all checksums, to the front of `out` and returns their length;
-    /// `payload` is what stands at [`payload(k)`](Self::payload) of the super-packet.
+    /// Writes segment `k`'s headers with all checksums to the front of `out` and returns their
+    /// length; `payload` is the super-packet's bytes at [`payload(k)`](Self::payload).
     ///
-    /// `None` when there is no packet `k`, `out` is too short or `payload` of another length than planned.
+    /// `None` if there is no segment `k`, `out` is too short or `payload` has another length than
+    /// planned.
     #[inline]
     pub fn write_header(&self, k: usize, payload: &[u8], out: &mut [u8]) -> Option<usize> {
         if k >= self.count || payload.len() != self.payload(k).len() {
@@ -163,7 +169,7 @@ impl SegmentPlan {
         Ok(plan)
     }
 
-    /// Takes out of the template what differs between segments, and sums the rest.
+    /// Clears the variable fields of the template and sums the rest.
     fn clear_and_sum(&mut self) {
         let (network, transport) = self.template[..self.header_len].split_at_mut(self.network_len);
         match self.version {
@@ -234,7 +240,7 @@ impl SegmentPlan {
     }
 }
 
-/// A length or an index within a packet, all of which an IP length field has room for.
+/// A length or an index within a packet, which fits into an IP length field.
 #[inline]
 fn low_half(number: usize) -> u16 {
     debug_assert!(u16::try_from(number).is_ok());

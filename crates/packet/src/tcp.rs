@@ -33,7 +33,7 @@ impl TcpFlags {
     pub const SYN: Self = Self(0x02);
     /// Breaks a connection.
     pub const RST: Self = Self(0x04);
-    /// To be handed to the reader at once.
+    /// Deliver to the reader at once.
     pub const PSH: Self = Self(0x08);
     /// The acknowledgment number is valid.
     pub const ACK: Self = Self(0x10);
@@ -51,14 +51,14 @@ impl TcpFlags {
         self.0 & flags.0 != 0
     }
 
-    /// These and those.
+    /// The union of both.
     #[must_use]
     #[inline]
     pub const fn with(self, flags: Self) -> Self {
         Self(self.0 | flags.0)
     }
 
-    /// These except those.
+    /// These flags without those.
     #[must_use]
     #[inline]
     pub const fn without(self, flags: Self) -> Self {
@@ -72,13 +72,13 @@ impl TcpFlags {
 )]
 #[repr(C)]
 pub struct TcpHeader {
-    /// From which port.
+    /// Source port.
     pub source: U16,
-    /// To which port.
+    /// Destination port.
     pub destination: U16,
-    /// Number of the first payload byte.
+    /// Sequence number of the first payload byte.
     pub sequence: U32,
-    /// Number of the next byte expected from the other side.
+    /// Next sequence number expected from the peer.
     pub acknowledgment: U32,
     /// Header length in words of 4 bytes (4 bits), reserved (4).
     pub data_offset: u8,
@@ -113,10 +113,11 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Takes a segment apart; the checksum is not looked at.
+    /// Takes a segment apart; the checksum is not verified.
     ///
     /// # Errors
-    /// [`ParseError::TcpTruncated`], [`ParseError::TcpDataOffset`], [`ParseError::TcpOptionsTruncated`].
+    /// [`ParseError::TcpTruncated`], [`ParseError::TcpDataOffset`],
+    /// [`ParseError::TcpOptionsTruncated`].
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (header, rest) =

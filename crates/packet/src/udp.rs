@@ -14,13 +14,14 @@ pub const HEADER_LEN: usize = 8;
 )]
 #[repr(C)]
 pub struct UdpHeader {
-    /// From which port.
+    /// Source port.
     pub source: U16,
-    /// To which port.
+    /// Destination port.
     pub destination: U16,
     /// Bytes of header and payload.
     pub length: U16,
-    /// Internet checksum over pseudo-header, header and payload; 0 says "none" (IPv4 only, but see RFC 6935).
+    /// Internet checksum over pseudo-header, header and payload; 0 says "none" (IPv4 only, but see
+    /// RFC 6935).
     pub checksum: U16,
 }
 
@@ -29,14 +30,14 @@ pub struct UdpHeader {
 pub struct Udp<'a> {
     /// The header.
     pub header: &'a UdpHeader,
-    /// What the length covers behind the header.
+    /// The bytes within the length, behind the header.
     pub payload: &'a [u8],
     /// Bytes behind the length.
     pub trailing: &'a [u8],
 }
 
 impl<'a> Udp<'a> {
-    /// Takes a datagram apart; the checksum is not looked at.
+    /// Takes a datagram apart; the checksum is not verified.
     ///
     /// # Errors
     /// [`ParseError::UdpTruncated`], [`ParseError::UdpLength`].

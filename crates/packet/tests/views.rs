@@ -1,4 +1,5 @@
-//! Every view against etherparse: the same fields from what it wrote, the same verdict on any bytes.
+//! Every view against etherparse: the same fields from what it wrote, the same verdict on any
+//! bytes.
 
 use etherparse::{PacketBuilder, SingleVlanHeader, TcpHeader, VlanId, VlanPcp};
 use proptest::collection::vec;
@@ -31,7 +32,7 @@ fn tag(id: u16, priority: u8, drop: bool) -> SingleVlanHeader {
 
 proptest! {
     #[test]
-    fn an_ipv4_header_that_is_right_stays_right_with_another_length_and_protocol(
+    fn set_len_and_protocol_keeps_checksum_valid(
         header: [u8; 20], payload in bytes(), options in 0_usize..=10, protocol: u8,
     ) {
         let mut packet = [&header[..], &vec![7; options * 4], &payload].concat();
@@ -116,7 +117,8 @@ proptest! {
                 prop_assert_eq!(ours.header.checksum.get(), theirs.checksum());
                 prop_assert_eq!(ours.payload, theirs.payload());
             }
-            // etherparse takes 0 for "as much as there is", as in jumbograms (RFC 2675), which are not read here.
+            // etherparse takes 0 for "as much as there is", as in jumbograms (RFC 2675), which are
+            // not read here.
             (ours, theirs) => prop_assert!(ours.is_err() && (theirs.is_err() || length == 0)),
         }
     }
@@ -174,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn gre_reads_what_it_wrote(checksum: Option<u16>, key: Option<u32>, sequence: Option<u32>, payload in bytes()) {
+    fn gre_round_trips(checksum: Option<u16>, key: Option<u32>, sequence: Option<u32>, payload in bytes()) {
         let fields = GreFields { checksum, key, sequence };
         let mut packet = vec![0xaa; fields.header_len()];
         prop_assert_eq!(fields.write(EtherType::IPV6, &mut packet), Some(packet.len()));
@@ -195,7 +197,7 @@ proptest! {
 }
 
 #[test]
-fn gre_as_rfc_2890_draws_it() {
+fn gre_layout_follows_rfc_2890() {
     let packet = [0xb0, 0, 0x08, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 7, 0, 0, 0, 9, 0x45];
     let gre = Gre::parse(&packet).unwrap();
     assert_eq!(gre.fields, GreFields { checksum: Some(0x1234), key: Some(7), sequence: Some(9) });
@@ -217,7 +219,7 @@ fn esp_is_spi_and_sequence_number() {
 }
 
 #[test]
-fn faults_of_frames_have_names() {
+fn frame_faults_have_errors() {
     let mut frame =
         [[0; 12].as_slice(), &[0x88, 0xa8, 0, 1, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 8, 0]].concat();
     assert_eq!(Frame::parse(&frame).unwrap_err(), ParseError::VlanTooDeep);

@@ -1,9 +1,10 @@
-//! A worker's bundles: one for each chain of states, shared by all flows that leave by it.
+//! A worker's bundles: one per chain of SAs, shared by all flows that leave by it.
 //!
-//! What was found out about a flow holds until states change. Then its states are looked for again, and a bundle is made only of a chain
-//! that has none yet; a change of policies touches the flows of these policies alone. States that are gone are let go, with their keys, a few
-//! with each batch. A worker keeps [`MOST`] bundles, and a batch's: before the next one as many as are too many go, any of them, so that the
-//! flows of all others go on as they did. Room is taken as bundles come.
+//! A resolved flow stays cached until SAs change. Then its SAs are looked up again, and a bundle is
+//! built only for a new chain; a policy change affects only flows of that policy. Bundles of
+//! removed SAs are released, with the keys, a few per batch. A worker keeps [`MOST`] bundles and
+//! those of a batch; surplus ones are evicted at random before the next batch. Memory grows with
+//! the bundles.
 
 mod flows;
 #[cfg(test)]
@@ -18,160 +19,162 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use uxfrm_packet::{Version, prefetch_far, prefetch_far_whole};
 
-use super::{Bundle, Chain, Deciding, Exit, States, chain, version_of};
-use crate::esp::encap::Layer;
+use super::{Bundle, ChainSas, Deciding, SaChain, TxRecord, resolve_chain, version_of};
+use crate::esp::encap::EncapLayer;
 use crate::events::acquire::Missing;
 use crate::{DropReason, FlowKey, Host, KeyManagers, Moment, Sa, Settings, Snapshot};
-use flows::{Flows, Way};
+use flows::{BundleRef, FlowBundles};
 
-/// What all packets of one batch want of one SA, and what it gave them.
+/// What a batch requests of one SA, and the numbers reserved for it.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Account {
-    /// Its place in the cache.
+pub(crate) struct SaTally {
+    /// Its index in the cache.
     pub(crate) place: u32,
     pub(crate) sa: Arc<Sa>,
-    /// Layers that draw on it.
+    /// Layers that use it.
     layers: u32,
-    /// Packets and bytes asked for.
+    /// Packets and bytes requested.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
-    pub(crate) grant: Grant,
-    /// Where what the SA is yet to count of packets that came alone is likely to be.
-    pub(crate) debt: u32,
+    pub(crate) grant: SeqGrant,
+    /// Likely index of the SA's pending count.
+    pub(crate) pending_slot: u32,
 }
 
-/// What an SA gave for what a batch wants of it.
+/// Sequence numbers that an SA reserved for a batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
-    /// The next sequence number, and how many are left of the block.
+pub(crate) struct SeqGrant {
+    /// Next number, and how many are left.
     pub(crate) next: u64,
     pub(crate) left: u32,
-    /// Why there are no more than those.
+    /// Drop reason for packets without a number.
     pub(crate) refusal: DropReason,
-    pub(crate) giving: Giving,
+    pub(crate) mode: SeqMode,
 }
 
-/// How an account gives numbers to the items of this batch.
+/// How numbers are assigned to the items of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Giving {
+pub(crate) enum SeqMode {
     /// From the block, until it is used up.
     Block,
     /// Only some packets fit under a hard limit: each is charged on its own.
-    OneByOne,
+    PerPacket,
 }
 
-/// The answer for a flow.
+/// Result of resolving a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// The bundle's place in the cache.
+    /// Index of the bundle.
     Bundle(u32),
-    /// The bundle's place; it is new, and key managers are to be asked for all that is [`missing`](BundleCache::missing).
+    /// Index of a new bundle; acquires for all of [`missing`](BundleCache::missing) are due.
     Asking(u32),
-    /// There is none.
+    /// None; packets are dropped for this reason.
     Refused(DropReason),
-    /// There is none before what is [`missing`](BundleCache::missing) is there, the last of which is required.
+    /// None until the SAs in [`missing`](BundleCache::missing) are there; the last one is required.
     Missing,
 }
 
-/// Bundles, and which flow leaves by which.
+/// Bundles, and the bundle of each resolved flow.
 #[derive(Debug, Default)]
 pub(crate) struct BundleCache {
     bundles: Vec<Bundle>,
     free: Vec<u32>,
-    /// Places of bundles that are gone, by which flows may still be told to leave: free when all have asked again.
+    /// Indexes of removed bundles to which flows may still refer; free once all flows resolve
+    /// again.
     vacated: Vec<u32>,
-    /// Places of bundles that were found not to work any more.
-    spent: Vec<u32>,
-    /// Bundles made so far.
-    made: u64,
-    by_states: HashTable<Named>,
+    /// Indexes of bundles that were found unusable.
+    stale: Vec<u32>,
+    /// Bundles built so far.
+    created: u64,
+    by_states: HashTable<BundleSlot>,
     hasher: RandomState,
-    flows: Flows,
-    accounts: Vec<Option<Account>>,
+    flows: FlowBundles,
+    tallies: Vec<Option<SaTally>>,
     free_accounts: Vec<u32>,
     account_of: HashMap<usize, u32, RandomState>,
-    /// The states' generation.
+    /// Generation of the SAs.
     states: u64,
     host: Option<Arc<Host>>,
-    /// Bundles before this place have no state that is gone.
+    /// Bundles below this index have no removed SA.
     swept: usize,
-    /// What the latest resolution found no states for.
+    /// SAs that the latest resolution did not find.
     pub(crate) missing: Vec<Missing>,
 }
 
-/// Where the bundle of some states is.
+/// Index of a chain's bundle.
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct BundleSlot {
     hash: u64,
     place: u32,
 }
 
-/// Bundles kept at the most: each takes half a kilobyte, and its flow a tenth.
+/// Upper bound of bundles: each takes half a kilobyte, and its flow a tenth.
 const MOST: usize = 1 << 16;
-/// Places that are kept from use at the most: to use them again, all flows must ask for their bundles again.
-const VACANCIES: usize = MOST / 2;
-/// With more bundles than these, what packets need of them is out of the second-level cache before it is needed again.
+/// Upper bound of indexes withheld from reuse; to free them, all flows must resolve again.
+const MAX_VACATED: usize = MOST / 2;
+/// With more bundles, their data leaves the L2 cache between uses.
 const FEW: usize = 128;
-/// Bundles looked at before each batch for states that are gone.
-const SWEEP: usize = 256;
-/// Flows looked at about once a second for what is gone: all of them within half a minute.
-const SWEEP_FLOWS: usize = 1 << 12;
-/// How soon it is looked again whether somebody listens who can be asked for what is optional.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// Bundles checked for removed SAs before each batch.
+const BUNDLES_PER_SWEEP: usize = 256;
+/// Flows checked about once a second: all of them within half a minute.
+const FLOWS_PER_SWEEP: usize = 1 << 12;
+/// How soon to check again for key managers to ask for optional SAs.
+const KEY_MANAGER_RECHECK: Duration = Duration::from_secs(1);
 
-impl Grant {
+impl SeqGrant {
     pub(crate) const NOTHING: Self =
-        Self { next: 0, left: 0, refusal: DropReason::OutSequenceOverflow, giving: Giving::Block };
+        Self { next: 0, left: 0, refusal: DropReason::OutSequenceOverflow, mode: SeqMode::Block };
 }
 
 impl BundleCache {
-    /// To be called before a batch. True when flows must ask for their bundles again.
+    /// To be called before a batch. Returns true if all flows must resolve again.
     #[inline]
     pub(crate) fn begin(&mut self, snapshot: &Snapshot) -> bool {
         let swept = self.swept == self.bundles.len() && self.states == snapshot.states;
-        let goes_on = swept && !self.is_overfull() && !self.has_moved(snapshot);
-        !goes_on && self.look_after(snapshot)
+        let goes_on = swept && !self.exceeds_limit() && !self.host_changed(snapshot);
+        !goes_on && self.maintain(snapshot)
     }
 
-    /// Whether some bundles are to go.
+    /// Whether some bundles are to be evicted.
     #[inline]
-    fn is_overfull(&self) -> bool {
-        !self.spent.is_empty() || self.by_states.len() > MOST
+    fn exceeds_limit(&self) -> bool {
+        !self.stale.is_empty() || self.by_states.len() > MOST
     }
 
-    /// Whether another host is told of than its bundles were made for.
+    /// Whether the host changed since the bundles were built.
     #[inline]
-    fn has_moved(&self, snapshot: &Snapshot) -> bool {
+    fn host_changed(&self, snapshot: &Snapshot) -> bool {
         self.host.as_ref().map(Arc::as_ptr) != snapshot.host.as_ref().map(Arc::as_ptr)
     }
 
-    /// What there is to do before a batch, now and then.
+    /// Maintenance before a batch, when there is some.
     #[inline(never)]
-    fn look_after(&mut self, snapshot: &Snapshot) -> bool {
-        if self.has_moved(snapshot) {
+    fn maintain(&mut self, snapshot: &Snapshot) -> bool {
+        if self.host_changed(snapshot) {
             let host = snapshot.host.clone();
-            *self = Self { host, states: snapshot.states, made: self.made, ..Self::default() };
+            *self =
+                Self { host, states: snapshot.states, created: self.created, ..Self::default() };
             return true;
         }
         let news = self.states != snapshot.states;
         if news {
             (self.states, self.swept) = (snapshot.states, 0);
         }
-        self.sweep(snapshot, SWEEP);
+        self.sweep(snapshot, BUNDLES_PER_SWEEP);
         self.make_room();
-        let begins_anew = news || self.vacated.len() > VACANCIES;
+        let begins_anew = news || self.vacated.len() > MAX_VACATED;
         if begins_anew {
             self.free.append(&mut self.vacated);
         }
         begins_anew
     }
 
-    /// Lets go of all states that are gone, and of what is known of flows by policies and bundles that are, bit by bit.
+    /// Releases all removed SAs, and some flows whose policies or bundles are gone.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
         self.sweep(snapshot, self.bundles.len());
         let Self { flows, bundles, .. } = self;
-        flows.sweep(SWEEP_FLOWS, |way| is_there(bundles, way));
+        flows.sweep(FLOWS_PER_SWEEP, |bundle_ref| is_there(bundles, bundle_ref));
     }
 
     #[inline]
@@ -179,68 +182,70 @@ impl BundleCache {
         &self.bundles[place as usize]
     }
 
-    /// Whether the bundle at a place, which is known from an earlier packet of the same flow, still works.
+    /// Whether a cached bundle is still usable.
     #[inline(always)]
     pub(crate) fn works(&self, place: u32, now: Moment) -> bool {
         self.bundles.get(place as usize).is_some_and(|bundle| bundle.works(now))
     }
 
-    /// Bundles, to be read while numbers are taken from the accounts.
-    pub(crate) fn parts(&mut self) -> (&[Bundle], &mut [Option<Account>]) {
-        (&self.bundles, &mut self.accounts)
+    /// The bundles, to be read while numbers are taken from the tallies.
+    pub(crate) fn parts(&mut self) -> (&[Bundle], &mut [Option<SaTally>]) {
+        (&self.bundles, &mut self.tallies)
     }
 
-    /// The account and the layer at `depth` of a bundle; `None` when it is not so deep.
+    /// The tally and the layer at `depth` of a bundle; `None` if it has fewer layers.
     #[inline(always)]
-    pub(crate) fn draw(&mut self, place: u32, depth: usize) -> Option<(&mut Account, &Layer)> {
+    pub(crate) fn tally_of(
+        &mut self,
+        place: u32,
+        depth: usize,
+    ) -> Option<(&mut SaTally, &EncapLayer)> {
         let layer = self.bundles[place as usize].layers.get(depth)?;
-        Some((self.accounts[layer.account as usize].as_mut()?, layer))
+        Some((self.tallies[layer.tally as usize].as_mut()?, layer))
     }
 
-    /// Asks for bundles that are about to be used, and for what they lead to but the keys themselves, before the first is waited for.
+    /// Prefetches bundles that are about to be used and what they refer to, except keys.
     pub(crate) fn fetch(&self, places: impl Iterator<Item = u32> + Clone) {
         let bundles = places.filter_map(|place| self.bundles.get(place as usize));
         bundles.clone().for_each(|bundle| prefetch_far(&bundle.layers));
         let layers = bundles.clone().flat_map(|bundle| &bundle.layers);
         layers.clone().for_each(prefetch_far_whole);
         for layer in layers.clone() {
-            self.accounts
-                .get(layer.account as usize)
-                .inspect(|account| prefetch_far_whole(*account));
+            self.tallies.get(layer.tally as usize).inspect(|tally| prefetch_far_whole(*tally));
             layer.sa.fetch_to_send();
         }
         layers.for_each(|layer| layer.sa.fetch_live());
     }
 
-    /// Asks for what of a bundle packets of many states in turn need.
+    /// Prefetches a bundle's [`TxRecord`].
     #[inline(always)]
-    pub(crate) fn fetch_exit(&self, place: u32) {
-        self.bundles.get(place as usize).inspect(|bundle| prefetch_far(&bundle.exit));
+    pub(crate) fn prefetch_record(&self, place: u32) {
+        self.bundles.get(place as usize).inspect(|bundle| prefetch_far(&bundle.tx_record));
     }
 
-    /// How packets of many states in turn leave by a bundle that is known from an earlier packet of the same flow.
+    /// The record for the interleaved fast path of a cached bundle.
     #[inline(always)]
-    pub(crate) fn exit(&self, place: u32) -> Option<&Exit> {
-        self.bundles.get(place as usize)?.exit.as_ref()
+    pub(crate) fn tx_record(&self, place: u32) -> Option<&TxRecord> {
+        self.bundles.get(place as usize)?.tx_record.as_ref()
     }
 
-    /// Places of accounts are below this.
+    /// Upper bound of tally indexes.
     #[inline]
-    pub(crate) fn accounts(&self) -> usize {
-        self.accounts.len()
+    pub(crate) fn tallies(&self) -> usize {
+        self.tallies.len()
     }
 
-    /// Whether there are so many bundles that what packets need of them is far away.
-    pub(crate) fn is_far(&self) -> bool {
+    /// Whether the bundles exceed the CPU cache.
+    pub(crate) fn exceeds_cache(&self) -> bool {
         self.bundles.len() > FEW
     }
 
-    /// The account at a place.
-    pub(crate) fn account(&mut self, place: u32) -> Option<&mut Account> {
-        self.accounts.get_mut(place as usize)?.as_mut()
+    /// The tally at an index.
+    pub(crate) fn tally(&mut self, place: u32) -> Option<&mut SaTally> {
+        self.tallies.get_mut(place as usize)?.as_mut()
     }
 
-    /// The bundle of a flow, made if need be.
+    /// The bundle of a flow, built if need be.
     pub(crate) fn resolve(
         &mut self,
         snapshot: &Snapshot,
@@ -253,11 +258,11 @@ impl BundleCache {
             if self.works(place, now) {
                 return Resolution::Bundle(place);
             }
-            self.spent.push(place);
+            self.stale.push(place);
         }
         self.missing.clear();
-        let Chain { states, is_of_flow } =
-            match chain(snapshot, deciding, flow, settings, &mut self.missing) {
+        let SaChain { states, is_per_flow } =
+            match resolve_chain(snapshot, deciding, flow, settings, &mut self.missing) {
                 Ok(chain) => chain,
                 Err(DropReason::OutNoState) if !self.missing.is_empty() => {
                     return Resolution::Missing;
@@ -271,63 +276,66 @@ impl BundleCache {
             Some(place) => place,
             None => match Bundle::of(&states, inner, settings) {
                 Ok(bundle) if asks => {
-                    self.keep(Bundle { until: ask_again(snapshot, now), ..bundle })
+                    self.keep(Bundle { until: recheck_at(snapshot, now), ..bundle })
                 }
                 Ok(bundle) => self.keep(bundle),
                 Err(reason) => return Resolution::Refused(reason),
             },
         };
-        let way = Way { place, made: self.bundle(place).made, states: self.states };
-        match is_of_flow {
-            true => self.flows.learn_one(deciding, flow, way),
-            false => self.flows.learn(deciding, flow, way),
+        let bundle_ref =
+            BundleRef { place, created: self.bundle(place).created, states: self.states };
+        match is_per_flow {
+            true => self.flows.insert_for_flow(deciding, flow, bundle_ref),
+            false => self.flows.insert_for_addresses(deciding, flow, bundle_ref),
         }
         if asks { Resolution::Asking(place) } else { Resolution::Bundle(place) }
     }
 
-    /// The bundle that was found for a flow under these states.
+    /// The cached bundle of a flow, valid for the current SAs.
     fn known(&self, deciding: &Deciding<'_>, flow: &FlowKey) -> Option<u32> {
-        let way = self.flows.find(deciding, flow)?;
-        (way.states == self.states && is_there(&self.bundles, &way)).then_some(way.place)
+        let bundle_ref = self.flows.find(deciding, flow)?;
+        (bundle_ref.states == self.states && is_there(&self.bundles, &bundle_ref))
+            .then_some(bundle_ref.place)
     }
 
-    fn find(&self, states: &States<'_>, inner: Version) -> Option<u32> {
+    fn find(&self, states: &ChainSas<'_>, inner: Version) -> Option<u32> {
         let hash = hash(&self.hasher, states.iter().copied());
-        let is_it = |named: &Named| self.bundle(named.place).is_of(states, inner);
+        let is_it = |named: &BundleSlot| self.bundle(named.place).is_of(states, inner);
         self.by_states.find(hash, is_it).map(|named| named.place)
     }
 
     fn keep(&mut self, mut bundle: Bundle) -> u32 {
         for layer in &mut bundle.layers {
-            layer.account = self.draw_on(&layer.sa);
+            layer.tally = self.add_layer_to_tally(&layer.sa);
         }
-        bundle.exit = Exit::of(&bundle);
-        self.made += 1;
-        bundle.made = self.made;
+        bundle.tx_record = TxRecord::of(&bundle);
+        self.created += 1;
+        bundle.created = self.created;
         let place = self.free.pop().unwrap_or_else(|| {
             self.bundles.push(Bundle::gone());
             narrow(self.bundles.len() - 1)
         });
         let hash = hash(&self.hasher, states_of(&bundle));
         self.bundles[place as usize] = bundle;
-        self.by_states.insert_unique(hash, Named { hash, place }, |named| named.hash);
+        self.by_states.insert_unique(hash, BundleSlot { hash, place }, |named| named.hash);
         place
     }
 
-    /// Drops what does not work any more, and as many bundles as are too many.
+    /// Drops unusable and surplus bundles.
     fn make_room(&mut self) {
-        while let Some(place) = self.spent.pop() {
+        while let Some(place) = self.stale.pop() {
             self.drop_bundle(place as usize);
         }
         let most = self.by_states.len().saturating_sub(MOST);
         for draw in 0..most as u64 {
-            // Two thirds of the places or more are taken: the few draws that hit none are made up for before the next batch.
-            let random = self.hasher.hash_one((self.made, draw));
+            // At least two thirds of the indexes are occupied; the few draws that miss are made up
+            // for before the next batch.
+            let random = self.hasher.hash_one((self.created, draw));
             self.drop_bundle((random >> 32) as usize % self.bundles.len());
         }
     }
 
-    /// Drops bundles with states that are gone, of so many.
+    /// Drops bundles with removed SAs, among the next `most`.
     fn sweep(&mut self, snapshot: &Snapshot, most: usize) {
         let end = self.bundles.len().min(self.swept + most);
         for place in self.swept..end {
@@ -340,7 +348,7 @@ impl BundleCache {
         self.swept = end;
     }
 
-    /// Empties a place, which may be empty.
+    /// Removes the bundle at an index, if there is one.
     fn drop_bundle(&mut self, place: usize) {
         let bundle = std::mem::replace(&mut self.bundles[place], Bundle::gone());
         if bundle.is_gone() {
@@ -351,72 +359,74 @@ impl BundleCache {
         if let Ok(found) = self.by_states.find_entry(hash, |named| named.place == place) {
             found.remove();
         }
-        bundle.layers.iter().for_each(|layer| self.draw_no_more(layer.account));
+        bundle.layers.iter().for_each(|layer| self.remove_layer_from_tally(layer.tally));
         self.vacated.push(place);
     }
 
-    /// The account of an SA that one more layer draws on.
-    fn draw_on(&mut self, sa: &Arc<Sa>) -> u32 {
-        let Self { accounts, free_accounts, account_of, .. } = self;
+    /// The tally of an SA that one more layer uses.
+    fn add_layer_to_tally(&mut self, sa: &Arc<Sa>) -> u32 {
+        let Self { tallies, free_accounts, account_of, .. } = self;
         let place = *account_of.entry(Arc::as_ptr(sa).addr()).or_insert_with(|| {
             let place = free_accounts.pop().unwrap_or_else(|| {
-                accounts.push(None);
-                narrow(accounts.len() - 1)
+                tallies.push(None);
+                narrow(tallies.len() - 1)
             });
-            accounts[place as usize] = Some(Account {
+            tallies[place as usize] = Some(SaTally {
                 place,
                 sa: Arc::clone(sa),
                 layers: 0,
                 packets: 0,
                 bytes: 0,
-                grant: Grant::NOTHING,
-                debt: 0,
+                grant: SeqGrant::NOTHING,
+                pending_slot: 0,
             });
             place
         });
-        if let Some(account) = self.account(place) {
-            account.layers += 1;
+        if let Some(tally) = self.tally(place) {
+            tally.layers += 1;
         }
         place
     }
 
-    /// The account goes with the last layer.
-    fn draw_no_more(&mut self, place: u32) {
-        let Some(account) = self.account(place) else { return };
-        account.layers -= 1;
-        if account.layers == 0 {
-            let sa = Arc::as_ptr(&account.sa).addr();
+    /// Drops the tally with its last layer.
+    fn remove_layer_from_tally(&mut self, place: u32) {
+        let Some(tally) = self.tally(place) else { return };
+        tally.layers -= 1;
+        if tally.layers == 0 {
+            let sa = Arc::as_ptr(&tally.sa).addr();
             self.account_of.remove(&sa);
-            self.accounts[place as usize] = None;
+            self.tallies[place as usize] = None;
             self.free_accounts.push(place);
         }
     }
 }
 
-/// Whether the bundle that a way led to is still there.
-fn is_there(bundles: &[Bundle], way: &Way) -> bool {
-    bundles.get(way.place as usize).is_some_and(|bundle| bundle.made == way.made)
+/// Whether a cached reference still leads to the same bundle.
+fn is_there(bundles: &[Bundle], bundle_ref: &BundleRef) -> bool {
+    bundles
+        .get(bundle_ref.place as usize)
+        .is_some_and(|bundle| bundle.created == bundle_ref.created)
 }
 
 fn states_of(bundle: &Bundle) -> impl Iterator<Item = &Arc<Sa>> {
     bundle.layers.iter().map(|layer| &layer.sa)
 }
 
-/// Of states by address: a bundle keeps its own alive.
+/// Hashes the addresses of SAs, which the bundle keeps alive.
 fn hash<'a>(hasher: &RandomState, states: impl Iterator<Item = &'a Arc<Sa>>) -> u64 {
     let add = |hash: u64, sa: &Arc<Sa>| hasher.hash_one((hash, Arc::as_ptr(sa).addr()));
     states.fold(0, add)
 }
 
-fn ask_again(snapshot: &Snapshot, now: Moment) -> Moment {
+fn recheck_at(snapshot: &Snapshot, now: Moment) -> Moment {
     let acquires = &snapshot.acquires;
     now.plus(match acquires.key_managers {
-        KeyManagers::Absent => LISTEN_AGAIN,
+        KeyManagers::Absent => KEY_MANAGER_RECHECK,
         KeyManagers::Listening => acquires.lifetime,
     })
 }
 
-/// Places in the cache, which has no more than for [`MOST`], [`VACANCIES`] and one batch.
+/// An index in the cache, which is limited to [`MOST`], [`MAX_VACATED`] and one batch.
 fn narrow(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }

@@ -1,11 +1,11 @@
-//! What can be changed: the kernel's messages, one function each.
+//! Changes: the kernel's messages, one function each.
 
 use std::sync::Arc;
 
 use uxfrm_crypto::SaKey;
 
 use super::Database;
-use super::devices::Seat;
+use super::devices::DevicePlace;
 use crate::sa::validate;
 use crate::spd::policy::{PolicyKey, PolicyName};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     PolicyKind, Position, Sa, SaConfig, SaId, SaMove, SaProtocol, SaTransform, SaWords,
 };
 
-/// A change under way: whatever is done through it, workers see all of it at once when [`Database::apply`] returns.
+/// A change under way: workers see all of it at once when [`Database::apply`] returns.
 #[derive(Debug)]
 pub struct Change<'a> {
     pub(super) database: &'a mut Database,
@@ -21,14 +21,16 @@ pub struct Change<'a> {
     pub(super) changed: bool,
 }
 
-/// A state, what it becomes, and where.
+/// A state, its new configuration, and its attachment.
 type Moved = (Arc<Sa>, SaConfig, Option<Attachment>);
 
 impl Change<'_> {
-    /// `ip xfrm state add` (`XFRM_MSG_NEWSA`). A state without selector gets its own family's, unless it says `af-unspec`.
+    /// `ip xfrm state add` (`XFRM_MSG_NEWSA`). A state without selector gets its own family's,
+    /// unless it has `af-unspec`.
     ///
     /// # Errors
-    /// What [`Error`] says of states; [`Error::Exists`] when destination, SPI, protocol and mark find one.
+    /// See [`Error`] for states; [`Error::Exists`] when destination, SPI, protocol and mark find
+    /// one.
     pub fn add_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
         let mut config = self.checked(config)?;
         let place = self.database.attach_state(&mut config)?;
@@ -44,15 +46,17 @@ impl Change<'_> {
         Ok(sa)
     }
 
-    /// `ip xfrm state update` (`XFRM_MSG_UPDSA`). Ports of an encapsulation, care-of address, limits, output mark and if_id
-    /// change; keys, numbers and counts do not (`net/xfrm/xfrm_state.c: xfrm_state_update`).
+    /// `ip xfrm state update` (`XFRM_MSG_UPDSA`). Ports of an encapsulation, care-of address,
+    /// limits, output mark and if_id change; keys, numbers and counters do not
+    /// (`net/xfrm/xfrm_state.c: xfrm_state_update`).
     ///
     /// # Errors
-    /// What [`Error`] says of states; [`Error::NoSuchState`] without such a state or with another direction;
-    /// [`Error::Update`] for another encapsulation type and for a state that has expired.
+    /// See [`Error`] for states; [`Error::NoSuchState`] without such a state or with another
+    /// direction; [`Error::Update`] for another encapsulation type and for a state that has
+    /// expired.
     pub fn update_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
         let mut config = self.checked(config)?;
-        // The device may refuse it, but the state that it has goes on: this one is never opened.
+        // The device may refuse it, but its old state continues: the new one is never opened.
         let place = self.database.attach_state(&mut config)?;
         self.database.detach_state(place);
         let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;
@@ -65,11 +69,11 @@ impl Change<'_> {
             return Err(Error::Update);
         }
         self.database.update_counts(&old);
-        let words = self.database.lexicon.share(old.config().updated(&config));
+        let words = self.database.interner.share(old.config().updated(&config));
         let new = old.renewed(words);
         new.revive();
         self.database.replace_sa(&old, &new);
-        self.database.attendance.update_sa(&old, &new);
+        self.database.tracking.update_sa(&old, &new);
         self.database.update_on_device(&new, &config);
         self.changed = true;
         self.database.wake_for(&new, self.now);
@@ -80,10 +84,12 @@ impl Change<'_> {
         Ok(new)
     }
 
-    /// `XFRM_MSG_NEWAE`: lets a state go on where another has come with it. What workers take meanwhile counts too.
+    /// `XFRM_MSG_NEWAE`: lets a state continue from another's counters. What workers count
+    /// meanwhile is added.
     ///
     /// # Errors
-    /// [`Error::NoSuchState`]; [`Error::NumbersBack`] for numbers below those that were sent or received; [`Error::SequenceWithoutEsn`].
+    /// [`Error::NoSuchState`]; [`Error::NumbersBack`] for numbers below those sent or received;
+    /// [`Error::SequenceWithoutEsn`].
     pub fn set_counters(
         &mut self,
         id: SaId,
@@ -111,23 +117,22 @@ impl Change<'_> {
         Ok(sa)
     }
 
-    /// Puts a state with the same keys in the place of the one that destination, SPI, protocol and
-    /// mark find, for what no update changes. It goes on where that one ends: what was received
-    /// under the keys is never accepted again, and numbers, IV prefixes, counts go on.
+    /// Replaces the state that destination, SPI, protocol and mark find by one with the same keys,
+    /// for changes that an update cannot make. It continues where the old one ends: what was
+    /// received under the keys is never accepted again, and numbers, IV prefixes and counters
+    /// continue.
     ///
     /// # Errors
-    /// [`Error::NoSuchState`]; what [`Error`] says of states. A device that does not take it has
-    /// neither: the old state is gone then.
+    /// [`Error::NoSuchState`]; see [`Error`] for states. If a device refuses the new state, the old
+    /// one is gone too.
     pub fn continue_sa(&mut self, config: SaConfig) -> Result<Arc<Sa>, Error> {
         let mut config = self.checked(config)?;
         let old = self.find_sa(config.id, config.mark).cloned().ok_or(Error::NoSuchState)?;
         self.changed = true;
-        // Before the device is asked: it may have room for one of both.
+        // Before the device is asked: it may have room for one of them only.
         self.database.close_on_device(&old);
-        let place = self
-            .database
-            .attach_state(&mut config)
-            .inspect_err(|_| self.database.let_go_of_sa(&old))?;
+        let place =
+            self.database.attach_state(&mut config).inspect_err(|_| self.database.drop_sa(&old))?;
         let words = self.words(&config);
         let new = Sa::continuing(&old, config, words, place);
         new.revive();
@@ -135,12 +140,14 @@ impl Change<'_> {
         Ok(new)
     }
 
-    /// Gives states new ends and what goes with them (`XFRM_MSG_MIGRATE`, `XFRM_MSG_MIGRATE_STATE`; `net/xfrm/xfrm_state.c:
-    /// xfrm_state_migrate`). A state's numbers go on above those it sent, and in its window what it received stays received; counts
-    /// go on as well. The old state sends and takes nothing more: what workers still have in hands of it is dropped. Gives the new states.
+    /// Migrates states to new addresses and settings (`XFRM_MSG_MIGRATE`, `XFRM_MSG_MIGRATE_STATE`;
+    /// `net/xfrm/xfrm_state.c: xfrm_state_migrate`). Numbers continue above those sent, received
+    /// numbers stay received, counters continue. The old state sends and accepts nothing more:
+    /// packets that workers still hold for it are dropped. Returns the new states.
     ///
     /// # Errors
-    /// All or nothing: [`Error::NoSuchState`]; [`Error::Exists`] where a state is already; what [`Error`] says of states.
+    /// All or nothing: [`Error::NoSuchState`]; [`Error::Exists`] where a state is already; see
+    /// [`Error`] for states.
     pub fn move_sas(&mut self, states: Vec<(Arc<Sa>, SaMove)>) -> Result<Vec<Arc<Sa>>, Error> {
         let going: Vec<_> = states.iter().map(|(old, _)| (old.id(), old.config().mark)).collect();
         let goes = |id, mark: Mark| going.contains(&(id, mark));
@@ -165,7 +172,7 @@ impl Change<'_> {
         Ok(settled.collect())
     }
 
-    /// Gives moved states to the devices that they name: all or none.
+    /// Attaches migrated states to their devices: all or none.
     fn reattach(&mut self, moved: Vec<(Arc<Sa>, SaConfig)>) -> Result<Vec<Moved>, Error> {
         let mut seated = Vec::new();
         for (old, mut config) in moved {
@@ -180,7 +187,7 @@ impl Change<'_> {
         Ok(seated)
     }
 
-    /// Puts a state in another's place. Its device is done with it before anybody asks how far it came.
+    /// Replaces a state. Its device must be done with it before its progress is read.
     fn settle(&mut self, old: &Arc<Sa>, config: SaConfig, place: Option<Attachment>) -> Arc<Sa> {
         let words = self.words(&config);
         self.database.close_on_device(old);
@@ -190,15 +197,16 @@ impl Change<'_> {
     }
 
     fn take_place(&mut self, old: &Arc<Sa>, new: &Arc<Sa>) {
-        self.database.let_go_of_sa(old);
+        self.database.drop_sa(old);
         self.database.insert_sa(new);
         self.database.wake_for(new, self.now);
         self.database.keep_alive(new, self.now);
     }
 
-    /// Puts another in the place of each state, with the same words, counts and window, whose numbers go on with IV prefixes that are to be drawn: for an owner
-    /// whose machine goes on from a snapshot, perhaps as one of several. The old ones send and take nothing more. Says of how many the devices did not take
-    /// the new one, so that they are gone.
+    /// Replaces every state by one with the same configuration, counters and window, whose numbers
+    /// continue with IV prefixes still to be drawn: for an owner whose machine continues from a
+    /// snapshot, perhaps as one of several. The old ones send and accept nothing more. Returns how
+    /// many states were lost because a device refused the new one.
     pub fn begin_sas_anew(&mut self) -> usize {
         let mut states: Vec<_> = self.states().cloned().collect();
         states.sort_unstable_by_key(|sa| sa.turn());
@@ -211,7 +219,7 @@ impl Change<'_> {
                 None => Ok(None),
             };
             let Ok(place) = place else {
-                self.database.let_go_of_sa(old);
+                self.database.drop_sa(old);
                 lost += 1;
                 continue;
             };
@@ -223,13 +231,13 @@ impl Change<'_> {
         lost
     }
 
-    /// The state that `id` and a mark find, as `ip xfrm state get` does.
+    /// The state that `id` and a mark find, as for `ip xfrm state get`.
     #[must_use]
     pub fn find_sa(&self, id: SaId, mark: Mark) -> Option<&Arc<Sa>> {
         self.database.next.sad.find(id, mark.value & mark.mask)
     }
 
-    /// `ip xfrm state delete` (`XFRM_MSG_DELSA`). Batches that are under way still use it.
+    /// `ip xfrm state delete` (`XFRM_MSG_DELSA`). Batches in flight still use it.
     ///
     /// # Errors
     /// [`Error::NoSuchState`].
@@ -240,11 +248,13 @@ impl Change<'_> {
         Ok(sa)
     }
 
-    /// Puts a state back that went, or that others went on in the place of, as it was: for an owner who undoes what could not be made lasting. It may
-    /// still hand out what was reserved for it. One that was on a device is given to it again. Gives what is there now.
+    /// Restores a removed or replaced state, for an owner who undoes a change that could not be
+    /// stored. It may still hand out what was reserved for it. An offloaded one is attached again.
+    /// Returns the current state.
     ///
     /// # Errors
-    /// [`Error::Exists`] where a state is by now; [`Error::NoSuchState`] for one that has ended; what a device says that does not take it.
+    /// [`Error::Exists`] where a state is by now; [`Error::NoSuchState`] for one that has ended; a
+    /// device's refusal.
     pub fn restore_sa(&mut self, sa: &Arc<Sa>) -> Result<Arc<Sa>, Error> {
         if self.find_sa(sa.id(), sa.config().mark).is_some() {
             return Err(Error::Exists);
@@ -273,10 +283,11 @@ impl Change<'_> {
         Ok(back)
     }
 
-    /// Has a state say again what it said before an update, for an owner who undoes what could not be made lasting.
+    /// Restores the configuration before an update, for an owner who undoes a change that could not
+    /// be stored.
     ///
     /// # Errors
-    /// [`Error::NoSuchState`] when it is there no more.
+    /// [`Error::NoSuchState`] when it is gone.
     pub fn restore_words(&mut self, old: &Arc<Sa>) -> Result<(), Error> {
         let now = self.find_sa(old.id(), old.config().mark).cloned();
         let now = now.filter(|now| now.is_same(old)).ok_or(Error::NoSuchState)?;
@@ -289,12 +300,13 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// All states, changes so far included.
+    /// All states, with the changes so far.
     pub fn states(&self) -> impl Iterator<Item = &Arc<Sa>> {
         self.database.next.sad.iter()
     }
 
-    /// `ip xfrm state flush` (`XFRM_MSG_FLUSHSA`) of one protocol or [`SaProtocol::Any`]. Says how many went.
+    /// `ip xfrm state flush` (`XFRM_MSG_FLUSHSA`) of one protocol or [`SaProtocol::Any`]. Returns
+    /// how many were removed.
     pub fn flush_sas(&mut self, protocol: SaProtocol) -> usize {
         let meant = |sa: &&Arc<Sa>| protocol == SaProtocol::Any || sa.id().protocol == protocol;
         let all: Vec<_> = self.states().filter(meant).cloned().collect();
@@ -306,7 +318,8 @@ impl Change<'_> {
     /// `ip xfrm policy add` (`XFRM_MSG_NEWPOLICY`).
     ///
     /// # Errors
-    /// What [`Error`] says of policies; [`Error::Exists`] when direction, kind, selector, mark and if_id are those of another.
+    /// See [`Error`] for policies; [`Error::Exists`] when direction, kind, selector, mark and if_id
+    /// are those of another.
     pub fn add_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
         let policy = Policy { mark: policy.mark.sanitized(), ..policy };
         self.database.senses.check_policy(&policy)?;
@@ -319,16 +332,20 @@ impl Change<'_> {
             }
         };
         self.database.seat(entry.index(), seat);
-        self.database.put_in(&entry);
+        self.database.link_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
     }
 
-    /// One that only stands in for another makes room for any of its name.
-    fn add_or_replace(&mut self, policy: &Policy, seat: Seat) -> Result<Arc<PolicyEntry>, Error> {
+    /// A stand-in makes room for any policy of its name.
+    fn add_or_replace(
+        &mut self,
+        policy: &Policy,
+        seat: DevicePlace,
+    ) -> Result<Arc<PolicyEntry>, Error> {
         let device = seat.map(|(device, _)| device);
-        match self.database.ledger.add(policy, device, self.now) {
+        match self.database.policy_store.add(policy, device, self.now) {
             Err(Error::Exists) => {}
             other => return other,
         }
@@ -340,25 +357,25 @@ impl Change<'_> {
             name: PolicyName::Selector(policy.selector),
         };
         let stands_in =
-            |entry: &&Arc<PolicyEntry>| entry.is_held() || self.database.stands_in(entry);
-        let Some(old) = self.database.ledger.find(&key).filter(stands_in).cloned() else {
+            |entry: &&Arc<PolicyEntry>| entry.is_held() || self.database.is_stand_in(entry);
+        let Some(old) = self.database.policy_store.find(&key).filter(stands_in).cloned() else {
             return Err(Error::Exists);
         };
         self.database.remove_policy(&old);
-        self.database.ledger.add(policy, device, self.now)
+        self.database.policy_store.add(policy, device, self.now)
     }
 
-    /// Takes back that a policy went: it stands where it stood, and counts on.
+    /// Restores a removed policy in its old order, with its counters.
     ///
     /// # Errors
     /// [`Error::Exists`] when there is another of its name by now.
     pub fn restore_policy(&mut self, entry: &PolicyEntry) -> Result<Arc<PolicyEntry>, Error> {
         let seat = match self.database.attach_policy(&entry.policy()) {
-            // It stood in for one that a device had, and that device takes it no more than before.
+            // It was a stand-in for an offloaded policy, which the device still refuses.
             Err(_) if entry.action() == Action::Block => None,
             other => other?,
         };
-        let restored = match self.database.ledger.restore(entry) {
+        let restored = match self.database.policy_store.restore(entry) {
             Ok(restored) => restored,
             Err(error) => {
                 self.database.detach_policy(seat);
@@ -366,22 +383,23 @@ impl Change<'_> {
             }
         };
         self.database.seat(restored.index(), seat);
-        self.database.put_in(&restored);
+        self.database.link_policy(&restored);
         self.changed = true;
         self.database.wake_for_policy(&restored, self.now);
         Ok(restored)
     }
 
-    /// `ip xfrm policy update` (`XFRM_MSG_UPDPOLICY`): adds, or takes the place of the one with the same key, with its index.
+    /// `ip xfrm policy update` (`XFRM_MSG_UPDPOLICY`): adds, or replaces the one with the same key,
+    /// with its index.
     ///
     /// # Errors
-    /// What [`Error`] says of policies.
+    /// See [`Error`] for policies.
     pub fn update_policy(&mut self, policy: Policy) -> Result<Arc<PolicyEntry>, Error> {
         let policy = Policy { mark: policy.mark.sanitized(), ..policy };
         self.database.senses.check_policy(&policy)?;
         let seat = self.database.attach_policy(&policy)?;
         let device = seat.map(|(device, _)| device);
-        let (entry, old) = match self.database.ledger.update(&policy, device, self.now) {
+        let (entry, old) = match self.database.policy_store.update(&policy, device, self.now) {
             Ok(both) => both,
             Err(error) => {
                 self.database.detach_policy(seat);
@@ -390,23 +408,23 @@ impl Change<'_> {
         };
         self.database.seat(entry.index(), seat);
         if let Some(old) = &old {
-            self.database.take_out(old);
+            self.database.unlink_policy(old);
         }
-        self.database.put_in(&entry);
+        self.database.link_policy(&entry);
         self.changed = true;
         self.database.wake_for_policy(&entry, self.now);
         Ok(entry)
     }
 
-    /// The policy that a key names, as `ip xfrm policy get` does.
+    /// The policy of a key, as for `ip xfrm policy get`.
     #[must_use]
     pub fn find_policy(&self, key: &PolicyKey) -> Option<&Arc<PolicyEntry>> {
-        self.database.ledger.find(key)
+        self.database.policy_store.find(key)
     }
 
-    /// All policies, changes so far included, in no order.
+    /// All policies, with the changes so far, in no order.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<PolicyEntry>> {
-        self.database.ledger.iter()
+        self.database.policy_store.iter()
     }
 
     /// `ip xfrm policy delete` (`XFRM_MSG_DELPOLICY`).
@@ -414,13 +432,13 @@ impl Change<'_> {
     /// # Errors
     /// [`Error::NoSuchPolicy`].
     pub fn delete_policy(&mut self, key: &PolicyKey) -> Result<Arc<PolicyEntry>, Error> {
-        let entry = self.database.ledger.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
+        let entry = self.database.policy_store.find(key).cloned().ok_or(Error::NoSuchPolicy)?;
         self.database.remove_policy(&entry);
         self.changed = true;
         Ok(entry)
     }
 
-    /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Says how many went.
+    /// `ip xfrm policy flush` (`XFRM_MSG_FLUSHPOLICY`). Returns how many were removed.
     pub fn flush_policies(&mut self, kind: PolicyKind) -> usize {
         let all: Vec<_> = self.policies().filter(|entry| entry.kind() == kind).cloned().collect();
         all.iter().for_each(|entry| self.database.remove_policy(entry));
@@ -428,7 +446,7 @@ impl Change<'_> {
         all.len()
     }
 
-    /// What happens to packets that match no policy, changes so far included.
+    /// Default actions, with the changes so far.
     #[must_use]
     pub fn defaults(&self) -> Defaults {
         self.database.next.spd.defaults()
@@ -439,9 +457,9 @@ impl Change<'_> {
         if self.defaults() == defaults {
             return;
         }
-        let Database { next, spare_policies, .. } = &mut *self.database;
-        spare_policies.part(&mut next.spd).set_defaults(defaults);
-        self.database.attendance.set_defaults();
+        let Database { next, policy_buffer, .. } = &mut *self.database;
+        policy_buffer.part(&mut next.spd).set_defaults(defaults);
+        self.database.tracking.set_defaults();
         self.changed = true;
     }
 
@@ -460,7 +478,7 @@ impl Change<'_> {
     }
 
     fn words(&mut self, config: &SaConfig) -> Arc<SaWords> {
-        let Database { lexicon, backend, keeper, .. } = &mut *self.database;
-        lexicon.share(SaWords { keeper: keeper.clone(), ..SaWords::of(config, *backend) })
+        let Database { interner, backend, keeper, .. } = &mut *self.database;
+        interner.share(SaWords { keeper: keeper.clone(), ..SaWords::of(config, *backend) })
     }
 }

@@ -1,21 +1,22 @@
-//! What has changed, for an owner who has to do something about it before workers see it.
+//! Changes for an owner who must act before workers see them.
 
 use std::sync::Arc;
 
 use crate::{PolicyEntry, Sa};
 
-/// What has changed since it was last taken ([`Database::take_changes`](super::Database::take_changes)).
+/// Changes since the last [`Database::take_changes`](super::Database::take_changes).
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// States that came. They hand out no number before some are reserved ([`Sequence::reserve`](crate::Sequence::reserve)).
+    /// Added states. They hand out no number before some are reserved
+    /// ([`Sequence::reserve`](crate::Sequence::reserve)).
     pub added: Vec<Arc<Sa>>,
-    /// States that went. Batches that are under way may still use them.
+    /// Removed states. Batches in flight may still use them.
     pub removed: Vec<Arc<Sa>>,
-    /// States that were updated.
+    /// Updated states, before and after.
     pub updated: Vec<UpdatedSa>,
-    /// Policies that came and went, in order.
+    /// Added and removed policies, in order.
     pub policies: Vec<PolicyChange>,
-    /// Whether what happens to packets that match no policy is another.
+    /// Whether the default actions changed.
     pub defaults: bool,
 }
 
@@ -28,17 +29,17 @@ pub struct UpdatedSa {
     pub after: Arc<Sa>,
 }
 
-/// A policy came or went; one that takes another's place is both, the old one first.
+/// A policy was added or removed; a replacement is both, the old one first.
 #[derive(Clone, Debug)]
 pub enum PolicyChange {
-    /// It came.
+    /// Added.
     Added(Arc<PolicyEntry>),
-    /// It went.
+    /// Removed.
     Removed(Arc<PolicyEntry>),
 }
 
 impl Changes {
-    /// These and then others.
+    /// Appends other changes.
     pub fn extend(&mut self, others: Self) {
         self.added.extend(others.added);
         self.removed.extend(others.removed);
@@ -58,22 +59,22 @@ impl Changes {
     }
 }
 
-/// Whether anybody attends to changes.
+/// Whether changes are tracked.
 #[derive(Debug, Default)]
-pub(super) enum Attendance {
-    /// Nobody: workers see each change at once.
+pub(super) enum ChangeTracking {
+    /// No: workers see each change at once.
     #[default]
     None,
-    /// The owner, who publishes.
+    /// Yes: the owner publishes.
     Owner(Changes),
 }
 
-impl Attendance {
+impl ChangeTracking {
     pub(super) const fn is_owner(&self) -> bool {
         matches!(self, Self::Owner(_))
     }
 
-    /// A state is about to be seen by others.
+    /// Others are about to see a state.
     pub(super) fn add_sa(&mut self, sa: &Arc<Sa>) {
         if let Self::Owner(changes) = self {
             sa.sequence().reserve(0);

@@ -1,7 +1,8 @@
-//! States and policies on devices: given with what is added, taken back with what goes, and what devices have to say about them.
+//! Offloaded states and policies: attached when added, detached when removed; events of devices.
 //!
-//! Mirrors `net/xfrm/xfrm_device.c`. One thing differs: when a device goes down, Linux lets its policies go and their traffic with them, in plain.
-//! Here a policy that blocks stands in for each until a policy of its name is added again ([`LinkDown`]).
+//! Mirrors `net/xfrm/xfrm_device.c`. One difference: when a device goes down, Linux removes its
+//! policies, and their traffic continues in plaintext. Here a blocking stand-in replaces each until
+//! a policy of its name is added again ([`LinkDown`]).
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,29 +14,30 @@ use crate::{
     Wanted,
 };
 
-/// What becomes of the traffic of a device's policies when the device goes down.
+/// What happens to the traffic of offloaded policies when their device goes down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkDown {
-    /// It is blocked until a policy of the same name is added again: a policy without templates and with action block stands in.
+    /// It is blocked until a policy of the same name is added again, by a stand-in without
+    /// templates and with action block.
     #[default]
     Block,
-    /// As in Linux: what other policies say, or the default.
+    /// As in Linux: other policies decide, or the default.
     Release,
 }
 
-/// The devices, and which policies they have.
+/// The devices, and the policies they have.
 #[derive(Debug)]
-pub(super) struct Offloads {
+pub(super) struct DeviceOffloads {
     devices: Box<dyn Devices>,
     policies: HashMap<PolicyIndex, (DeviceId, Handle)>,
     link_down: LinkDown,
-    /// States that have a place, whose packets may go through it from the end of the change under way.
+    /// Attached states that are opened at the end of the change under way.
     opening: Vec<Arc<Sa>>,
-    /// Those that went down since somebody asked.
+    /// Devices that went down since the last query.
     lost: Vec<DeviceId>,
 }
 
-impl Default for Offloads {
+impl Default for DeviceOffloads {
     fn default() -> Self {
         Self {
             devices: Box::new(NoDevices),
@@ -47,21 +49,21 @@ impl Default for Offloads {
     }
 }
 
-/// A policy's place on a device.
-pub(super) type Seat = Option<(DeviceId, Handle)>;
+/// Where a policy is offloaded.
+pub(super) type DevicePlace = Option<(DeviceId, Handle)>;
 
 impl Database {
-    /// States and policies that are added from now on find these devices.
+    /// Sets the devices for states and policies added from now on.
     pub fn set_devices(&mut self, devices: Box<dyn Devices>) {
         self.offloads.devices = devices;
     }
 
-    /// What becomes of traffic when a device goes down from now on.
+    /// Sets what happens to traffic when a device goes down from now on.
     pub fn set_link_down(&mut self, link_down: LinkDown) {
         self.offloads.link_down = link_down;
     }
 
-    /// Gives a device a larval state, for whoever keeps those.
+    /// Attaches a larval state, for the owner of larval states.
     ///
     /// # Errors
     /// The device's.
@@ -73,17 +75,18 @@ impl Database {
         self.offloads.devices.attach_larval(device, wanted)
     }
 
-    /// Takes a larval state off its device.
+    /// Detaches a larval state.
     pub fn detach_larval(&mut self, device: DeviceId, handle: Handle) {
         self.offloads.devices.detach_state(device, handle);
     }
 
-    /// Devices that went down since this was asked last. Larval states on them are gone (`xfrm_dev_state_flush`).
+    /// Devices that went down since the last call. Larval states on them are gone
+    /// (`xfrm_dev_state_flush`).
     pub fn take_lost(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.offloads.lost)
     }
 
-    /// A state that is not in use yet goes on with another's history, where it is.
+    /// Sets another's history for a state that is not in use yet, on its device too.
     pub fn set_history(&mut self, sa: &Sa, history: History) {
         sa.go_on_with(history);
         if let Some(Attachment { device, handle, .. }) = sa.packet_place() {
@@ -91,7 +94,8 @@ impl Database {
         }
     }
 
-    /// Takes over what a device has counted for a state of kind *packet*; for others does nothing (`xfrm_dev_state_update_stats`).
+    /// Takes over a device's counters of a state with packet offload; does nothing for others
+    /// (`xfrm_dev_state_update_stats`).
     pub fn update_counts(&mut self, sa: &Sa) {
         let Some(Attachment { device, handle, .. }) = sa.packet_place() else { return };
         let devices = &mut self.offloads.devices;
@@ -101,8 +105,9 @@ impl Database {
         }
     }
 
-    /// As [`Database::update_counts`]; where somebody has moved the state on, the device goes on from there.
-    fn meet_device(&mut self, sa: &Sa, Attachment { device, handle, .. }: Attachment) {
+    /// Like [`Database::update_counts`]; if the state was moved on by others, the device continues
+    /// from there.
+    fn sync_with_device(&mut self, sa: &Sa, Attachment { device, handle, .. }: Attachment) {
         let devices = &mut self.offloads.devices;
         let Some(counts) = devices.counts(device, handle) else { return };
         sa.take_over(&counts);
@@ -114,27 +119,29 @@ impl Database {
         }
     }
 
-    /// [`Database::update_counts`] of all states that devices have, for who is about to show them.
+    /// [`Database::update_counts`] of all offloaded states, before they are shown.
     pub fn update_all_counts(&mut self) {
         let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
         states.iter().for_each(|sa| self.update_counts(sa));
     }
 
-    /// Tells devices which numbers their states may use, for an owner who reserves them ([`Sequence::reserve`](crate::Sequence::reserve)): after that, and now and
-    /// then so that the owner sees how many are used. What an owner knows to have been received before ([`Sa::go_on_from`]) they hear of as well.
+    /// Tells devices which numbers their states may use, for an owner who reserves them
+    /// ([`Sequence::reserve`](crate::Sequence::reserve)): after each reservation, and now and then
+    /// so that the owner sees how many are used. Also tells devices of numbers that were received
+    /// before ([`Sa::go_on_from`]).
     pub fn share_numbers(&mut self) {
         let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
         for sa in &states {
             self.share_iv_prefixes(sa);
             let Some(place) = sa.packet_place() else { continue };
-            self.meet_device(sa, place);
+            self.sync_with_device(sa, place);
             let (used, ceiling) = (sa.sequence().last(), sa.sequence().reserved());
             self.offloads.devices.reserve(place.device, place.handle, used, ceiling);
             self.share_edge(sa, place, sa.reserved_to_receive());
         }
     }
 
-    /// Tells a state's device the IV prefixes of the numbers that come next, before it is told of the numbers.
+    /// Tells a state's device the IV prefixes of the next numbers, before the numbers.
     pub(super) fn share_iv_prefixes(&mut self, sa: &Sa) {
         let Some(place) = sa.attachment() else { return };
         let upper = sa.next_iv_prefix().upper();
@@ -147,8 +154,9 @@ impl Database {
         }
     }
 
-    /// Tells devices how far states of kind *crypto* with extended numbers are (`net/xfrm/xfrm_replay.c: xfrm_dev_state_advance_esn`, which Linux
-    /// calls when the upper half is about to change; here now and then, as numbers are the workers').
+    /// Tells devices the progress of states with crypto offload and extended numbers
+    /// (`net/xfrm/xfrm_replay.c: xfrm_dev_state_advance_esn`, which Linux calls when the upper half
+    /// is about to change; here now and then, as workers count).
     pub fn advance_numbers(&mut self) {
         let states: Vec<_> = self.next.sad.all_attached().cloned().collect();
         for sa in &states {
@@ -162,7 +170,7 @@ impl Database {
         }
     }
 
-    /// A state of kind *packet* came: its device uses no number before some are reserved.
+    /// For a new state with packet offload: its device uses no number before some are reserved.
     pub(super) fn hold_numbers(&mut self, sa: &Sa) {
         if let Some(place) = sa.packet_place() {
             self.offloads.devices.reserve(place.device, place.handle, 0, 0);
@@ -170,7 +178,7 @@ impl Database {
         }
     }
 
-    /// Tells a device up to where a state may accept packets, if anybody keeps what it receives.
+    /// Tells a device the reserved edge of a state, if received numbers are kept.
     fn share_edge(&mut self, sa: &Sa, place: Attachment, edge: u64) {
         if sa.reserved_to_receive() != u64::MAX {
             let before = sa.restarted_at();
@@ -178,16 +186,16 @@ impl Database {
         }
     }
 
-    /// A state came: once the change is made, its packets may go through its device, from where it is then.
+    /// Opens a new state on its device at the end of the change, from its progress then.
     pub(super) fn open_soon(&mut self, sa: &Arc<Sa>) {
         if sa.attachment().is_some() {
             self.offloads.opening.push(Arc::clone(sa));
         }
     }
 
-    /// The change is made, and no worker has seen it yet.
+    /// At the end of a change, before workers see it.
     pub(super) fn open_states(&mut self) {
-        let Offloads { devices, opening, .. } = &mut self.offloads;
+        let DeviceOffloads { devices, opening, .. } = &mut self.offloads;
         for sa in opening.drain(..) {
             if let Some(Attachment { device, handle, .. }) = sa.attachment() {
                 devices.open_state(device, handle, &sa.position());
@@ -195,7 +203,7 @@ impl Database {
         }
     }
 
-    /// A state has come further, as another has carried it. One that is about to be opened is told all then.
+    /// Tells a device a state's new progress, unless it is about to be opened with it.
     pub(super) fn move_on_device(&mut self, sa: &Arc<Sa>, position: &Position) {
         let opens = self.offloads.opening.iter().any(|opening| opening.is_same(sa));
         if let Some(Attachment { device, handle, .. }) = sa.attachment().filter(|_| !opens) {
@@ -203,33 +211,34 @@ impl Database {
         }
     }
 
-    /// A state was updated, and stays where it is.
+    /// Tells a device of an updated state.
     pub(super) fn update_on_device(&mut self, sa: &Sa, config: &SaConfig) {
         if let Some(Attachment { device, handle, .. }) = sa.attachment() {
             self.offloads.devices.update_state(device, handle, config);
         }
     }
 
-    /// A state goes. Nobody knows how many numbers its device has used when it is told, and what is on its way still leaves: all that were reserved are
-    /// taken for used.
+    /// Detaches a state. The device may have used any of the reserved numbers, and packets in
+    /// flight still leave: all reserved numbers count as used.
     pub(super) fn leave_device(&mut self, sa: &Sa) {
         self.update_counts(sa);
-        if sa.counts_elsewhere() && self.attendance.is_owner() {
+        if sa.counts_elsewhere() && self.tracking.is_owner() {
             sa.sequence().skip_to(sa.sequence().reserved());
         }
         self.detach_state(sa.attachment());
-        // What went through it until it heard.
+        // Packets that it carried until then.
         self.update_counts(sa);
     }
 
-    /// A state that [left](Database::leave_device) its device is to be there again: of what was reserved for it, what was not used is not lost.
+    /// Recovers reserved but unused numbers of a state that [left](Database::leave_device) its
+    /// device and returns to it.
     pub(super) fn recover_numbers(&mut self, sa: &Sa, before: Attachment) {
         if before.kind != OffloadKind::Packet {
             return;
         }
         let Attachment { device, handle, .. } = before;
         let devices = &mut self.offloads.devices;
-        // What was handed over before does not leave either: nobody knows with which numbers it would.
+        // Packets handed over before must not leave either: their numbers would be unknown.
         devices.close_state(device, handle);
         if let Some(counts) = devices.counts(device, handle) {
             sa.take_over(&counts);
@@ -237,7 +246,7 @@ impl Database {
         }
     }
 
-    /// A state goes on elsewhere: what its device has done by now is all.
+    /// Closes a state that continues elsewhere: its device's counters are final.
     pub(super) fn close_on_device(&mut self, sa: &Sa) {
         match sa.packet_place() {
             Some(Attachment { device, handle, .. }) => {
@@ -248,7 +257,7 @@ impl Database {
         }
     }
 
-    /// A device said something. What key managers are to hear of it is added to `events`.
+    /// Handles an event of a device. Events for key managers are added to `events`.
     pub fn hear(
         &mut self,
         device: DeviceId,
@@ -259,7 +268,7 @@ impl Database {
         let changed = match event {
             DeviceEvent::SoftLimit(handle) => {
                 let sa = self.next.sad.attached(device, handle).cloned();
-                sa.into_iter().for_each(|sa| self.look_at_soft_limit(&sa, events));
+                sa.into_iter().for_each(|sa| self.check_soft_limit(&sa, events));
                 false
             }
             DeviceEvent::HardLimit(handle) => {
@@ -269,27 +278,27 @@ impl Database {
             DeviceEvent::Down => self.lose(device, now),
         };
         if changed {
-            self.settle_policies();
+            self.insert_new_policies();
             self.advance();
         }
     }
 
-    /// Holds a device's counts against a state's limits; the soft one first, though both were passed since the last look, as packets have come to them
-    /// one after the other. True when the state is removed.
+    /// Checks a device's counters against a state's limits, the soft one first. Returns true if the
+    /// state is removed.
     pub(super) fn look_elsewhere(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
-        self.look_at_soft_limit(sa, events);
-        self.look_at_limits(sa, events)
+        self.check_soft_limit(sa, events);
+        self.check_limits(sa, events)
     }
 
-    fn look_at_soft_limit(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) {
+    fn check_soft_limit(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) {
         self.update_counts(sa);
         if sa.check_soft_limit() {
             events.push(Event::SaSoftLimit(sa.id()));
         }
     }
 
-    /// `xfrm_state_check_expire`: true when the state is removed.
-    pub(super) fn look_at_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
+    /// `xfrm_state_check_expire`. Returns true if the state is removed.
+    pub(super) fn check_limits(&mut self, sa: &Arc<Sa>, events: &mut Vec<Event>) -> bool {
         self.update_counts(sa);
         match sa.check_limits() {
             Charge::HardLimit => {
@@ -305,7 +314,7 @@ impl Database {
         }
     }
 
-    /// `xfrm_dev_down`: true when anything was on the device.
+    /// `xfrm_dev_down`. Returns true if anything was on the device.
     fn lose(&mut self, device: DeviceId, now: Moment) -> bool {
         self.offloads.lost.push(device);
         let is_on = |place: Attachment| place.device == device;
@@ -313,7 +322,7 @@ impl Database {
         let states: Vec<_> =
             states.into_iter().filter(|sa| sa.attachment().is_some_and(is_on)).collect();
         for sa in &states {
-            // So that what comes still hears of the last counts.
+            // So that its successor has the last counters.
             self.update_counts(sa);
             self.remove_sa(sa);
         }
@@ -321,7 +330,7 @@ impl Database {
             let place = self.offloads.policies.get(&entry.index());
             place.is_some_and(|(on, _)| *on == device)
         };
-        let policies: Vec<_> = self.ledger.iter().filter(has).cloned().collect();
+        let policies: Vec<_> = self.policy_store.iter().filter(has).cloned().collect();
         for entry in &policies {
             self.lose_policy(entry, device, now);
         }
@@ -339,29 +348,30 @@ impl Database {
                     limits: crate::Limits::default(),
                     ..entry.policy()
                 };
-                // A policy without templates and with another's name is right.
-                let Ok((stand_in, old)) = self.ledger.update(&policy, Some(device), now) else {
+                // A policy without templates and with an existing name is valid.
+                let Ok((stand_in, old)) = self.policy_store.update(&policy, Some(device), now)
+                else {
                     return;
                 };
                 if let Some(old) = &old {
-                    self.take_out(old);
+                    self.unlink_policy(old);
                 }
-                self.put_in(&stand_in);
+                self.link_policy(&stand_in);
             }
         }
     }
 
-    /// Whether any policy only stands in for one that a device had.
+    /// Whether there is any stand-in for an offloaded policy.
     pub fn has_stand_ins(&self) -> bool {
-        self.ledger.iter().any(|entry| self.stands_in(entry))
+        self.policy_store.iter().any(|entry| self.is_stand_in(entry))
     }
 
-    /// Whether a policy only stands in for one that a device had.
-    pub(super) fn stands_in(&self, entry: &PolicyEntry) -> bool {
+    /// Whether a policy is a stand-in for an offloaded one.
+    pub(super) fn is_stand_in(&self, entry: &PolicyEntry) -> bool {
         entry.device().is_some() && !self.offloads.policies.contains_key(&entry.index())
     }
 
-    /// Gives a state to the device that it names. What is to be done in software asks for nothing any more.
+    /// Attaches a state to its device. If software does the work, the offload request is removed.
     pub(super) fn attach_state(
         &mut self,
         config: &mut SaConfig,
@@ -386,8 +396,8 @@ impl Database {
         }
     }
 
-    /// Gives a policy to the device that it names, if it names one.
-    pub(super) fn attach_policy(&mut self, policy: &Policy) -> Result<Seat, Error> {
+    /// Attaches a policy to its device, if it names one.
+    pub(super) fn attach_policy(&mut self, policy: &Policy) -> Result<DevicePlace, Error> {
         if policy.offload.is_none() {
             return Ok(None);
         }
@@ -395,14 +405,14 @@ impl Database {
         self.offloads.devices.attach_policy(policy).map(Some).map_err(Error::Device)
     }
 
-    pub(super) fn detach_policy(&mut self, seat: Seat) {
+    pub(super) fn detach_policy(&mut self, seat: DevicePlace) {
         if let Some((device, handle)) = seat {
             self.offloads.devices.detach_policy(device, handle);
         }
     }
 
-    /// From now on a policy has this place; the one that had its number before loses its own.
-    pub(super) fn seat(&mut self, index: PolicyIndex, seat: Seat) {
+    /// Sets where a policy is offloaded; the previous one with its index is detached.
+    pub(super) fn seat(&mut self, index: PolicyIndex, seat: DevicePlace) {
         let old = match seat {
             Some(seat) => self.offloads.policies.insert(index, seat),
             None => self.offloads.policies.remove(&index),
@@ -410,7 +420,7 @@ impl Database {
         self.detach_policy(old);
     }
 
-    /// A policy goes.
+    /// Detaches a policy.
     pub(super) fn unseat(&mut self, entry: &PolicyEntry) {
         if entry.device().is_some() {
             self.seat(entry.index(), None);

@@ -1,93 +1,94 @@
-//! States, or policies, to be changed that no snapshot shares.
+//! Copies of states or policies that a change can modify without sharing nodes with a snapshot.
 //!
-//! A change copies the nodes on its way down that a snapshot has too, and a copy counts on every part that it shares. At a million policies
-//! that was most of the time of a change, and it took from readers the very lines that they look at. So there are a few of each that share
-//! little: while one is published, the youngest that nobody reads any more takes in what has changed since and becomes the next. When all are read, or when
-//! much has changed, the published one is copied as far as need be.
+//! A change copies the nodes on its path that a snapshot shares, and increments the reference count
+//! of all their children. At a million policies that was most of a change's time, and it took cache
+//! lines from readers. So there are a few copies that share little: while one is published, the
+//! youngest one without readers replays the changes since and becomes the next. If all have
+//! readers, or much has changed, the published one is copied as far as needed.
 
 use std::sync::Arc;
 
 use crate::{PolicyEntry, Sa, Sad, Spd};
 
-/// What was published before, and what has changed since then.
+/// Earlier copies, and the changes since then.
 #[derive(Debug)]
-pub(super) struct Spare<T: Follow> {
+pub(super) struct DoubleBuffer<T: ReplayChanges> {
     /// The oldest first.
-    before: Vec<Older<T>>,
-    /// Somebody reads these, or nobody can use them. They are freed here, not by a reader.
-    read: Vec<Arc<T>>,
-    /// What came last, alone: where the next one mostly comes, too.
-    came: Option<Arc<T::Part>>,
+    before: Vec<OldCopy<T>>,
+    /// Copies with readers, or of no more use. They are freed here, not by a reader.
+    in_use: Vec<Arc<T>>,
+    /// The latest single insertion: the next one is probably nearby.
+    last_insert: Option<Arc<T::Part>>,
 }
 
-/// What can become another of which it was a copy.
-pub(super) trait Follow: Clone {
-    /// What comes or goes.
+/// A structure of which an older copy can be brought up to date.
+pub(super) trait ReplayChanges: Clone {
+    /// An entry that is inserted or removed.
     type Part: std::fmt::Debug;
 
-    /// Becomes what `newer` is, of which it was a copy before these parts came or went.
+    /// Becomes equal to `newer`, of which it was a copy before these entries changed.
     fn follow(&mut self, newer: &Self, changed: &[Arc<Self::Part>]);
 
-    /// Makes up for what was put off when this came alone.
-    fn prepare(&mut self, came: &Arc<Self::Part>);
+    /// Completes what was deferred when this entry was inserted alone.
+    fn prepare(&mut self, last_insert: &Arc<Self::Part>);
 }
 
-/// What was published once.
+/// A copy that was published once.
 #[derive(Debug)]
-struct Older<T: Follow> {
+struct OldCopy<T: ReplayChanges> {
     whole: Arc<T>,
-    /// What came or went until the next one's time.
+    /// Changes until the next copy was published.
     changed: Vec<Arc<T::Part>>,
 }
 
-/// What became of copies that are of no use any more.
+/// What became of outdated copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GivenUp {
+pub(super) struct ReleasedCopies {
     /// Some were freed.
     pub(super) freed: bool,
-    /// Somebody reads some yet.
+    /// Some still have readers.
     pub(super) is_read: bool,
 }
 
-/// So many may be read still while one is free: readers look at the two newest.
-const KEPT: usize = 3;
-/// With more changes than these there is more to catch up with than to copy.
+/// Copies that may have readers while one is free: readers hold the two newest.
+const MAX_COPIES: usize = 3;
+/// With more changes, copying is cheaper than replaying them.
 const MOST: usize = 4096;
 
-impl<T: Follow> Default for Spare<T> {
+impl<T: ReplayChanges> Default for DoubleBuffer<T> {
     fn default() -> Self {
-        Self { before: Vec::new(), read: Vec::new(), came: None }
+        Self { before: Vec::new(), in_use: Vec::new(), last_insert: None }
     }
 }
 
-impl<T: Follow> Spare<T> {
-    /// What is to be changed. Whoever has `newest` now keeps it as it is.
+impl<T: ReplayChanges> DoubleBuffer<T> {
+    /// The structure to modify. Snapshots of `newest` do not change.
     pub(super) fn part<'a>(&mut self, newest: &'a mut Arc<T>) -> &'a mut T {
         if Arc::get_mut(newest).is_none() {
-            self.read.retain(|whole| Arc::strong_count(whole) > 1);
+            self.in_use.retain(|whole| Arc::strong_count(whole) > 1);
             let published = Arc::clone(newest);
             if let Some(old) = self.reclaim(&published) {
                 *newest = Arc::new(old);
             }
-            self.before.push(Older { whole: published, changed: Vec::new() });
-            if self.before.len() > KEPT {
-                self.read.push(self.before.remove(0).whole);
+            self.before.push(OldCopy { whole: published, changed: Vec::new() });
+            if self.before.len() > MAX_COPIES {
+                self.in_use.push(self.before.remove(0).whole);
             }
         }
         let whole = Arc::make_mut(newest);
-        if let Some(came) = self.came.take() {
-            whole.prepare(&came);
+        if let Some(last_insert) = self.last_insert.take() {
+            whole.prepare(&last_insert);
         }
         whole
     }
 
-    /// Something came alone, and was put in so that it did not take long.
-    pub(super) fn came(&mut self, part: &Arc<T::Part>) {
-        self.came = Some(Arc::clone(part));
+    /// Records a single insertion that was deferred in part.
+    pub(super) fn record_insert(&mut self, part: &Arc<T::Part>) {
+        self.last_insert = Some(Arc::clone(part));
     }
 
-    /// Something came or went.
-    pub(super) fn note(&mut self, part: &Arc<T::Part>) {
+    /// Records an inserted or removed entry.
+    pub(super) fn record_change(&mut self, part: &Arc<T::Part>) {
         if let Some(last) = self.before.last_mut()
             && last.changed.len() <= MOST
         {
@@ -95,49 +96,49 @@ impl<T: Follow> Spare<T> {
         }
     }
 
-    /// Lets go of all that was published before, and so of what is no longer there.
-    pub(super) fn let_go(&mut self) {
+    /// Releases all earlier copies, and so all removed entries.
+    pub(super) fn release_old(&mut self) {
         *self = Self::default();
     }
 
-    /// Frees what is too far behind to become the newest again, as far as nobody reads it.
-    pub(super) fn give_up(&mut self) -> GivenUp {
+    /// Frees copies that are too far behind to be brought up to date, unless they have readers.
+    pub(super) fn release_outdated(&mut self) -> ReleasedCopies {
         let mut behind = 0;
-        let is_far = |older: &Older<T>| {
+        let is_far = |older: &OldCopy<T>| {
             behind += older.changed.len();
             behind > MOST
         };
         if let Some(at) = self.before.iter().rposition(is_far) {
-            self.set_aside(at);
+            self.retire(at);
         }
-        let before = self.read.len();
-        self.read.retain(|whole| Arc::strong_count(whole) > 1);
-        GivenUp { freed: self.read.len() < before, is_read: !self.read.is_empty() }
+        let before = self.in_use.len();
+        self.in_use.retain(|whole| Arc::strong_count(whole) > 1);
+        ReleasedCopies { freed: self.in_use.len() < before, is_read: !self.in_use.is_empty() }
     }
 
-    /// The one at `at` and those before it can't be used any more.
-    fn set_aside(&mut self, at: usize) {
-        self.read.extend(self.before.drain(..=at).map(|older| older.whole));
+    /// The copies up to index `at` are of no more use.
+    fn retire(&mut self, at: usize) {
+        self.in_use.extend(self.before.drain(..=at).map(|older| older.whole));
     }
 
-    /// The youngest that nobody reads any more, as the newest is.
+    /// The youngest copy without readers, brought up to date.
     fn reclaim(&mut self, newest: &T) -> Option<T> {
         let mut behind = 0;
         for at in (0..self.before.len()).rev() {
             behind += self.before[at].changed.len();
             if behind > MOST {
-                self.set_aside(at);
+                self.retire(at);
                 return None;
             }
             if Arc::strong_count(&self.before[at].whole) == 1 {
-                return self.catch_up(at, newest);
+                return self.replay(at, newest);
             }
         }
         None
     }
 
-    fn catch_up(&mut self, at: usize, newest: &T) -> Option<T> {
-        let Older { whole, changed } = self.before.remove(at);
+    fn replay(&mut self, at: usize, newest: &T) -> Option<T> {
+        let OldCopy { whole, changed } = self.before.remove(at);
         let mut whole = Arc::try_unwrap(whole).ok()?;
         whole.follow(newest, &changed);
         for later in &self.before[at..] {
@@ -150,19 +151,19 @@ impl<T: Follow> Spare<T> {
     }
 }
 
-impl Follow for Spd {
+impl ReplayChanges for Spd {
     type Part = PolicyEntry;
 
     fn follow(&mut self, newer: &Self, changed: &[Arc<PolicyEntry>]) {
         Self::follow(self, newer, changed);
     }
 
-    fn prepare(&mut self, came: &Arc<PolicyEntry>) {
-        Self::prepare(self, came);
+    fn prepare(&mut self, last_insert: &Arc<PolicyEntry>) {
+        Self::prepare(self, last_insert);
     }
 }
 
-impl Follow for Sad {
+impl ReplayChanges for Sad {
     type Part = Sa;
 
     fn follow(&mut self, newer: &Self, changed: &[Arc<Sa>]) {
@@ -187,7 +188,8 @@ pub(super) mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Which networks get a policy, or lose it; whether this publication is kept; whether a revision is taken, or one that was taken adopted.
+    /// Networks whose policies are toggled; whether the snapshot is kept; whether a rebuild is
+    /// taken, or a taken one installed.
     type Step = (Vec<u16>, bool, bool);
 
     pub(in crate::database) fn net(number: u16) -> Policy {
@@ -237,7 +239,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn policies_that_come_one_by_one_are_found_whether_made_ready_for_or_not() {
+    fn single_insertions_are_found_prepared_or_not() {
         for prepares in [false, true] {
             let mut database = Database::new(Backend::Portable, 1);
             let mut model = Vec::new();
@@ -260,7 +262,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn copies_of_many_policies_that_went_are_freed_once_nobody_reads_them() {
+    fn copies_of_removed_policies_are_freed_without_readers() {
         let mut database = Database::new(Backend::Portable, 1);
         let all: Vec<_> = database.apply(Moment(0), |change| {
             (0..6000).map(|number| change.add_policy(net(number)).unwrap()).collect()
@@ -296,7 +298,7 @@ pub(super) mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
         #[test]
-        fn snapshots_stay_as_they_were_whoever_reads_them(steps in steps()) {
+        fn snapshots_never_change(steps in steps()) {
             let mut database = Database::new(Backend::Portable, 1);
             let mut model: Vec<Arc<PolicyEntry>> = Vec::new();
             let mut kept = Vec::new();

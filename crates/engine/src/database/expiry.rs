@@ -1,47 +1,47 @@
-//! Time limits of states and policies, which take effect when they are due, and keepalives.
+//! Time limits of states and policies, and keepalives.
 
 use std::{sync::Arc, time::Duration};
 
 use super::Database;
 use super::rebuild::QUIET;
-use super::timers::Woken;
+use super::timers::DueTimer;
 use crate::{
     Action, Direction, Event, Keepalive, Lifecycle, Moment, PolicyEntry, Sa,
-    sa::keepalive::{self, Turn},
+    sa::keepalive::{self, KeepaliveAction},
 };
 
-/// A policy past its soft limit is announced again after this (`XFRM_KM_TIMEOUT`).
+/// Repeats the soft-limit event of a policy after this (`XFRM_KM_TIMEOUT`).
 const POLICY_REMINDER: Duration = Duration::from_secs(30);
-/// How soon a device's counts are held against a state's limits if the device says nothing: its events may get lost.
+/// How often a device's counters are checked against limits without an event, which may get lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Database {
-    /// When [`Database::handle_timeout`] must be called at the latest, and what for.
+    /// The latest time to call [`Database::handle_timeout`], and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Moment, &'static str)> {
         self.timers.first()
     }
 
-    /// Lets time limits take effect: announces soft ones, announces hard ones and removes what reached them. Makes the keepalives that
-    /// are due.
+    /// Applies time limits: reports soft ones, reports hard ones and removes what reached them.
+    /// Prepares the keepalives that are due.
     pub fn handle_timeout(&mut self, now: Moment, events: &mut Vec<Event>) {
         let mut removed = false;
         while let Some(woken) = self.timers.take_due(now) {
             removed |= match woken {
-                Woken::Sa(sa) => self.age_sa(&sa, now, events),
-                Woken::Limits(sa) => self.next.sad.holds(&sa) && self.look_at_limits(&sa, events),
-                Woken::Nat(sa) => {
+                DueTimer::Sa(sa) => self.age_sa(&sa, now, events),
+                DueTimer::Limits(sa) => self.next.sad.holds(&sa) && self.check_limits(&sa, events),
+                DueTimer::Nat(sa) => {
                     self.keep_alive(&sa, now);
                     false
                 }
-                Woken::Policy(entry) => self.age_policy(&entry, now, events),
-                Woken::Gone => {
-                    self.let_go(now);
+                DueTimer::Policy(entry) => self.age_policy(&entry, now, events),
+                DueTimer::Release => {
+                    self.release_old(now);
                     false
                 }
-                Woken::Revision => {
-                    if self.revising.wake(self.next.spd.len()) {
-                        self.timers.wake_revision(now.plus(QUIET));
+                DueTimer::Revision => {
+                    if self.rebuild_state.wake(self.next.spd.len()) {
+                        self.timers.wake_rebuild(now.plus(QUIET));
                     }
                     false
                 }
@@ -49,16 +49,17 @@ impl Database {
         }
         if removed {
             self.advance();
-            self.let_go_soon(now);
+            self.schedule_release(now);
         }
     }
 
-    /// The keepalives that are due, to be sent; each once.
+    /// The keepalives to send; each is returned once.
     pub fn take_keepalives(&mut self) -> impl Iterator<Item = Keepalive> {
         self.keepalives.drain(..)
     }
 
-    /// To be called with every event of a worker, before it is passed on: states past their hard limit are removed.
+    /// To be called with every event of a worker, before it is passed on: removes states past their
+    /// hard limit.
     pub fn observe(&mut self, event: &Event) {
         let Event::SaHardLimit(id) = event else { return };
         let expired = |sa: &&Arc<Sa>| sa.lifecycle() == Lifecycle::Expired;
@@ -68,18 +69,19 @@ impl Database {
         }
         all.iter().for_each(|sa| self.remove_sa(sa));
         self.advance();
-        self.let_go_of_states();
+        self.release_sas();
     }
 
-    /// Begins or goes on keeping the NAT in front of a state open. One that was replaced ends here: the next generation has its own turn.
+    /// Sends keepalives for a state, now and in future. Those of a replaced generation end here:
+    /// the new one has its own timer.
     pub(super) fn keep_alive(&mut self, sa: &Arc<Sa>, now: Moment) {
         if !self.next.sad.holds(sa) {
             return;
         }
         let again = match keepalive::turn(sa, now) {
             None => return,
-            Some(Turn::Wait(again)) => again,
-            Some(Turn::Send(keepalive, again)) => {
+            Some(KeepaliveAction::Wait(again)) => again,
+            Some(KeepaliveAction::Send(keepalive, again)) => {
                 self.keepalives.push(keepalive);
                 again
             }
@@ -87,7 +89,7 @@ impl Database {
         self.timers.wake_nat(again, sa);
     }
 
-    /// True when the state is removed.
+    /// Returns true if the state is removed.
     fn age_sa(&mut self, sa: &Arc<Sa>, now: Moment, events: &mut Vec<Event>) -> bool {
         if !self.next.sad.holds(sa) {
             return false;
@@ -97,7 +99,7 @@ impl Database {
         }
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
         if age.hard {
-            // A worker may have been first, and then announces it.
+            // Unless a worker was first, and reported it.
             if sa.advance(Lifecycle::Expired) {
                 events.push(Event::SaHardLimit(sa.id()));
             }
@@ -114,15 +116,15 @@ impl Database {
         false
     }
 
-    /// True when the policy is removed. Its use limits run from its *last* use, and its soft limit is announced again and
-    /// again, as in `net/xfrm/xfrm_policy.c: xfrm_policy_timer`.
+    /// Returns true if the policy is removed. Its use limits run from its *last* use, and its
+    /// soft-limit event is repeated, as in `net/xfrm/xfrm_policy.c: xfrm_policy_timer`.
     fn age_policy(
         &mut self,
         entry: &Arc<PolicyEntry>,
         now: Moment,
         events: &mut Vec<Event>,
     ) -> bool {
-        if !self.ledger.holds(entry) {
+        if !self.policy_store.holds(entry) {
             return false;
         }
         let age = entry.limits().age(entry.added(), last_use(entry), now);
@@ -143,7 +145,7 @@ impl Database {
 
     pub(super) fn wake_for(&mut self, sa: &Arc<Sa>, now: Moment) {
         let age = sa.config().limits.age(sa.added(), sa.usage().first_used(), now);
-        // An update may set a limit that is past already.
+        // An update may set a limit that has passed.
         let at = if age.hard || age.soft { Some(now) } else { age.next };
         let look = sa.looks_elsewhere().then(|| now.plus(LOOK_AGAIN));
         let at = at.into_iter().chain(look).min();
@@ -159,9 +161,10 @@ impl Database {
     }
 }
 
-/// What a policy's use limits run from: its last use, and before the first one its coming, as in `net/xfrm/xfrm_policy.c:
-/// xfrm_policy_timer`. Only policies that protect or block what leaves are told of each use: plain packets that come in meet the host's packet
-/// filter, and one that is hit all the time must not go for want of a use. So others wait for the first.
+/// Start of a policy's use limits: its last use, or before the first one its insertion, as in
+/// `net/xfrm/xfrm_policy.c: xfrm_policy_timer`. Only policies that protect or block outbound
+/// traffic see each use: plain inbound packets bypass uxfrm through the host's packet filter, and a
+/// policy that is hit all the time must not expire. So others wait for the first use.
 fn last_use(entry: &PolicyEntry) -> Option<Moment> {
     let protects_or_blocks = entry.action() == Action::Block || entry.templates().len() > 0;
     let is_told = entry.direction() == Direction::Out && protects_or_blocks;

@@ -1,19 +1,20 @@
-//! What ports know of packets beside their bytes. What is asked of packets that no port can tell, or done to them that no port can do,
-//! would be kept and never come true: a policy with a mark would let its traffic leave plain. So it is refused.
+//! Which packet metadata (mark, ifindex, if_id) the ports supply. A policy or state that needs
+//! other metadata would be stored and never match, so that its traffic leaves in plaintext; it is
+//! refused.
 
 use crate::Error;
 use crate::{Direction, IfId, Mark, Policy, SaConfig};
 
-/// What those who bring packets to workers tell of them, and do with what workers say, beside their bytes.
+/// Metadata that ports supply and accept besides packet bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Senses {
-    /// Marks and interfaces as well.
+    /// Marks and interfaces.
     #[default]
     All,
-    /// Nothing, but plain packets that come in meet the host's packet filter too, which knows both: host mode. A TUN tells neither a packet's mark
-    /// nor the interface that it would leave by, and takes no mark with a packet.
+    /// None, but plain inbound packets pass the host's packet filter too, which knows both: host
+    /// mode. A TUN has neither a packet's mark nor its outgoing interface, and accepts no mark.
     Filtered,
-    /// Nothing: inline mode.
+    /// None: inline mode.
     BytesOnly,
 }
 
@@ -36,10 +37,11 @@ impl Senses {
         Ok(())
     }
 
-    /// A mark that packets without one fit is well.
+    /// A mark that packets without one match is allowed.
     ///
     /// # Errors
-    /// [`Error::InterfaceId`], [`Error::StateMark`], [`Error::StateInterface`], [`Error::OutputMark`]
+    /// [`Error::InterfaceId`], [`Error::StateMark`], [`Error::StateInterface`],
+    /// [`Error::OutputMark`]
     pub(super) fn check_state(self, config: &SaConfig) -> Result<(), Error> {
         self.check_interface_id(config.if_id)?;
         match self {

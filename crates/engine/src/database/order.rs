@@ -1,17 +1,17 @@
-//! States in the order in which they came: the list that `net/xfrm/xfrm_state.c: xfrm_state_walk` goes along.
+//! States in order of insertion: the list of `net/xfrm/xfrm_state.c: xfrm_state_walk`.
 
 use std::sync::Arc;
 
 use crate::Sa;
 use crate::insertion_order::Turns;
 
-/// How far somebody has looked through all states, from the youngest on.
+/// Position in a dump of all states, from the youngest on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCursor(Option<u64>);
 
-/// States by their turn.
+/// States by insertion sequence number.
 #[derive(Debug, Default)]
-pub(super) struct Ages(Turns<Arc<Sa>>);
+pub(super) struct SaOrder(Turns<Arc<Sa>>);
 
 impl StateCursor {
     /// Behind this state: older ones are next.
@@ -21,31 +21,31 @@ impl StateCursor {
     }
 }
 
-impl Ages {
-    /// Puts in a state that came after all others.
+impl SaOrder {
+    /// Appends a new state.
     pub(super) fn push(&mut self, sa: &Arc<Sa>) {
         self.0.insert(sa.turn(), Arc::clone(sa), turn_of);
     }
 
-    /// Takes a state out, whichever generation of it is in; one that is not in is no error.
+    /// Removes any generation of a state; a missing one is no error.
     pub(super) fn remove(&mut self, sa: &Sa) {
         self.0.remove(sa.turn(), |run| place(run, sa));
     }
 
-    /// Puts `new` in the place of an older generation of itself.
+    /// Replaces an older generation of `new`.
     pub(super) fn replace(&mut self, new: &Arc<Sa>) {
         if let Some(held) = self.0.of_mut(new.turn(), |run| place(run, new)) {
             *held = Arc::clone(new);
         }
     }
 
-    /// Those that a cursor has not passed, the youngest first.
+    /// States behind a cursor, the youngest first.
     pub(super) fn from(&self, cursor: StateCursor) -> impl Iterator<Item = &Arc<Sa>> {
         self.0.before(cursor.0.unwrap_or(u64::MAX), turn_of)
     }
 }
 
-/// Where a state stands in a run, whichever generation of it.
+/// Position in a run, for any generation of a state.
 fn place(run: &[Arc<Sa>], sa: &Sa) -> Option<usize> {
     let at = run.binary_search_by_key(&sa.turn(), turn_of).ok()?;
     run[at].is_same(sa).then_some(at)
@@ -71,18 +71,18 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list; somebody looks on all the time.
+        /// Against a list, with a reader all the time.
         #[test]
-        fn who_looks_bit_by_bit_sees_each_that_stays_once(
+        fn dump_in_steps_shows_each_remaining_sa_once(
             steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..600),
             before in 0_u64..300,
         ) {
-            let (mut ages, mut model): (Ages, Vec<Arc<Sa>>) = Default::default();
+            let (mut sa_order, mut model): (SaOrder, Vec<Arc<Sa>>) = Default::default();
             let mut turns = 0;
             for _ in 0..before {
                 turns += 1;
                 model.push(sa(turns));
-                ages.push(&model[model.len() - 1]);
+                sa_order.push(&model[model.len() - 1]);
             }
             let turns_of = |all: &[Arc<Sa>]| all.iter().map(|sa| sa.turn()).collect::<Vec<_>>();
             let (mut cursor, mut shown, mut expected) = (StateCursor::default(), vec![], vec![]);
@@ -91,22 +91,22 @@ mod tests {
                     0 => {
                         turns += 1;
                         model.push(sa(turns));
-                        ages.push(&model[model.len() - 1]);
+                        sa_order.push(&model[model.len() - 1]);
                     }
                     1 if !model.is_empty() => {
                         let gone = model.remove(which.index(model.len()));
-                        ages.remove(&gone);
+                        sa_order.remove(&gone);
                         let is_passed = cursor.0.is_some_and(|turn| gone.turn() >= turn);
                         expected.retain(|turn| is_passed || *turn != gone.turn());
                     }
                     2 if !model.is_empty() => {
                         let at = which.index(model.len());
                         let new = model[at].renewed(Arc::new(model[at].config().clone()));
-                        ages.replace(&new);
+                        sa_order.replace(&new);
                         model[at] = new;
                     }
                     _ => {
-                        let next: Vec<_> = ages.from(cursor).take(3).cloned().collect();
+                        let next: Vec<_> = sa_order.from(cursor).take(3).cloned().collect();
                         if cursor == StateCursor::default() {
                             expected = turns_of(&model);
                         }
@@ -114,13 +114,13 @@ mod tests {
                         shown.extend(turns_of(&next));
                     }
                 }
-                ages.remove(&sa(turns / 2));
-                let all: Vec<_> = ages.from(StateCursor::default()).map(Arc::as_ptr).collect();
+                sa_order.remove(&sa(turns / 2));
+                let all: Vec<_> = sa_order.from(StateCursor::default()).map(Arc::as_ptr).collect();
                 let known: Vec<_> = model.iter().rev().map(Arc::as_ptr).collect();
                 prop_assert_eq!(all, known);
             }
             if cursor != StateCursor::default() {
-                shown.extend(ages.from(cursor).map(|sa| sa.turn()));
+                shown.extend(sa_order.from(cursor).map(|sa| sa.turn()));
                 expected.reverse();
                 prop_assert_eq!(shown, expected);
             }

@@ -1,6 +1,6 @@
-//! When policies are planned anew that came and went one by one.
+//! When policies that were inserted or removed one by one are rebuilt.
 //!
-//! Not while many come: a set that is being loaded has outgrown each plan as soon as it is made.
+//! Not while many change: a set that is being loaded outgrows each plan at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,42 +8,42 @@ use std::time::Duration;
 use crate::PolicyEntry;
 use crate::spd::classifier::Moved;
 
-/// How far a revision is.
+/// State of a rebuild.
 #[derive(Debug, Default)]
-pub(super) enum Revising {
-    /// None is needed, as far as anybody knows.
+pub(super) enum RebuildState {
+    /// None needed.
     #[default]
     Idle,
-    /// One is needed; so many policies came and went since a timer was set.
+    /// One is needed; `moved` policies changed since the timer was set.
     Awaited { moved: usize },
-    /// It may be taken.
+    /// Ready to be taken.
     Due,
-    /// Somebody plans; that many have moved meanwhile.
+    /// Under way; these policies changed meanwhile.
     Taken { moved: Vec<Moved> },
-    /// Somebody plans, and too much has moved for the plan to be of use.
+    /// Under way, but too much has changed for its result.
     Stale,
 }
 
-/// So long few policies must have come and gone.
+/// Period in which few policies must have changed.
 pub(super) const QUIET: Duration = Duration::from_secs(1);
-/// Few: no more than one in so many.
+/// Few: at most one in so many.
 const FEW: usize = 64;
-/// With more there is more to make up for than to plan again.
+/// With more changes, replaying them costs more than a new rebuild.
 const MOST: usize = 4096;
 
-impl Revising {
-    /// A policy came that look-ups are about to find.
-    pub(super) fn came(&mut self, entry: &Arc<PolicyEntry>) {
-        self.note(|| Moved::Came(Arc::clone(entry)));
+impl RebuildState {
+    /// A policy was inserted.
+    pub(super) fn inserted(&mut self, entry: &Arc<PolicyEntry>) {
+        self.record(|| Moved::Came(Arc::clone(entry)));
     }
 
-    /// A policy went that look-ups no longer find.
-    pub(super) fn went(&mut self, entry: &Arc<PolicyEntry>) {
-        self.note(|| Moved::Went(Arc::clone(entry)));
+    /// A policy was removed.
+    pub(super) fn removed(&mut self, entry: &Arc<PolicyEntry>) {
+        self.record(|| Moved::Went(Arc::clone(entry)));
     }
 
-    /// Of so many policies some are to be planned anew. Whether a timer is to be set.
-    pub(super) fn wish(&mut self) -> bool {
+    /// Requests a rebuild. Returns whether to set a timer.
+    pub(super) fn request(&mut self) -> bool {
         let is_first = matches!(self, Self::Idle);
         if is_first {
             *self = Self::Awaited { moved: 0 };
@@ -51,14 +51,14 @@ impl Revising {
         is_first
     }
 
-    /// Somebody asks for it: there is nothing to wait for, unless it is made already.
-    pub(super) fn demand(&mut self) {
+    /// Requests a rebuild at once, unless one is under way.
+    pub(super) fn request_now(&mut self) {
         if matches!(self, Self::Idle | Self::Awaited { .. }) {
             *self = Self::Due;
         }
     }
 
-    /// The timer went off, beside so many policies. Whether it is to be set again.
+    /// The timer fired, with so many policies. Returns whether to set it again.
     pub(super) fn wake(&mut self, policies: usize) -> bool {
         let Self::Awaited { moved } = self else { return false };
         if *moved * FEW > policies {
@@ -69,7 +69,7 @@ impl Revising {
         false
     }
 
-    /// Whether somebody may plan; who asks does.
+    /// Takes a due rebuild.
     pub(super) fn take(&mut self) -> bool {
         let is_due = matches!(self, Self::Due);
         if is_due {
@@ -78,7 +78,7 @@ impl Revising {
         is_due
     }
 
-    /// A plan is made: what has moved meanwhile, if it is of use.
+    /// A rebuild is done: returns the changes meanwhile, if its result is of use.
     pub(super) fn end(&mut self) -> Option<Vec<Moved>> {
         match std::mem::take(self) {
             Self::Taken { moved } => Some(moved),
@@ -86,7 +86,7 @@ impl Revising {
         }
     }
 
-    fn note(&mut self, moved: impl FnOnce() -> Moved) {
+    fn record(&mut self, moved: impl FnOnce() -> Moved) {
         match self {
             Self::Idle | Self::Due | Self::Stale => {}
             Self::Awaited { moved } => *moved += 1,
@@ -118,7 +118,7 @@ mod tests {
         database.apply(now, |change| change.add_policy(net(number))).unwrap()
     }
 
-    /// Lets all timers go off that are due; whether policies are to be planned then.
+    /// Fires all timers that are due; returns a rebuild if one is.
     fn taken_at(database: &mut Database, seconds: u64) -> Option<Revision> {
         database.handle_timeout(Moment(seconds * SECOND), &mut Vec::new());
         database.take_revision()
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_one_by_one_is_planned_as_if_it_had_come_together() {
+    fn rebuild_equals_bulk_insertion() {
         let (mut database, model) = apart(0..1500);
         let generation = database.snapshot().spd.generation();
         let due = database.poll_timeout().unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_together_is_not_planned_again_until_an_eighth_of_it_moves() {
+    fn bulk_insertion_is_rebuilt_after_an_eighth_changes() {
         let mut database = Database::new(Backend::Portable, 1);
         database.apply(Moment(0), |change| {
             (0..800).for_each(|number| drop(change.add_policy(net(number)).unwrap()));
@@ -159,9 +159,9 @@ mod tests {
         assert!((900..=930).contains(&number), "{number}");
     }
 
-    /// Not a second later, and also what had come together, which nobody else would plan again.
+    /// At once, and also for policies inserted together, which are not rebuilt otherwise.
     #[test]
-    fn who_asks_for_a_plan_has_it_at_once_and_once() {
+    fn requested_rebuild_is_returned_at_once_and_once() {
         let (mut database, model) = apart(0..700);
         database.demand_revision();
         let revision = database.take_revision().unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_move_meanwhile_are_made_up_for() {
+    fn changes_during_rebuild_are_replayed() {
         let (mut database, mut model) = apart(0..700);
         assert!(taken_at(&mut database, 1).is_none());
         let revision = taken_at(&mut database, 2).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_planned_while_many_come() {
+    fn rebuild_waits_while_many_policies_change() {
         let (mut database, _) = apart(0..600);
         for second in 1..4 {
             let first = 600 + u16::try_from(second).unwrap() * 20;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_of_what_is_long_another_is_left_and_one_is_made_again() {
+    fn outdated_rebuild_is_discarded_and_repeated() {
         let (mut database, mut model) = apart(0..200);
         assert!(taken_at(&mut database, 1).is_none());
         let revised = taken_at(&mut database, 2).map(Revision::plan);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_failed_is_made_again() {
+    fn failed_rebuild_is_repeated() {
         let (mut database, _) = apart(0..100);
         let taken = [1, 2].map(|second| taken_at(&mut database, second).is_some());
         assert_eq!(taken, [false, true]);

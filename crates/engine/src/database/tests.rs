@@ -1,4 +1,4 @@
-//! The databases as a user of `ip xfrm` sees them: errno, what an update changes, when limits strike, what workers see.
+//! The databases as seen by a user of `ip xfrm`: errno, updates, limits, snapshots.
 
 mod moves;
 
@@ -44,7 +44,7 @@ fn says<T>(result: Result<T, Error>) -> (i32, String) {
 }
 
 #[test]
-fn states_are_told_apart_as_the_kernel_does() {
+fn sas_are_distinguished_as_in_kernel() {
     let mut database = database();
     let marked = || SaConfig { mark: Mark { value: 1, mask: 1 }, ..sample("10.0.0.2", 1) };
     add(&mut database, marked()).unwrap();
@@ -82,7 +82,7 @@ fn what_is_not_there_is_said_so() {
 }
 
 #[test]
-fn a_key_of_the_wrong_length_is_refused() {
+fn key_of_wrong_length_is_refused() {
     let mut config = sample("10.0.0.2", 1);
     config.transform.encryption_key = KeyMaterial::new(&[1; 5]);
     let error = add(&mut database(), config).unwrap_err();
@@ -92,7 +92,7 @@ fn a_key_of_the_wrong_length_is_refused() {
 }
 
 #[test]
-fn an_update_keeps_keys_numbers_and_counts() {
+fn update_keeps_keys_numbers_and_counters() {
     let mut database = database();
     let old = add(
         &mut database,
@@ -121,7 +121,7 @@ fn an_update_keeps_keys_numbers_and_counts() {
 }
 
 #[test]
-fn what_an_update_may_not_change_is_refused() {
+fn update_of_fixed_field_is_refused() {
     let mut database = database();
     add(&mut database, sample("10.0.0.2", 1)).unwrap();
     let other_way = SaConfig { direction: Some(Direction::In), ..sample("10.0.0.2", 1) };
@@ -131,7 +131,7 @@ fn what_an_update_may_not_change_is_refused() {
 }
 
 #[test]
-fn a_soft_limit_moved_up_by_an_update_may_be_passed_again() {
+fn soft_limit_raised_by_update_may_be_passed_again() {
     let mut database = database();
     let soft = |soft| {
         limited(Limits { packets: Budget { soft, hard: Budget::NONE }, ..Limits::default() })
@@ -144,7 +144,7 @@ fn a_soft_limit_moved_up_by_an_update_may_be_passed_again() {
     assert_eq!(new.charge(1, 1, at(1)), Charge::SoftLimit);
 }
 
-/// Calls when it is due until `end`; gives (second, event).
+/// Calls when due, until `end`; returns (second, event).
 fn run(database: &mut Database, end: u64) -> Vec<(u64, Event)> {
     let mut all = Vec::new();
     while let Some((due, _)) = database.poll_timeout().filter(|(due, _)| *due <= at(end)) {
@@ -156,7 +156,7 @@ fn run(database: &mut Database, end: u64) -> Vec<(u64, Event)> {
 }
 
 #[test]
-fn time_limits_of_states_strike_once_each() {
+fn sa_time_limits_fire_once_each() {
     let mut database = database();
     let limits = Limits { added_seconds: Budget { soft: 10, hard: 20 }, ..Limits::default() };
     let sa = add(&mut database, limited(limits)).unwrap();
@@ -171,7 +171,7 @@ fn time_limits_of_states_strike_once_each() {
 }
 
 #[test]
-fn limits_since_the_first_use_wait_for_it() {
+fn use_limits_wait_for_first_use() {
     let mut database = database();
     let limits = Limits { used_seconds: Budget { soft: 0, hard: 10 }, ..Limits::default() };
     let sa = add(&mut database, limited(limits)).unwrap();
@@ -182,7 +182,7 @@ fn limits_since_the_first_use_wait_for_it() {
 }
 
 #[test]
-fn deleted_and_updated_states_are_left_alone_by_old_timers() {
+fn old_timers_ignore_deleted_and_updated_sas() {
     let mut database = database();
     let limits = |hard| Limits { added_seconds: Budget { soft: 0, hard }, ..Limits::default() };
     let sa = add(&mut database, limited(limits(10))).unwrap();
@@ -195,7 +195,7 @@ fn deleted_and_updated_states_are_left_alone_by_old_timers() {
 }
 
 #[test]
-fn a_worker_that_meets_a_hard_limit_has_the_state_removed() {
+fn hard_limit_event_of_worker_removes_sa() {
     let mut database = database();
     let limits = Limits { packets: Budget { soft: Budget::NONE, hard: 1 }, ..Limits::default() };
     let sa = add(&mut database, limited(limits)).unwrap();
@@ -216,7 +216,7 @@ fn a_worker_that_meets_a_hard_limit_has_the_state_removed() {
 }
 
 #[test]
-fn policies_remind_and_expire_by_their_last_use() {
+fn policies_repeat_soft_event_and_expire_by_last_use() {
     let mut database = database();
     let limits = Limits { used_seconds: Budget { soft: 40, hard: 100 }, ..Limits::default() };
     let words = Policy { limits, ..policy(Direction::Out, 1) };
@@ -232,7 +232,7 @@ fn policies_remind_and_expire_by_their_last_use() {
 }
 
 #[test]
-fn policies_for_what_leaves_expire_unused_and_those_that_are_not_told_of_uses_stay() {
+fn outbound_policies_expire_unused_and_others_stay() {
     let limits = Limits { used_seconds: Budget { soft: 40, hard: 100 }, ..Limits::default() };
     let protecting = vec![template(Mode::Tunnel, "10.0.0.2")];
     let table = [
@@ -268,7 +268,7 @@ fn template(mode: Mode, destination: &str) -> Template {
 }
 
 #[test]
-fn each_fault_of_a_policy_is_named_in_the_kernels_words() {
+fn policy_faults_give_kernel_errors() {
     type Fault = fn(&mut Policy);
     let offload = |kind| Some(Offload { kind, device: "eth4".into(), direction: Direction::Out });
     #[rustfmt::skip]
@@ -310,7 +310,7 @@ fn each_fault_of_a_policy_is_named_in_the_kernels_words() {
 }
 
 #[test]
-fn policies_get_indices_of_their_direction_and_names_are_their_own() {
+fn policy_index_has_direction_and_keys_are_unique() {
     let mut database = database();
     let index = |database: &mut Database, words| {
         database.apply(at(0), |change| change.add_policy(words)).map(|entry| entry.index().0)
@@ -344,7 +344,7 @@ fn policies_get_indices_of_their_direction_and_names_are_their_own() {
 }
 
 #[test]
-fn a_change_is_seen_at_once_and_whole() {
+fn change_is_visible_at_once_and_whole() {
     let mut database = database();
     let published = database.published();
     let before = published.load_full();
@@ -376,7 +376,7 @@ fn a_change_is_seen_at_once_and_whole() {
 }
 
 #[test]
-fn a_deleted_policy_gives_back_its_index_and_its_name() {
+fn deleted_policy_frees_index_and_key() {
     let mut database = database();
     let words = || Policy { index: PolicyIndex(81), ..policy(Direction::Out, 1) };
     let key = |name| PolicyKey {
@@ -396,7 +396,7 @@ fn a_deleted_policy_gives_back_its_index_and_its_name() {
 }
 
 #[test]
-fn what_changes_nothing_leaves_the_generation_and_the_caches_alone() {
+fn no_op_change_keeps_generation() {
     let mut database = database();
     add(&mut database, sample("10.0.0.2", 1)).unwrap();
     let before = database.snapshot().generation;
@@ -407,9 +407,9 @@ fn what_changes_nothing_leaves_the_generation_and_the_caches_alone() {
     assert_eq!(database.snapshot().generation, before);
 }
 
-/// Who attends to changes is told of each once, and workers see none before they are let.
+/// Tracked changes are returned once each, and published only on request.
 #[test]
-fn changes_wait_for_who_attends_to_them() {
+fn tracked_changes_wait_for_publish() {
     let mut database = database();
     database.attend();
     let workers = database.published();
@@ -442,9 +442,9 @@ fn changes_wait_for_who_attends_to_them() {
     assert_eq!(workers.load().sad.len(), 1);
 }
 
-/// What goes by its limits is a change as well.
+/// Removal by a limit is a change, too.
 #[test]
-fn what_reaches_its_limits_is_told_to_who_attends() {
+fn expiry_is_a_tracked_change() {
     let mut database = database();
     database.attend();
     let limits =
@@ -458,9 +458,9 @@ fn what_reaches_its_limits_is_told_to_who_attends() {
     assert_eq!((changes.removed.len(), changes.policies.len()), (1, 1));
 }
 
-/// What ports can't tell of packets, or do to them, is refused where only their bytes come: kept, it would let packets leave plain.
+/// What depends on missing metadata is refused: stored, it would let packets leave in plaintext.
 #[test]
-fn what_no_port_can_see_is_refused() {
+fn unsupported_metadata_is_refused() {
     type Fault = fn(&mut SaConfig);
     let mark = Mark { value: 5, mask: 0xff };
     let states: [(i32, Fault); 6] = [
@@ -471,7 +471,7 @@ fn what_no_port_can_see_is_refused() {
         (0, |config| config.mark = Mark { value: 0, mask: 0xff }),
         (0, |_| {}),
     ];
-    // Where a packet filter helps, and where none does.
+    // With a packet filter, and without.
     let policies: [(i32, i32, Policy); 7] = [
         (95, 95, Policy { if_id: IfId(7), ..policy(Direction::Out, 6) }),
         (95, 95, Policy { if_id: IfId(7), ..policy(Direction::In, 7) }),
@@ -501,7 +501,7 @@ fn what_no_port_can_see_is_refused() {
         let seen = says(database.apply(at(0), |change| change.add_policy(by_interface)));
         assert_eq!(seen.0, 95 * scale, "{}", seen.1);
     }
-    // Neither may a state become such a one.
+    // An update must not add it either.
     let mut database = database();
     database.set_senses(Senses::BytesOnly);
     let sa = add(&mut database, sample("10.0.0.2", 1)).unwrap();
@@ -513,7 +513,7 @@ fn what_no_port_can_see_is_refused() {
 }
 
 #[test]
-fn workers_take_up_what_has_become_of_the_host() {
+fn workers_follow_host_changes() {
     let mut database = database();
     let mut worker = crate::Worker::new(crate::Settings::default(), &database.published()).unwrap();
     let addresses = std::iter::once("10.0.0.9".parse().unwrap()).collect();
@@ -527,7 +527,7 @@ fn workers_take_up_what_has_become_of_the_host() {
     assert_eq!((&worker.settings().addresses, worker.settings().mtu), (&host.addresses, 1280));
 }
 
-/// A state out through a NAT, with a keepalive after 20 seconds of silence.
+/// An outbound state behind a NAT, with a keepalive after 20 seconds of silence.
 fn through_nat() -> SaConfig {
     SaConfig {
         direction: Some(Direction::Out),
@@ -549,7 +549,7 @@ fn keepalives(database: &mut Database, end: u64) -> Vec<u64> {
 }
 
 #[test]
-fn an_idle_state_keeps_its_nat_open() {
+fn idle_sa_sends_nat_keepalives() {
     let mut database = database();
     let sa = add(&mut database, through_nat()).unwrap();
     let first: Vec<_> = database.take_keepalives().collect();
@@ -565,9 +565,10 @@ fn an_idle_state_keeps_its_nat_open() {
     assert_eq!(database.poll_timeout(), None);
 }
 
-/// `xfrm_state_update` calls `xfrm_state_check_expire` for a state that was used: nobody has to send another packet first.
+/// `xfrm_state_update` calls `xfrm_state_check_expire` for a used state: no further packet is
+/// needed.
 #[test]
-fn an_update_below_what_was_counted_takes_effect_at_once() {
+fn update_below_counters_takes_effect_at_once() {
     let packets =
         |soft, hard| limited(Limits { packets: Budget { soft, hard }, ..Limits::default() });
     let mut database = database();
@@ -586,7 +587,7 @@ fn an_update_below_what_was_counted_takes_effect_at_once() {
 }
 
 #[test]
-fn an_update_leaves_one_turn_of_keepalives_and_the_new_ports() {
+fn update_keeps_one_keepalive_timer_with_new_ports() {
     let mut database = database();
     add(&mut database, through_nat()).unwrap();
     keepalives(&mut database, 0);

@@ -1,4 +1,4 @@
-//! When time limits of states and policies, and keepalives, are due.
+//! Timers of states and policies: time limits and keepalives.
 
 use std::{
     collections::BTreeMap,
@@ -7,42 +7,44 @@ use std::{
 
 use crate::{Moment, PolicyEntry, Sa};
 
-/// As many wake-ups as there may be before any is looked at that may be for something gone.
+/// Timers allowed before dead ones are looked for.
 const ROOM: usize = 1024;
-/// Wake-ups that a state or policy has at the most: three of its own, and those of the first generation whose counts an updated state has.
-const EACH: usize = 6;
+/// Timers per state or policy: three of its own, and those of the first generation, whose counters
+/// an updated state has.
+const MAX_TIMERS_EACH: usize = 6;
 
-/// A queue of wake-ups. It keeps nothing in use: what is gone when its time comes is passed over. But its memory stays as long as its wake-up, which
-/// may be hours, so wake-ups for what is gone go when there are too many.
+/// A queue of timers. It holds weak references: a timer for something removed is skipped. But the
+/// memory stays until the timer fires, which may take hours, so dead timers are swept when there
+/// are too many.
 #[derive(Debug)]
 pub(super) struct Timers {
-    due: BTreeMap<(Moment, u64), Sleeper>,
+    due: BTreeMap<(Moment, u64), TimerTarget>,
     serial: u64,
-    /// With so many, those for what is gone are looked for.
+    /// With so many timers, dead ones are swept.
     room: usize,
 }
 
 #[derive(Debug)]
-enum Sleeper {
+enum TimerTarget {
     Sa(Weak<Sa>),
     Limits(Weak<Sa>),
     Nat(Weak<Sa>),
     Policy(Weak<PolicyEntry>),
-    Gone,
+    Release,
     Revision,
 }
 
-/// What is to be looked at.
+/// Target of a timer that fired.
 #[derive(Debug)]
-pub(super) enum Woken {
+pub(super) enum DueTimer {
     Sa(Arc<Sa>),
-    /// A state whose limits are others: its counts may have reached them already.
+    /// A state with new limits: its counters may have reached them already.
     Limits(Arc<Sa>),
     Nat(Arc<Sa>),
     Policy(Arc<PolicyEntry>),
-    /// What is no longer there.
-    Gone,
-    /// Whether policies are to be planned anew.
+    /// Removed entries.
+    Release,
+    /// Rebuild of policies.
     Revision,
 }
 
@@ -54,56 +56,56 @@ impl Default for Timers {
 
 impl Timers {
     pub(super) fn wake_sa(&mut self, at: Moment, sa: &Arc<Sa>) {
-        self.add(at, Sleeper::Sa(Arc::downgrade(sa)));
+        self.add(at, TimerTarget::Sa(Arc::downgrade(sa)));
     }
 
-    /// For new limits of a state that has counts.
+    /// For new limits of a used state.
     pub(super) fn wake_limits(&mut self, at: Moment, sa: &Arc<Sa>) {
-        self.add(at, Sleeper::Limits(Arc::downgrade(sa)));
+        self.add(at, TimerTarget::Limits(Arc::downgrade(sa)));
     }
 
-    /// For the NAT that a state is kept open through.
+    /// For a state's NAT keepalives.
     pub(super) fn wake_nat(&mut self, at: Moment, sa: &Arc<Sa>) {
-        self.add(at, Sleeper::Nat(Arc::downgrade(sa)));
+        self.add(at, TimerTarget::Nat(Arc::downgrade(sa)));
     }
 
     pub(super) fn wake_policy(&mut self, at: Moment, entry: &Arc<PolicyEntry>) {
-        self.add(at, Sleeper::Policy(Arc::downgrade(entry)));
+        self.add(at, TimerTarget::Policy(Arc::downgrade(entry)));
     }
 
-    pub(super) fn wake_gone(&mut self, at: Moment) {
-        self.add(at, Sleeper::Gone);
+    pub(super) fn wake_release(&mut self, at: Moment) {
+        self.add(at, TimerTarget::Release);
     }
 
-    pub(super) fn wake_revision(&mut self, at: Moment) {
-        self.add(at, Sleeper::Revision);
+    pub(super) fn wake_rebuild(&mut self, at: Moment) {
+        self.add(at, TimerTarget::Revision);
     }
 
-    /// When the first is due, and what for.
+    /// Time and reason of the first timer.
     pub(super) fn first(&self) -> Option<(Moment, &'static str)> {
         let ((at, _), sleeper) = self.due.first_key_value()?;
         let why = match sleeper {
-            Sleeper::Sa(_) => "time limit of a state",
-            Sleeper::Limits(_) => "new limits of a state",
-            Sleeper::Nat(_) => "keepalive of a state",
-            Sleeper::Policy(_) => "time limit of a policy",
-            Sleeper::Gone => "keys and copies of what is gone",
-            Sleeper::Revision => "plan of policies that came one by one",
+            TimerTarget::Sa(_) => "time limit of a state",
+            TimerTarget::Limits(_) => "new limits of a state",
+            TimerTarget::Nat(_) => "keepalive of a state",
+            TimerTarget::Policy(_) => "time limit of a policy",
+            TimerTarget::Release => "keys and copies of what is gone",
+            TimerTarget::Revision => "plan of policies that came one by one",
         };
         Some((*at, why))
     }
 
-    /// Takes out the next one due at `now`.
-    pub(super) fn take_due(&mut self, now: Moment) -> Option<Woken> {
+    /// Removes the next timer due at `now`.
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<DueTimer> {
         loop {
             let first = self.due.first_entry().filter(|entry| entry.key().0 <= now)?;
             let woken = match first.remove() {
-                Sleeper::Sa(sa) => sa.upgrade().map(Woken::Sa),
-                Sleeper::Limits(sa) => sa.upgrade().map(Woken::Limits),
-                Sleeper::Nat(sa) => sa.upgrade().map(Woken::Nat),
-                Sleeper::Policy(entry) => entry.upgrade().map(Woken::Policy),
-                Sleeper::Gone => Some(Woken::Gone),
-                Sleeper::Revision => Some(Woken::Revision),
+                TimerTarget::Sa(sa) => sa.upgrade().map(DueTimer::Sa),
+                TimerTarget::Limits(sa) => sa.upgrade().map(DueTimer::Limits),
+                TimerTarget::Nat(sa) => sa.upgrade().map(DueTimer::Nat),
+                TimerTarget::Policy(entry) => entry.upgrade().map(DueTimer::Policy),
+                TimerTarget::Release => Some(DueTimer::Release),
+                TimerTarget::Revision => Some(DueTimer::Revision),
             };
             if woken.is_some() {
                 return woken;
@@ -111,20 +113,21 @@ impl Timers {
         }
     }
 
-    /// To be called when something has gone and `left` states and policies are left.
-    pub(super) fn let_go(&mut self, left: usize) {
-        if self.due.len() > ROOM.max(left.saturating_mul(EACH)) {
+    /// To be called after removals, when `left` states and policies are left.
+    pub(super) fn release_old(&mut self, left: usize) {
+        if self.due.len() > ROOM.max(left.saturating_mul(MAX_TIMERS_EACH)) {
             self.sweep();
         }
     }
 
-    /// Twice as many as are left may come before the next time, so each is looked at a few times at the most.
+    /// Allows twice as many timers as are left before the next sweep, so each is visited only a few
+    /// times.
     fn sweep(&mut self) {
         self.due.retain(|_, sleeper| sleeper.is_there());
         self.room = ROOM.max(2 * self.due.len());
     }
 
-    fn add(&mut self, at: Moment, sleeper: Sleeper) {
+    fn add(&mut self, at: Moment, sleeper: TimerTarget) {
         if self.due.len() >= self.room {
             self.sweep();
         }
@@ -133,12 +136,12 @@ impl Timers {
     }
 }
 
-impl Sleeper {
+impl TimerTarget {
     fn is_there(&self) -> bool {
         match self {
             Self::Sa(sa) | Self::Limits(sa) | Self::Nat(sa) => sa.strong_count() > 0,
             Self::Policy(entry) => entry.strong_count() > 0,
-            Self::Gone | Self::Revision => true,
+            Self::Release | Self::Revision => true,
         }
     }
 }
@@ -156,25 +159,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_does_not_wait_for_its_time() {
+    fn dead_timers_are_swept() {
         let (mut timers, stays) = (Timers::default(), state());
         timers.wake_sa(Moment::from_secs(2), &stays);
-        timers.wake_gone(Moment::from_secs(3));
+        timers.wake_release(Moment::from_secs(3));
         for hour in 1..10_000 {
             timers.wake_sa(Moment::from_secs(3600 * hour), &state());
             assert!(timers.due.len() <= ROOM);
         }
-        timers.let_go(1);
+        timers.release_old(1);
         assert!(timers.due.len() <= ROOM, "too few to look");
         let many: Vec<_> = (0..2 * ROOM).map(|_| state()).collect();
         many.iter().for_each(|sa| timers.wake_sa(Moment::from_secs(3600), sa));
-        timers.let_go(many.len() + 1);
+        timers.release_old(many.len() + 1);
         assert!(timers.due.len() > 2 * ROOM);
         drop(many);
-        timers.let_go(1);
+        timers.release_old(1);
         assert_eq!(timers.due.len(), 2);
         let woken = timers.take_due(Moment::from_secs(2));
-        assert!(matches!(woken, Some(Woken::Sa(sa)) if Arc::ptr_eq(&sa, &stays)));
-        assert!(matches!(timers.take_due(Moment::from_secs(3)), Some(Woken::Gone)));
+        assert!(matches!(woken, Some(DueTimer::Sa(sa)) if Arc::ptr_eq(&sa, &stays)));
+        assert!(matches!(timers.take_due(Moment::from_secs(3)), Some(DueTimer::Release)));
     }
 }

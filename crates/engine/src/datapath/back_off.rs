@@ -1,21 +1,21 @@
-//! A short way that led nowhere is not tried for a while.
+//! Back-off for a fast path that did not pay.
 
-/// For so many batches.
+/// Batches to skip.
 const BATCHES: u32 = 16;
 
-/// How many batches there are until it is tried again.
+/// Counts the batches until the fast path is tried again.
 #[derive(Debug, Default)]
-pub(crate) struct Pause {
+pub(crate) struct BackOff {
     left: u32,
 }
 
-impl Pause {
-    /// Begins anew.
+impl BackOff {
+    /// Starts the back-off.
     pub(crate) fn begin(&mut self) {
         self.left = BATCHES;
     }
 
-    /// Whether it is over; counts the batch that asks.
+    /// Whether the back-off is over. Counts the current batch.
     #[inline(always)]
     pub(crate) fn is_over(&mut self) -> bool {
         let is_over = self.left == 0;
@@ -29,8 +29,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_takes_as_many_batches_as_it_says() {
-        let mut pause = Pause::default();
+    fn back_off_skips_configured_batches() {
+        let mut pause = BackOff::default();
         assert!(pause.is_over());
         pause.begin();
         assert!((0..BATCHES).all(|_| !pause.is_over()));

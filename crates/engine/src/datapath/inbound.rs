@@ -1,25 +1,28 @@
-//! From the network to the host.
+//! Inbound data path: from the network to the host.
 //!
 //! # The map
-//! One batch walks through these stages. The code follows the numbers; 2 to 7 are walked once per layer of ESP, at most
-//! six times.
+//! A batch passes through these stages; comments in the code name them by number. Stages 2 to 7 run
+//! once per ESP layer, at most six times.
 //!
-//! 1. **Receive**: count; every packet of a train becomes an item of its own, in place.
-//! 2. **Peel** IP and UDP, or what a UDP socket left; keep-alives, IKE and plain packets part here. Fragments are put together.
-//! 3. **State** by SPI, destination, protocol and mark.
-//! 4. **Replay check**, before the work.
-//! 5. **Open** the whole batch, in place.
-//! 6. **Replay advance**, of neighbours together.
-//! 7. **Strip** padding and headers as soon as a packet is accepted; tunnels pass on ECN and DSCP. Then each state is charged: once per
-//!    batch, exact at its limits.
-//! 8. **Check** selectors and policies: `in` for the host's own addresses, `fwd` for all else.
-//! 9. **Coalesce**, where the host takes super-packets.
+//! 1. **Receive**: count; every packet of a segment burst becomes an item, in place.
+//! 2. **Peel**: parse IP and UDP, or take a UDP socket's metadata. Keepalives, IKE and plain
+//!    packets leave the ESP path here; fragments are reassembled.
+//! 3. **State**: find the SA by SPI, destination, protocol and mark.
+//! 4. **Replay check**, before any crypto.
+//! 5. **Open**: authenticate and decrypt the whole batch, in place.
+//! 6. **Replay advance**, for runs of one SA together.
+//! 7. **Strip**: remove padding and headers of each accepted packet; tunnels copy ECN and DSCP
+//!    inward. Then charge each SA, once per batch and exact at its limits.
+//! 8. **Check**: selectors and policies, direction `in` for the host's own addresses, `fwd` for all
+//!    others.
+//! 9. **Coalesce** (GRO), where the host takes super-packets.
 //! 10. **Transmit** to the host.
 //!
-//! Packets that look like an earlier one of their state, outside (2 to 4, [`outer`]), inside (7, [`inner`]), or that may pass as the one before
-//! (8, `hand_on_alike`), take a short way, which only accepts: whatever is otherwise goes the long way, and that alone drops. Such a packet that
-//! is alone in its batch takes them without lists ([`alone`]), and many of them that follow each other are opened and framed where they lie: of one
-//! state ([`express`]), or of many ([`mixed`]).
+//! Fast paths only accept; whatever does not match takes the slow path, which alone drops.
+//! Templates of earlier packets serve stages 2 to 4 ([`outer_template`]) and 7
+//! ([`inner_template`]), and the latest verdict serves 8 (`deliver_same_flow`). A [single](single)
+//! packet of a batch uses them without lists. Runs of [one SA](run) and packets of [interleaved
+//! SAs](interleaved) are opened and framed in place.
 //!
 //! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `net/xfrm/xfrm_policy.c: __xfrm_policy_check`.
 
@@ -41,90 +44,91 @@ use std::vec::Drain;
 use uxfrm_crypto::Authenticity;
 use uxfrm_packet::{Batch, Coalescer, PacketBuf, Segments};
 
-use crate::datapath::context::{Bench, Traffic};
-use crate::esp::decap::Shell;
+use crate::datapath::context::{BatchCtx, Traffic};
+use crate::esp::decap::OuterHeader;
 use crate::fragments::reassembly::Reassembly;
 use crate::ids::MAX_DEPTH;
-use crate::sa::deferred_counters::Arrears;
+use crate::sa::deferred_counters::DeferredCounters;
 use crate::sa::replay::Candidate;
 use crate::{DeviceMark, DropReason, PolicyCache, Received, Settings, Snapshot, Spi, Stage, Watch};
-use deliver::Passed;
-use interleaved::Mixed;
-use run::{Together, WORTH};
-use rx_cache::UsedStates;
+use deliver::VerifiedRun;
+use interleaved::RxInterleaved;
+use run::{MIN_PACKETS, RxRun};
+use rx_cache::RxCache;
 use slow::device::Opener;
-use slow::item::{Fate, Item};
-use slow::policy_lookups::Questions;
+use slow::item::{Fate, RxItem};
+use slow::policy_lookups::PolicyLookups;
 
-/// The inbound half of a worker: scratch and what it remembers between batches.
+/// Inbound half of a worker: scratch buffers, caches and counters.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     pub(crate) traffic: Traffic,
     pub(crate) policies: PolicyCache,
-    /// The states' generation, in which the policies' cache knows by which of them a flow may pass.
+    /// Generation of the SAs for which the policy cache holds inbound passes.
     states: u64,
-    /// The batch's buffers; those handed on are gone.
+    /// Buffers of the batch; `None` once delivered.
     buffers: Vec<Option<PacketBuf>>,
-    /// A batch from a device, and what that says of its buffers.
+    /// Batch from a device, and the device's marks by packet.
     from_device: Batch,
     marks: Vec<Option<DeviceMark>>,
-    items: Vec<Item>,
-    /// States that this batch met, and some before it.
-    used: UsedStates,
-    /// ESP to be opened in this round, in order of buffers and places.
-    sealed: Vec<Sealed>,
-    /// Neighbours that are opened where they lie.
-    together: Together,
-    mixed: Mixed,
-    arrears: Arrears,
-    /// Some packets of this batch got a new buffer: only these are out of order.
-    settled: bool,
+    items: Vec<RxItem>,
+    /// SAs of this batch and of earlier ones.
+    rx_cache: RxCache,
+    /// ESP packets to open in this round, in order of buffer and offset.
+    sealed: Vec<SealedEsp>,
+    /// A run of one SA that is opened in place.
+    run: RxRun,
+    interleaved: RxInterleaved,
+    deferred: DeferredCounters,
+    /// Set when a packet was moved to a new buffer; `sealed` must then be sorted.
+    has_new_buffers: bool,
     verdicts: Vec<Authenticity>,
-    /// Items whose UDP source is another than their state's.
-    movers: Vec<(u32, SocketAddr)>,
-    questions: Questions,
-    passed: Passed,
+    /// Packets whose UDP source differs from the SA's (NAT remapping), by item.
+    nat_remaps: Vec<(u32, SocketAddr)>,
+    lookups: PolicyLookups,
+    verified: VerifiedRun,
     reassembly: Reassembly,
     coalescer: Coalescer,
 }
 
-/// An ESP packet that waits to be opened.
+/// An ESP packet that is to be opened.
 #[derive(Debug)]
-struct Sealed {
+struct SealedEsp {
     item: u32,
-    used: u32,
+    entry: u32,
     buffer: u32,
-    /// Where ESP begins in the buffer, and its bytes.
+    /// Offset of ESP in the buffer, and its length.
     at: u32,
     len: u32,
     number: Candidate,
-    /// Bytes of text for which its state is to be charged; none unless it was accepted.
+    /// Payload bytes to charge; `None` unless accepted.
     carried: Option<u32>,
     tos: u8,
-    manner: Manner,
+    params: DecapParams,
 }
 
-/// How an ESP packet came, and is to be opened.
+/// How an ESP packet arrived and who opens it.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
-    /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
-    shell: Option<Shell>,
+struct DecapParams {
+    /// The packet's own IP header, which transport mode keeps; `None` if a socket removed it.
+    outer_hdr: Option<OuterHeader>,
     in_udp: bool,
     opener: Opener,
 }
 
-/// By what a state is found: SPI, destination and mark.
-type Name = (Spi, IpAddr, u32);
+/// Key of an SA look-up: SPI, destination and mark.
+type SaLookupKey = (Spi, IpAddr, u32);
 
-/// With more states than these, what packets need of them is out of the second-level cache before it is needed again.
+/// With more SAs than this, their data leaves the L2 cache between uses.
 const FEW: usize = 128;
-/// Packets whose states are fetched together: as many as that cache holds what is needed of.
-const TOGETHER: usize = 32;
-/// Packets that go all the way before the next ones are begun: as many as the first-level cache holds what is read and written of.
+/// Packets whose SAs are prefetched together: their data fits into the L2 cache.
+const SA_PREFETCH_GROUP: usize = 32;
+/// Packets that pass all stages before the next ones begin: their data fits into the L1 cache.
 const PIECE: usize = 64;
-/// How many packets ahead a packet's note is fetched. Its first bytes are when it is received, and again so many ahead where much was read since.
-const NOTES_AHEAD: usize = 8;
-const BYTES_AHEAD: usize = 4;
+/// How many packets ahead metadata is prefetched. Packet data is prefetched on receipt, and again
+/// this far ahead after much else was read.
+const META_AHEAD: usize = 8;
+const DATA_AHEAD: usize = 4;
 
 impl Inbound {
     pub(crate) fn new(settings: &Settings) -> Self {
@@ -136,93 +140,99 @@ impl Inbound {
             from_device: Batch::default(),
             marks: Vec::new(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
-            used: UsedStates::new(),
+            rx_cache: RxCache::new(),
             sealed: Vec::with_capacity(uxfrm_packet::BATCH),
-            together: Together::new(),
-            mixed: Mixed::new(),
-            arrears: Arrears::default(),
-            settled: false,
+            run: RxRun::new(),
+            interleaved: RxInterleaved::new(),
+            deferred: DeferredCounters::default(),
+            has_new_buffers: false,
             verdicts: Vec::with_capacity(uxfrm_packet::BATCH),
-            movers: Vec::new(),
-            questions: Questions::default(),
-            passed: Passed::default(),
+            nat_remaps: Vec::new(),
+            lookups: PolicyLookups::default(),
+            verified: VerifiedRun::default(),
             reassembly: Reassembly::default(),
             coalescer: Coalescer::new(),
         }
     }
 
-    pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        self.policies.begin(&bench.snapshot.spd);
-        if self.states != bench.snapshot.states {
-            self.states = bench.snapshot.states;
+    pub(crate) fn run(
+        &mut self,
+        batch: &mut Batch,
+        ctx: &mut BatchCtx<'_>,
+        watch: &mut impl Watch,
+    ) {
+        self.policies.begin(&ctx.snapshot.spd);
+        if self.states != ctx.snapshot.states {
+            self.states = ctx.snapshot.states;
             self.policies.forget_bundles();
-            // Others may hold more against limits now.
-            self.arrears.pay();
+            // Another generation of an SA may have tighter limits.
+            self.deferred.flush();
         }
-        let late = self.reassembly.expire(bench.now, bench.pool);
-        bench.refuse(&mut self.traffic, late, DropReason::InFragment);
-        if !self.run_alone(batch, bench, watch) {
-            self.run_all(batch, bench, watch);
+        let late = self.reassembly.expire(ctx.now, ctx.pool);
+        ctx.count_drop(&mut self.traffic, late, DropReason::InFragment);
+        if !self.run_single(batch, ctx, watch) {
+            self.run_all(batch, ctx, watch);
         }
-        self.coalescer.flush(&mut bench.out.host);
-        self.policies.settle(bench.now);
-        self.arrears.settle(bench.now);
+        self.coalescer.flush(&mut ctx.out.host);
+        self.policies.settle(ctx.now);
+        self.deferred.flush_due(ctx.now);
         watch.passed(Stage::Deliver);
         self.traffic.held = self.reassembly.held();
         self.marks.clear();
     }
 
-    fn run_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+    fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         let (mut rest, mut alike, mut mixes) = (batch.drain(), true, true);
-        // Where one among many was otherwise, the next ones need not be.
+        // A slow-path packet among many others does not end the fast path.
         let mut most = usize::MAX;
         while !rest.as_slice().is_empty() {
-            alike = alike && self.run_express(&mut rest, bench, watch);
+            alike = alike && self.run_same_sa(&mut rest, ctx, watch);
             if alike {
                 continue;
             }
-            if mixes && self.run_mixed(&mut rest, bench, watch) {
-                most = WORTH;
+            if mixes && self.run_interleaved(&mut rest, ctx, watch) {
+                most = MIN_PACKETS;
                 continue;
             }
-            self.run_some(&mut rest, most, bench, watch);
-            (mixes, most) = (most == WORTH, usize::MAX);
+            self.run_items(&mut rest, most, ctx, watch);
+            (mixes, most) = (most == MIN_PACKETS, usize::MAX);
         }
     }
 
-    /// All that is done to packets, so many of them that they stay at hand.
-    fn run_some(
+    /// All stages for as many packets as stay in the cache.
+    fn run_items(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
         most: usize,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
-        self.used.begin(bench.snapshot);
-        // Many states' packets go together, so that each is charged once. What a device says of packets is by their place in the batch.
-        let goes_on = self.marks.is_empty() && self.used.are_few();
+        self.rx_cache.begin(ctx.snapshot);
+        // With many SAs the whole batch goes together, so that each SA is charged once. Device
+        // marks are indexed by position in the batch.
+        let goes_on = self.marks.is_empty() && self.rx_cache.is_small();
         self.receive(rest, if goes_on { most.min(PIECE) } else { most });
         if !self.marks.is_empty() {
-            self.admit_marked(bench);
+            self.admit_from_device(ctx);
         }
         watch.passed(Stage::Receive);
-        self.take_off_layers(bench, watch);
-        self.deliver(bench, watch);
+        self.decapsulate_layers(ctx, watch);
+        self.deliver(ctx, watch);
         watch.passed(Stage::Deliver);
-        self.finish_some();
+        self.finish_items();
     }
 
-    /// 2 Peel to 7 Strip, once per layer.
-    fn take_off_layers(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+    /// Stages 2 to 7, once per layer.
+    fn decapsulate_layers(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         for _ in 0..=MAX_DEPTH {
-            self.peel_all(bench);
+            self.classify_and_match(ctx);
             watch.passed(Stage::Peel);
             if self.sealed.is_empty() {
                 break;
             }
-            self.open(bench);
+            self.open(ctx);
             watch.passed(Stage::Open);
-            let more = self.accept(bench);
+            let more = self.accept(ctx);
             watch.passed(Stage::Accept);
             if !more {
                 break;
@@ -230,62 +240,62 @@ impl Inbound {
         }
     }
 
-    /// Lets go of what holds for these packets only.
-    fn finish_some(&mut self) {
-        self.settled = false;
-        self.used.finish();
-        self.movers.clear();
+    /// Clears what belongs to these packets only.
+    fn finish_items(&mut self) {
+        self.has_new_buffers = false;
+        self.rx_cache.finish();
+        self.nat_remaps.clear();
     }
 
-    /// As [`Inbound::run`], of what a device received.
-    pub(crate) fn run_marked(&mut self, received: &mut Vec<Received>, bench: &mut Bench<'_>) {
+    /// Like [`Inbound::run`], for packets from a device.
+    pub(crate) fn run_marked(&mut self, received: &mut Vec<Received>, ctx: &mut BatchCtx<'_>) {
         let mut batch = std::mem::take(&mut self.from_device);
         for Received { packet, mark } in received.drain(..) {
             batch.push(packet);
             self.marks.push(mark);
         }
-        self.run(&mut batch, bench, &mut ());
+        self.run(&mut batch, ctx, &mut ());
         self.from_device = batch;
     }
 
-    /// Charges policies and states with all that was noted for them.
-    pub(crate) fn pay(&mut self) {
+    /// Flushes the deferred counters of policies and SAs.
+    pub(crate) fn flush_deferred(&mut self) {
         self.policies.charge();
-        self.arrears.pay();
+        self.deferred.flush();
     }
 
-    /// Whether anything is.
-    pub(crate) fn owes(&self) -> bool {
-        self.policies.owes() || self.arrears.are_any()
+    /// Whether any counter is deferred.
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.policies.owes() || self.deferred.has_pending()
     }
 
-    /// Lets go of states that are gone, and of some policies that are.
+    /// Releases removed SAs and some removed policies.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
         self.policies.let_go(&snapshot.spd);
-        self.used.let_go(snapshot);
+        self.rx_cache.let_go(snapshot);
     }
 
-    /// 1 Receive.
+    /// Stage 1.
     #[inline]
     fn receive(&mut self, rest: &mut Drain<'_, PacketBuf>, most: usize) {
         let count = rest.len().min(most);
         let packets = &rest.as_slice()[..count];
-        packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
         self.items.reserve(packets.len());
         let (first, mut bytes) = (self.items.len(), 0);
         for (buffer, packet) in (0..).zip(packets) {
-            packets.get(buffer as usize + NOTES_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(buffer as usize + META_AHEAD).inspect(|packet| packet.prefetch());
             packet.prefetch_bytes();
             bytes += packet.len();
             match packet.segments {
                 Segments::Train { stride } if stride > 0 => {
-                    self.receive_train(buffer, packet, stride);
+                    self.receive_burst(buffer, packet, stride);
                 }
                 Segments::Train { .. }
                 | Segments::One
                 | Segments::Tcp { .. }
                 | Segments::Udp { .. } => {
-                    self.items.push(Item::new(buffer, 0, packet.len(), packet.mark));
+                    self.items.push(RxItem::new(buffer, 0, packet.len(), packet.mark));
                 }
             }
         }
@@ -295,20 +305,20 @@ impl Inbound {
     }
 
     #[inline(never)]
-    fn receive_train(&mut self, buffer: u32, train: &PacketBuf, stride: u16) {
+    fn receive_burst(&mut self, buffer: u32, train: &PacketBuf, stride: u16) {
         for start in (0..train.len().max(1)).step_by(stride.into()) {
             let len = usize::from(stride).min(train.len() - start);
-            self.items.push(Item::new(buffer, start, len, train.mark));
+            self.items.push(RxItem::new(buffer, start, len, train.mark));
         }
     }
 
-    fn drop(&mut self, place: usize, reason: DropReason, bench: &Bench<'_>) {
+    fn drop(&mut self, place: usize, reason: DropReason, ctx: &BatchCtx<'_>) {
         self.items[place].fate = Fate::Gone;
-        bench.refuse(&mut self.traffic, 1, reason);
+        ctx.count_drop(&mut self.traffic, 1, reason);
     }
 }
 
-/// Places in a buffer or in a batch, both far below 4 GiB.
+/// An offset in a buffer or an index in a batch.
 #[inline(always)]
 fn narrow(place: usize) -> u32 {
     debug_assert!(u32::try_from(place).is_ok());

@@ -1,35 +1,41 @@
-//! From the host to the network.
+//! Outbound data path: from the host to the network.
 //!
 //! # The map
-//! One batch walks through these stages. The code follows the numbers.
+//! A batch passes through these stages; comments in the code name them by number.
 //!
-//! 1. **Receive**: count; complete checksums that the host left open; plan how super-packets are cut. Where a policy asks for ports or transport
-//!    mode, put together what the host has [cut](gather).
-//! 2. **Flow key**: addresses, protocol, ports, mark, interface id; of the whole batch before anything else is done.
-//! 3. **Look up** policies and bundles of the whole batch together, once per super-packet.
-//! 4. **Verdict**: pass, drop, or a bundle: the chain of SAs, innermost first, from the worker's caches. Without a state that is
-//!    required, wait for key managers to make it; those that have waited come before the batch.
-//! 5. **PMTU**: too big and not to be fragmented, and the sender is told; all others get their frame, in which they will
-//!    be wrapped without being moved again. Super-packets are cut straight into theirs.
+//! 1. **Receive**: count, complete checksums that the host left partial, plan the segmentation of
+//!    super-packets. Where a policy selects by port or uses transport mode,
+//!    [reassemble](slow::defragment) what the host has fragmented.
+//! 2. **Flow key**: addresses, protocol, ports, mark and interface id of the whole batch, before
+//!    anything else.
+//! 3. **Look up** policies and bundles for the whole batch, once per super-packet.
+//! 4. **Verdict**: pass, drop, or a bundle: a chain of SAs, innermost first, from the worker's
+//!    caches. A packet without a required SA waits in the acquire queue; released packets go before
+//!    the batch.
+//! 5. **PMTU**: a packet that is too big and may not be fragmented is answered by an ICMP error.
+//!    All others get a frame in which they are encapsulated without being moved again;
+//!    super-packets are segmented straight into their frames.
 //!
-//! Then for each layer of the chains, innermost first:
+//! Then for each layer of the bundle, innermost first:
 //!
-//! 6. **Number**: each SA is charged, and gives a block of sequence numbers, once per batch.
-//! 7. **Wrap**: headers, padding, trailer.
-//! 8. **Seal** the whole batch.
-//! 9. **Finish**: UDP's checksum over IPv6, which covers sealed bytes.
+//! 6. **Number**: charge each SA and reserve a block of sequence numbers, once per batch.
+//! 7. **Wrap**: write headers, padding and trailer.
+//! 8. **Seal**: encrypt and authenticate the whole batch.
+//! 9. **Finish**: write the UDP checksum over IPv6, which covers sealed bytes.
 //!
-//! And at last:
+//! At last:
 //!
-//! 10. **Transmit**: single packets, trains, or fragments of what is larger than the network takes.
+//! 10. **Transmit**: single packets, segment bursts, or fragments of what exceeds the MTU.
 //!
-//! Neighbours to which nothing is done but what one state does take the [express way](express): 6 to 10 at once, and no [item](Item) is made of them.
-//! Where most packets are of other flows than the ones before, those of which all is known go [together](mixed) likewise.
+//! Fast paths: [runs](run) of packets that use one SA and nothing else are encapsulated in place,
+//! without a [`TxItem`]; packets of [interleaved flows](interleaved) likewise, if their flows are
+//! cached.
 //!
-//! What a device does for a state is left out here, and the packet [handed over](handover) to it: after 5 if it does all, after 7 if it
-//! encrypts.
+//! Work of an offload device is left out here, and the packet is [handed over](slow::device): after
+//! stage 5 to a device that does all, after 7 to one that encrypts.
 //!
-//! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and `net/xfrm/xfrm_output.c: xfrm_output_one`.
+//! Mirrors `net/xfrm/xfrm_policy.c: xfrm_lookup_with_ifid` and
+//! `net/xfrm/xfrm_output.c: xfrm_output_one`.
 
 mod interleaved;
 mod number;
@@ -45,76 +51,76 @@ use std::vec::Drain;
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, ParseError, SegmentPlan, Segments, checksum};
 
 use crate::bundle::{BundleCache, first_query};
-use crate::datapath::context::{Bench, Traffic};
+use crate::datapath::context::{BatchCtx, Traffic};
 use crate::flow_cache::Known;
 use crate::fragments::reassembly::Reassembly;
 use crate::pmtu::{self, ErrorBudget};
-use crate::sa::deferred_counters::Arrears;
+use crate::sa::deferred_counters::DeferredCounters;
 use crate::{
     AnswerId, Direction, DropReason, FlowKey, PolicyCache, Ruling, Settings, Snapshot, Stage, Watch,
 };
-use interleaved::{Mixed, Sent};
-use pre_parsed::{Ahead, Head};
-use slow::acquire_queue::{Held, Waiting};
+use interleaved::{FastPathResult, TxInterleaved};
+use pre_parsed::{PacketSummary, PreParsed};
+use slow::acquire_queue::{AcquireQueue, Queued};
 use slow::device::Sealer;
-use slow::item::Item;
+use slow::item::TxItem;
 use slow::verdict::Verdict;
 
 pub use slow::acquire_queue::WaitingPacket;
 
-/// The outbound half of a worker: scratch and what it remembers between batches.
+/// Outbound half of a worker: scratch buffers, caches and counters.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) traffic: Traffic,
-    items: Vec<Item>,
-    /// Packets on the express way.
-    together: Vec<PacketBuf>,
-    mixed: Mixed,
-    /// SAs around one of them at the most.
-    deepest: usize,
+    items: Vec<TxItem>,
+    /// Packets that are encapsulated in place.
+    in_place: Vec<PacketBuf>,
+    interleaved: TxInterleaved,
+    /// The most layers that an item of this batch needs.
+    max_layers: usize,
     pub(crate) policies: PolicyCache,
     cache: BundleCache,
-    ahead: Ahead,
-    arrears: Arrears,
-    /// Accounts that this layer of this batch draws on.
-    drawn: Vec<u32>,
-    numbering: Numbering,
-    /// What the latest packets are counted as.
-    tally: Option<Tally>,
-    /// A bundle that was found to work in this batch.
-    working: Option<u32>,
+    parsed: PreParsed,
+    deferred: DeferredCounters,
+    /// SAs used by the current encapsulation layer, as indexes of their tallies.
+    touched: Vec<u32>,
+    seq_supply: SeqSupply,
+    /// Packets not yet counted for their policies.
+    policy_tally: Option<PolicyTally>,
+    /// The latest bundle that was found usable in this batch.
+    usable_bundle: Option<u32>,
     /// Items in which the crypto library refused a packet.
     failed: Vec<usize>,
-    /// Something is to be written into packets that are sealed.
-    unfinished: bool,
-    errors: ErrorBudget,
-    waiting: Waiting,
-    /// Datagrams that the host has cut.
-    pieces: Reassembly,
-    /// One that is cut again.
-    cut: Batch,
-    /// The next identification of outer headers and fragments.
+    /// Some item needs stage 9.
+    needs_finish: bool,
+    icmp_limit: ErrorBudget,
+    queued: AcquireQueue,
+    /// Datagrams that the host has fragmented.
+    reassembly: Reassembly,
+    /// Scratch: fragments of one reassembled datagram.
+    refragmented: Batch,
+    /// Next identification of outer headers and fragments.
     ident: u32,
 }
 
-/// How many packets ahead a packet's note, and how many its first bytes, are fetched.
-const NOTES_AHEAD: usize = 8;
-const BYTES_AHEAD: usize = 4;
+/// How many packets ahead a packet's metadata and its first bytes are prefetched.
+const META_AHEAD: usize = 8;
+const DATA_AHEAD: usize = 4;
 
-/// Packets of one answer that are yet to be counted for its policies.
+/// Packets with one verdict that are not yet counted for its policies.
 #[derive(Debug)]
-struct Tally {
+struct PolicyTally {
     answer: AnswerId,
     packets: u32,
     bytes: u64,
 }
 
-/// Who gives the packets of a layer their numbers.
+/// Whether every SA could reserve enough sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Numbering {
-    /// Each SA has numbers for all of its packets: whoever writes headers takes them.
-    Whole,
-    /// Some SA has not: they were handed out beforehand.
+enum SeqSupply {
+    /// All of them: numbers are assigned while headers are written.
+    Enough,
+    /// Some could not: numbers were assigned to the items beforehand.
     Short,
 }
 
@@ -123,132 +129,144 @@ impl Outbound {
         Self {
             traffic: Traffic::default(),
             items: Vec::with_capacity(uxfrm_packet::BATCH),
-            together: Vec::with_capacity(uxfrm_packet::BATCH),
-            mixed: Mixed::default(),
-            deepest: 0,
+            in_place: Vec::with_capacity(uxfrm_packet::BATCH),
+            interleaved: TxInterleaved::default(),
+            max_layers: 0,
             policies: PolicyCache::new(settings.cache.outbound, settings.seed),
             cache: BundleCache::default(),
-            ahead: Ahead::default(),
-            arrears: Arrears::default(),
-            drawn: Vec::new(),
-            numbering: Numbering::Whole,
-            tally: None,
-            working: None,
+            parsed: PreParsed::default(),
+            deferred: DeferredCounters::default(),
+            touched: Vec::new(),
+            seq_supply: SeqSupply::Enough,
+            policy_tally: None,
+            usable_bundle: None,
             failed: Vec::new(),
-            unfinished: false,
-            errors: ErrorBudget::new(),
-            waiting: Waiting::new(settings.patience),
-            pieces: Reassembly::default(),
-            cut: Batch::default(),
-            ident: fold(settings.seed),
+            needs_finish: false,
+            icmp_limit: ErrorBudget::new(),
+            queued: AcquireQueue::new(settings.patience),
+            reassembly: Reassembly::default(),
+            refragmented: Batch::default(),
+            ident: fold_seed(settings.seed),
         }
     }
 
-    /// Asks again for what other states may change, and begins to let go of those that are gone.
+    /// Invalidates bundles of flows after SAs changed, and releases some bundles of removed SAs.
     #[inline]
-    fn refresh(&mut self, snapshot: &Snapshot) {
+    fn refresh_bundles(&mut self, snapshot: &Snapshot) {
         if self.cache.begin(snapshot) {
             self.policies.forget_bundles();
-            // Others may hold more against limits now.
-            self.arrears.pay();
+            // Another generation of an SA may have tighter limits.
+            self.deferred.flush();
         }
     }
 
-    /// Charges policies and states with all that was noted for them.
-    pub(crate) fn pay(&mut self) {
+    /// Flushes the deferred counters of policies and SAs.
+    pub(crate) fn flush_deferred(&mut self) {
         self.policies.charge();
-        self.arrears.pay();
+        self.deferred.flush();
     }
 
-    /// Whether anything is.
-    pub(crate) fn owes(&self) -> bool {
-        self.policies.owes() || self.arrears.are_any()
+    /// Whether any counter is deferred.
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.policies.owes() || self.deferred.has_pending()
     }
 
-    /// Lets go of all states that are gone, and of some policies that are.
+    /// Releases bundles of removed SAs, and some references to removed policies.
     pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
         self.policies.let_go(&snapshot.spd);
-        self.refresh(snapshot);
+        self.refresh_bundles(snapshot);
         self.cache.let_go(snapshot);
     }
 
-    /// Buffers that wait for a state, and datagrams that wait for the rest of them.
+    /// Packets in the acquire queue plus incomplete datagrams.
     #[inline]
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len() + self.pieces.datagrams()
+        self.queued.len() + self.reassembly.datagrams()
     }
 
     #[inline(always)]
-    pub(crate) fn run(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        self.policies.begin(&bench.snapshot.spd);
-        self.refresh(bench.snapshot);
-        self.working = None;
-        self.resume(bench);
-        self.expire_pieces(bench);
+    pub(crate) fn run(
+        &mut self,
+        batch: &mut Batch,
+        ctx: &mut BatchCtx<'_>,
+        watch: &mut impl Watch,
+    ) {
+        self.policies.begin(&ctx.snapshot.spd);
+        self.refresh_bundles(ctx.snapshot);
+        self.usable_bundle = None;
+        self.resume(ctx);
+        self.expire_fragments(ctx);
         match batch.take_alone() {
-            Some(packet) => self.receive_alone(packet, bench, watch),
-            None => self.receive_all(batch, bench, watch),
+            Some(packet) => self.receive_single(packet, ctx, watch),
+            None => self.receive_batch(batch, ctx, watch),
         }
-        self.note_tally();
-        self.policies.settle(bench.now);
-        self.arrears.settle(bench.now);
+        self.flush_policy_tally();
+        self.policies.settle(ctx.now);
+        self.deferred.flush_due(ctx.now);
         watch.passed(Stage::Frame);
-        self.send_left(bench, watch);
+        self.flush_items(ctx, watch);
     }
 
-    /// 6 Number to 10 Transmit, of all items.
+    /// Stages 6 to 10 for all items.
     #[inline(never)]
-    fn send_items(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        for depth in 0..std::mem::take(&mut self.deepest) {
-            self.number(depth, bench);
+    fn send_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+        for depth in 0..std::mem::take(&mut self.max_layers) {
+            self.reserve_numbers(depth, ctx);
             watch.passed(Stage::Number);
-            self.seal(depth, bench);
+            self.seal(depth, ctx);
             watch.passed(Stage::Seal);
             self.finish(depth);
             watch.passed(Stage::Finish);
         }
-        self.transmit(bench);
+        self.transmit(ctx);
         watch.passed(Stage::Transmit);
     }
 
-    /// 2 Flow key to 5 PMTU, of a whole batch; of most packets all that follows, too.
+    /// Stages 2 to 5 for a whole batch; on the fast path all later stages too.
     #[inline(never)]
-    fn receive_all(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        if self.mixed.is_expected() {
-            return self.receive_mixes(batch, bench, watch);
+    fn receive_batch(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+        if self.interleaved.is_expected() {
+            return self.receive_interleaved(batch, ctx, watch);
         }
         let packets = batch.len();
-        self.receive_some(&mut batch.drain(), usize::MAX, bench, watch);
-        self.mixed.expect(packets, self.ahead.runs.len());
+        self.receive_in_runs(&mut batch.drain(), usize::MAX, ctx, watch);
+        self.interleaved.observe_runs(packets, self.parsed.runs.len());
     }
 
-    /// As [`Self::receive_all`], where most packets are of other flows than the ones before.
+    /// Like [`Self::receive_batch`], for a batch with interleaved flows.
     #[inline(never)]
-    fn receive_mixes(&mut self, batch: &mut Batch, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+    fn receive_interleaved(
+        &mut self,
+        batch: &mut Batch,
+        ctx: &mut BatchCtx<'_>,
+        watch: &mut impl Watch,
+    ) {
         let mut rest = batch.drain();
-        let (mut together, mut others) = (0, 0);
+        let (mut in_place, mut others) = (0, 0);
         while !rest.as_slice().is_empty() {
-            // Where one among many was otherwise, the next ones need not be, not even where it was among the first.
-            let most = if interleaved::pays(together, others, rest.len()) {
-                let Sent { together: sent, first } = self.send_mixed(&mut rest, bench, watch);
-                together += sent;
-                first + interleaved::FEW
+            // A slow-path packet among many others does not end the fast path, wherever in the
+            // batch it is.
+            let most = if interleaved::is_worthwhile(in_place, others, rest.len()) {
+                let FastPathResult { in_place: sent, too_few } =
+                    self.send_interleaved(&mut rest, ctx, watch);
+                in_place += sent;
+                too_few + interleaved::SLOW_STEP
             } else {
                 usize::MAX
             };
             others += rest.len().min(most);
-            self.receive_some(&mut rest, most, bench, watch);
+            self.receive_in_runs(&mut rest, most, ctx, watch);
         }
-        self.mixed.judge(together, others);
+        self.interleaved.observe_result(in_place, others);
     }
 
-    /// 2 Flow key to 5 PMTU, of the first packets; of most all that follows, too.
+    /// Stages 2 to 5 for the next packets; on the fast path all later stages too.
     #[inline(never)]
-    fn receive_some(
+    fn receive_in_runs(
         &mut self,
         packets: &mut Drain<'_, PacketBuf>,
         most: usize,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
         let all = packets.as_slice();
@@ -256,223 +274,232 @@ impl Outbound {
         if count == 0 {
             return;
         }
-        self.look_ahead(&all[..count], bench, watch);
+        self.parse_and_look_up(&all[..count], ctx, watch);
         let mut run = 0;
-        while run < self.ahead.runs.len() {
-            if self.may_overtake(run, bench) {
-                self.send_left(bench, watch);
-                run += self.send_express(run, packets, bench, watch);
+        while run < self.parsed.runs.len() {
+            if self.may_run_now(run, ctx) {
+                self.flush_items(ctx, watch);
+                run += self.send_runs(run, packets, ctx, watch);
             }
-            if run < self.ahead.runs.len() {
-                self.receive_run(run, packets, bench);
+            if run < self.parsed.runs.len() {
+                self.receive_run_slow(run, packets, ctx);
                 run += 1;
             }
         }
     }
 
-    /// As [`Self::send_items`], where there mostly are none.
+    /// [`Self::send_items`] if there are any.
     #[inline(always)]
-    fn send_left(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
+    fn flush_items(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
         if !self.items.is_empty() {
-            self.send_items(bench, watch);
+            self.send_items(ctx, watch);
         }
     }
 
-    /// 1 Receive, 4 Verdict, 5 PMTU, of packets each of which is looked at.
+    /// Stages 1, 4 and 5 of a run on the slow path.
     #[inline(never)]
-    fn receive_run(
+    fn receive_run_slow(
         &mut self,
         run: usize,
         packets: &mut Drain<'_, PacketBuf>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
-        let known = self.ahead.known[run];
-        for packet in packets.take(self.ahead.runs[run].packets as usize) {
-            let head = Head::with_flow(&packet);
-            self.receive(packet, head.as_ref(), known, bench);
+        let known = self.parsed.known[run];
+        for packet in packets.take(self.parsed.runs[run].packets as usize) {
+            let summary = PacketSummary::with_flow(&packet);
+            self.receive_packet(packet, summary.as_ref(), known, ctx);
         }
     }
 
-    /// 2 Flow key, 3 Look up.
-    fn look_ahead(&mut self, packets: &[PacketBuf], bench: &Bench<'_>, watch: &mut impl Watch) {
-        self.ahead.clear();
+    /// Stages 2 and 3.
+    fn parse_and_look_up(
+        &mut self,
+        packets: &[PacketBuf],
+        ctx: &BatchCtx<'_>,
+        watch: &mut impl Watch,
+    ) {
+        self.parsed.clear();
         for (place, packet) in packets.iter().enumerate() {
-            packets.get(place + NOTES_AHEAD).inspect(|packet| packet.prefetch());
-            packets.get(place + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
-            self.ahead.note(packet);
+            packets.get(place + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(place + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
+            self.parsed.push(packet);
         }
         watch.passed(Stage::Parse);
-        let Ahead { flows, known, .. } = &mut self.ahead;
-        self.policies.know_each(&bench.snapshot.spd, Direction::Out, flows, &[], known);
-        if bench.snapshot.sad.is_far() {
-            self.fetch_states(bench);
+        let PreParsed { flows, known, .. } = &mut self.parsed;
+        self.policies.know_each(&ctx.snapshot.spd, Direction::Out, flows, &[], known);
+        if ctx.snapshot.sad.is_far() {
+            self.prefetch_sas(ctx);
         }
-        if self.cache.is_far() {
-            // Packets of one flow often follow each other.
-            let runs = self.ahead.known.chunk_by(|a, b| a.bundle() == b.bundle());
+        if self.cache.exceeds_cache() {
+            // Consecutive packets often have the same bundle.
+            let runs = self.parsed.known.chunk_by(|a, b| a.bundle() == b.bundle());
             self.cache.fetch(runs.filter_map(|run| run[0].bundle()));
         }
         watch.passed(Stage::LookUp);
     }
 
-    /// Asks for the states of all flows without a bundle before the first is waited for.
+    /// Prefetches the SAs of all flows without a cached bundle.
     #[inline(never)]
-    fn fetch_states(&self, bench: &Bench<'_>) {
-        let Ahead { flows, known, .. } = &self.ahead;
+    fn prefetch_sas(&self, ctx: &BatchCtx<'_>) {
+        let PreParsed { flows, known, .. } = &self.parsed;
         let mut latest: Option<&FlowKey> = None;
         let queries = flows.iter().zip(known).filter_map(|(flow, known)| {
-            // Packets of one flow often follow each other.
+            // Consecutive packets are often of one flow.
             let asks = known.answer.ruling() == Ruling::Protect && known.bundle().is_none();
             if !asks || latest.replace(flow) == Some(flow) {
                 return None;
             }
             let entry = self.policies.answer(known.answer).first()?;
-            first_query(entry, flow, bench.settings)
+            first_query(entry, flow, ctx.settings)
         });
-        bench.snapshot.sad.fetch_outbound(queries);
+        ctx.snapshot.sad.fetch_outbound(queries);
     }
 
-    /// 1 Receive; a packet of which nothing is taken for granted.
-    fn receive(
+    /// Stage 1 of one packet on the slow path.
+    fn receive_packet(
         &mut self,
         mut packet: PacketBuf,
-        head: Option<&(Head, FlowKey)>,
+        summary: Option<&(PacketSummary, FlowKey)>,
         known: Known,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         if packet.segments != Segments::One {
-            return self.receive_many(packet, head, known, bench);
+            return self.receive_super_packet(packet, summary, known, ctx);
         }
         self.traffic.received += 1;
         self.traffic.received_bytes += packet.len() as u64;
-        let Some((head, flow)) = head.filter(|_| checksum::complete(&mut packet).is_ok()) else {
-            return self.discard(packet, 1, DropReason::OutMalformed, bench);
+        let Some((summary, flow)) = summary.filter(|_| checksum::complete(&mut packet).is_ok())
+        else {
+            return self.discard(packet, 1, DropReason::OutMalformed, ctx);
         };
-        packet.trim(head.total_len as usize);
-        if head.fragment && bench.snapshot.spd.asks_for_whole(Direction::Out) {
-            return self.gather(packet, bench);
+        packet.trim(summary.total_len as usize);
+        if summary.fragment && ctx.snapshot.spd.asks_for_whole(Direction::Out) {
+            return self.defragment(packet, ctx);
         }
-        self.tally(known.answer, 1, packet.len() as u64);
-        match self.rule(flow, known, bench) {
-            Verdict::Bundle(bundle) => self.enter(packet, None, (head, flow), bundle, bench),
-            Verdict::Pass if head.options && Self::is_led_astray(&packet, flow, bench) => {
-                self.discard(packet, 1, DropReason::OutUnprotected, bench);
+        self.tally_policy(known.answer, 1, packet.len() as u64);
+        match self.decide(flow, known, ctx) {
+            Verdict::Bundle(bundle) => {
+                self.enter_bundle(packet, None, (summary, flow), bundle, ctx)
             }
-            Verdict::Pass => self.pass(packet, None, bench),
-            Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
-            Verdict::Wait => self.wait(Held::new(packet, 1), flow, bench),
+            Verdict::Pass if summary.options && Self::routes_around_policy(&packet, flow, ctx) => {
+                self.discard(packet, 1, DropReason::OutUnprotected, ctx);
+            }
+            Verdict::Pass => self.pass(packet, None, ctx),
+            Verdict::Drop(reason) => self.discard(packet, 1, reason, ctx),
+            Verdict::Wait => self.queue_packet(Queued::new(packet, 1), flow, ctx),
         }
     }
 
-    /// Counts packets for their policies; neighbours of one answer together.
+    /// Counts packets for the policies of a verdict, consecutive ones together.
     #[inline(always)]
-    fn tally(&mut self, answer: AnswerId, packets: u32, bytes: u64) {
-        match &mut self.tally {
-            Some(tally) if tally.answer == answer => {
-                tally.packets += packets;
-                tally.bytes += bytes;
+    fn tally_policy(&mut self, answer: AnswerId, packets: u32, bytes: u64) {
+        match &mut self.policy_tally {
+            Some(policy_tally) if policy_tally.answer == answer => {
+                policy_tally.packets += packets;
+                policy_tally.bytes += bytes;
             }
             Some(_) | None => {
-                self.note_tally();
-                self.tally = Some(Tally { answer, packets, bytes });
+                self.flush_policy_tally();
+                self.policy_tally = Some(PolicyTally { answer, packets, bytes });
             }
         }
     }
 
     #[inline(always)]
-    fn note_tally(&mut self) {
-        if let Some(Tally { answer, packets, bytes }) = self.tally.take() {
+    fn flush_policy_tally(&mut self) {
+        if let Some(PolicyTally { answer, packets, bytes }) = self.policy_tally.take() {
             self.policies.count(answer, packets, bytes);
         }
     }
 
-    /// 1 Receive; a super-packet, whose segments get their checksums when they are cut.
-    fn receive_many(
+    /// Stage 1 of a super-packet, whose segments get their checksums when they are cut.
+    fn receive_super_packet(
         &mut self,
         mut packet: PacketBuf,
-        head: Option<&(Head, FlowKey)>,
+        summary: Option<&(PacketSummary, FlowKey)>,
         known: Known,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
-        let plan = plan_of(&packet);
+        let plan = segment_plan(&packet);
         let count = plan.as_ref().ok().and_then(Option::as_ref).map_or(1, SegmentPlan::count);
         self.traffic.received += count as u64;
         self.traffic.received_bytes += packet.len() as u64;
-        let (Ok(plan), Some((head, flow))) = (plan, head) else {
-            return self.discard(packet, count, DropReason::OutMalformed, bench);
+        let (Ok(plan), Some((summary, flow))) = (plan, summary) else {
+            return self.discard(packet, count, DropReason::OutMalformed, ctx);
         };
-        packet.trim(head.total_len as usize);
+        packet.trim(summary.total_len as usize);
         let packets = u32::try_from(count).unwrap_or(u32::MAX);
         self.policies.count(known.answer, packets, packet.len() as u64);
-        match self.rule(flow, known, bench) {
-            Verdict::Pass if head.options && Self::is_led_astray(&packet, flow, bench) => {
-                self.discard(packet, count, DropReason::OutUnprotected, bench);
+        match self.decide(flow, known, ctx) {
+            Verdict::Pass if summary.options && Self::routes_around_policy(&packet, flow, ctx) => {
+                self.discard(packet, count, DropReason::OutUnprotected, ctx);
             }
-            Verdict::Pass => self.pass(packet, plan.as_ref(), bench),
-            Verdict::Drop(reason) => self.discard(packet, count, reason, bench),
+            Verdict::Pass => self.pass(packet, plan.as_ref(), ctx),
+            Verdict::Drop(reason) => self.discard(packet, count, reason, ctx),
             Verdict::Bundle(bundle) => {
-                self.enter(packet, plan.as_ref(), (head, flow), bundle, bench)
+                self.enter_bundle(packet, plan.as_ref(), (summary, flow), bundle, ctx)
             }
-            Verdict::Wait => self.wait(Held::new(packet, count), flow, bench),
+            Verdict::Wait => self.queue_packet(Queued::new(packet, count), flow, ctx),
         }
     }
 
-    /// 5 PMTU.
+    /// Stage 5.
     #[inline(always)]
-    fn enter(
+    fn enter_bundle(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        (head, flow): (&Head, &FlowKey),
+        (summary, flow): (&PacketSummary, &FlowKey),
         place: u32,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let bundle = self.cache.bundle(place);
         if let Some(device) = bundle.device {
-            if let Some(handover) = bundle.as_it_is
+            if let Some(handover) = bundle.plain_handover
                 && plan.is_none()
-                && !(head.fragment | head.options)
+                && !(summary.fragment | summary.options)
                 && packet.len() <= bundle.inner_mtu
             {
-                return self.hand(packet, 1, handover, bench);
+                return self.hand_over(packet, 1, handover, ctx);
             }
-            return self.enter_device(packet, plan, head, place, (device, bench));
+            return self.enter_device(packet, plan, summary, place, (device, ctx));
         }
-        let mut inside = head.inside;
-        if bundle.spreads {
-            inside.source_port = flow.source_port(&bench.settings.source_ports);
+        let mut inner = summary.inner;
+        if bundle.uses_flow_ports {
+            inner.source_port = flow.source_port(&ctx.settings.source_ports);
         }
-        // Transport mode is for whole datagrams (RFC 4303 §3.1.1), which it gets unless its policy came just now.
-        if head.fragment && bundle.is_transport() {
+        // Transport mode needs whole datagrams (RFC 4303 §3.1.1). A fragment gets here only if the
+        // policy is newer than the check in `receive_packet`.
+        if summary.fragment && bundle.is_transport() {
             let count = plan.map_or(1, SegmentPlan::count);
-            return self.discard(packet, count, DropReason::OutModeMismatch, bench);
+            return self.discard(packet, count, DropReason::OutModeMismatch, ctx);
         }
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
-        let limit = bundle.limit(inside.version);
-        if len <= limit || !inside.dont_fragment {
-            return self.place(packet, plan, inside, (place, Sealer::Engine), bench);
+        let limit = bundle.limit(inner.version);
+        if len <= limit || !inner.dont_fragment {
+            return self.place(packet, plan, inner, (place, Sealer::Engine), ctx);
         }
-        self.refuse_size(packet, plan, limit, bench);
+        self.reject_too_big(packet, plan, limit, ctx);
     }
 
-    /// Tells the sender what fits.
+    /// Drops a packet and tells its sender the MTU, if the rate limit allows.
     #[cold]
-    fn refuse_size(
+    fn reject_too_big(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         limit: usize,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
-        if self.errors.take(bench.now)
+        if self.icmp_limit.take(ctx.now)
             && let Ok(ip) = IpPacket::parse(packet.bytes())
-            && let Some(answer) = pmtu::too_big(&packet, &ip, limit, bench.pool)
+            && let Some(answer) = pmtu::too_big(&packet, &ip, limit, ctx.pool)
         {
             self.traffic.originated += 1;
-            bench.out.host.push(answer);
+            ctx.out.host.push(answer);
         }
         let count = plan.map_or(1, SegmentPlan::count);
-        self.discard(packet, count, DropReason::OutTooBig, bench);
+        self.discard(packet, count, DropReason::OutTooBig, ctx);
     }
 
     fn discard(
@@ -480,33 +507,33 @@ impl Outbound {
         packet: PacketBuf,
         count: usize,
         reason: DropReason,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
-        bench.refuse(&mut self.traffic, count as u64, reason);
-        bench.pool.give(packet);
+        ctx.count_drop(&mut self.traffic, count as u64, reason);
+        ctx.pool.give(packet);
     }
 }
 
-/// What a packet was found to be when it came.
-fn parsed(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), ParseError> {
+/// Parses a packet: its segmentation plan and its IP header.
+fn parse_packet(packet: &PacketBuf) -> Result<(Option<SegmentPlan>, IpPacket), ParseError> {
     let plan = match packet.segments {
         Segments::Train { .. } => None,
-        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => plan_of(packet)?,
+        Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => segment_plan(packet)?,
     };
     Ok((plan, IpPacket::parse(packet.bytes())?))
 }
 
-/// How a super-packet is cut.
-fn plan_of(packet: &PacketBuf) -> Result<Option<SegmentPlan>, ParseError> {
+/// How a super-packet is segmented; `None` for a single packet.
+fn segment_plan(packet: &PacketBuf) -> Result<Option<SegmentPlan>, ParseError> {
     match packet.segments {
         Segments::One => Ok(None),
         Segments::Tcp { .. } | Segments::Udp { .. } => SegmentPlan::new(packet).map(Some),
-        // The host hands over packets, not what goes on a wire.
+        // Hosts deliver packets and super-packets, never segment bursts.
         Segments::Train { .. } => Err(ParseError::NotSuper),
     }
 }
 
-/// Bytes within a buffer.
+/// A length or offset within a buffer.
 #[inline(always)]
 fn narrow(bytes: usize) -> u32 {
     debug_assert!(u32::try_from(bytes).is_ok());
@@ -516,11 +543,11 @@ fn narrow(bytes: usize) -> u32 {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a seed is random in all its bits")]
-fn fold(seed: u64) -> u32 {
+fn fold_seed(seed: u64) -> u32 {
     (seed ^ seed >> 32) as u32
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "IPv4's identification has 16 bits")]
-fn fold_half(ident: u32) -> u16 {
+fn ip_id(ident: u32) -> u16 {
     ident as u16
 }

@@ -1,65 +1,76 @@
-//! What passes between the engine and a device that does IPsec: the contract of both halves.
+//! Contract between the engine and an offload device, for both directions.
 //!
 //! # Outbound
-//! Packets of states that a device has leave the engine by [`Output::handed`](crate::Output::handed), never by
-//! [`Output::wire`](crate::Output::wire): whoever knows nothing of devices can send nothing plain by mistake. They are in order of
-//! arrival; what the device puts on the wire must be in that order for each flow.
+//! Packets of offloaded states leave by [`Output::handed`](crate::Output::handed), never by
+//! [`Output::wire`](crate::Output::wire): a caller that ignores devices cannot send plaintext by
+//! mistake. They are in order of arrival, and the device must keep that order per flow.
 //!
-//! - [`Task::Protect`] (kind *packet*): a plain IP packet, or a super-packet if the device said that it [segments](Segmentation::Device).
-//!   It is not too big for the state, no fragment, has neither IPv4 options nor IPv6 extension headers, and its transport checksum is
-//!   complete (a super-packet's segments get theirs when they are cut). The device numbers, wraps, encrypts, counts, and keeps the limits.
-//! - [`Task::Encrypt`] (kind *crypto*): one ESP packet or a [train](uxfrm_packet::Segments::Train) of them, all of one state, whole IP packets
-//!   with right lengths and header checksums: outer headers, ESP header, *room* for the IV, the text with padding and trailer, *room* for the ICV. The
-//!   device writes IV, cipher text and ICV. The engine has charged, numbered and counted them.
-//! - [`Task::Segment`] (kind *crypto*, of a device that [segments](Segmentation::Device)): a plain super-packet, as [`Task::Protect`] has it, that the engine has
-//!   charged, numbered and counted. The device cuts it, puts the state's headers around each segment, and encrypts.
+//! - [`Task::Protect`] (packet offload): a plain IP packet, or a super-packet if the device
+//!   [segments](Segmentation::Device). It fits the state's MTU, is no fragment, has neither IPv4
+//!   options nor IPv6 extension headers, and its transport checksum is complete (a super-packet's
+//!   segments get theirs when they are cut). The device assigns numbers, writes headers, encrypts,
+//!   counts, and keeps the limits.
+//! - [`Task::Encrypt`] (crypto offload): an ESP packet, or a
+//!   [burst](uxfrm_packet::Segments::Train) of them by one state: whole IP packets with valid
+//!   lengths and header checksums, ESP header, *room* for the IV, the payload with padding and
+//!   trailer, *room* for the ICV. The device writes IV, ciphertext and ICV. The engine has charged,
+//!   numbered and counted them.
+//! - [`Task::Segment`] (crypto offload by a device that [segments](Segmentation::Device)): a plain
+//!   super-packet, as for [`Task::Protect`], that the engine has charged, numbered and counted. The
+//!   device segments it, writes the state's headers for each segment, and encrypts.
 //!
-//! A device makes its IVs of the state's [`IvPrefix`](crate::IvPrefix), which it is [told](crate::Devices::set_iv_prefix), and the packet's sequence number, in both kinds: so
-//! engine and device never meet in one IV, not even when the engine encrypts some packets of a crypto-kind state itself (those with IP options).
+//! A device derives its IVs from the state's [`IvPrefix`](crate::IvPrefix), which
+//! [`set_iv_prefix`](crate::Devices::set_iv_prefix) gives it, and the sequence number, for both
+//! kinds of offload: so engine and device never use the same IV, not even when the engine encrypts
+//! some packets of a crypto offload itself (those with IP options).
 //!
 //! # Inbound
-//! What a device received goes to [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), all of it in order, each packet with the
-//! [`DeviceMark`] that the device gave it or without. A packet that is not marked is not protected, whatever port it came by.
+//! Everything that a device received goes to
+//! [`Worker::inbound_from_device`](crate::Worker::inbound_from_device), in order, each packet with
+//! the device's [`DeviceMark`] or without. A packet without a mark is not protected, whatever port
+//! it came by.
 //!
-//! - Kind *packet*: the plain IP packet, as if it had come through the state: headers, padding and ICV are off, ECN and DSCP are passed on,
-//!   the sequence number is checked, the state is charged.
-//! - Kind *crypto*: the ESP packet as it came from the network but for its text, which is plain. IV and ICV are where they were and nobody looks
-//!   at them. The engine checks the number, charges, strips; one that was opened as another number than the window thinks it has is as good as forged.
+//! - Packet offload: the plain IP packet, as if it had come through the state: headers, padding and
+//!   ICV are removed, ECN and DSCP are copied, the number is checked, the state is charged.
+//! - Crypto offload: the ESP packet as received, with its payload decrypted. IV and ICV are in
+//!   place and are ignored. The engine checks the number, charges and strips. If the device opened
+//!   it with another number than the window infers, it counts as forged.
 //!
-//! Mirrors `struct xfrm_offload` of `include/net/xfrm.h`, which rides beside a packet too.
+//! Mirrors `struct xfrm_offload` of `include/net/xfrm.h`, which accompanies a packet too.
 
 use uxfrm_packet::PacketBuf;
 
 use crate::ids::{Attachment, DeviceId, Handle};
 use crate::{DropReason, OffloadKind};
 
-/// What an outbound packet carries beside it to the device.
+/// Instructions for the device that go with an outbound packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handover {
-    /// Which device must send it; another must not.
+    /// The device that must send it; no other may.
     pub device: DeviceId,
-    /// The state that protects it. A device that has it no more drops the packet.
+    /// The SA that protects it. If the device has lost it, it drops the packet.
     pub handle: Handle,
-    /// What is left to do.
+    /// The task left to do.
     pub task: Task,
 }
 
-/// What is left to do with a packet that is handed over.
+/// Task left to do for a packet that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Kind *crypto*: write IV, cipher text and ICV.
+    /// Crypto offload: write IV, ciphertext and ICV.
     Encrypt {
-        /// The first packet's sequence number, all 64 bits; those behind it in a train have the next ones.
+        /// Sequence number of the first packet, all 64 bits; others of a burst have the next ones.
         sequence: u64,
     },
-    /// Kind *crypto*, a super-packet: cut it, wrap each segment, and do as with [`Task::Encrypt`].
+    /// Crypto offload of a super-packet: segment it, write headers for each segment, then proceed
+    /// as with [`Task::Encrypt`].
     Segment {
-        /// The first segment's sequence number, all 64 bits; the others have the next ones.
+        /// Sequence number of the first segment, all 64 bits; others have the next ones.
         sequence: u64,
-        /// How many segments are to be sent; what is behind them was refused.
+        /// How many segments to send; those behind were refused.
         count: u32,
     },
-    /// Kind *packet*: everything.
+    /// Packet offload: everything.
     Protect,
 }
 
@@ -68,39 +79,40 @@ pub enum Task {
 pub struct Handed {
     /// The packet.
     pub packet: PacketBuf,
-    /// Who is to do what with it.
+    /// What the device is to do with it.
     pub handover: Handover,
 }
 
-/// What a device says of a packet that it received and decrypted, or tried to.
+/// A device's metadata of a received packet that it decrypted, or tried to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMark {
-    /// Which device.
+    /// The device.
     pub device: DeviceId,
-    /// The state that it was decrypted with; `None` from devices that don't tell (82599). Then a crypto-kind packet is held to the
-    /// state of its SPI, and a packet-kind one is dropped, since nobody knows by whose key it came.
+    /// The SA that decrypted it; `None` from devices that do not tell (82599). Then a packet with
+    /// crypto offload must match the SA of its SPI, and one with packet offload is dropped.
     pub handle: Option<Handle>,
     /// How much of the work is done.
     pub kind: OffloadKind,
-    /// How it went.
+    /// Result of the work.
     pub status: DeviceStatus,
-    /// Kind *crypto*, extended numbers: the upper half of the number that it was opened with, else 0. It is authentic as that number only: the
-    /// engine may think of another one, where the device knows less, or the packet is older than the window.
+    /// Crypto offload with extended sequence numbers: the upper half that was used, else 0. The
+    /// packet is authentic only with this half; the engine may infer another one if the device
+    /// knows less or the packet is older than the window.
     pub high: u32,
 }
 
-/// How a device's work on a received packet went (`CRYPTO_*` of `include/net/xfrm.h`).
+/// Result of a device's work on a received packet (`CRYPTO_*` of `include/net/xfrm.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceStatus {
     /// `CRYPTO_SUCCESS`: authentic.
     Success,
-    /// `CRYPTO_GENERIC_ERROR`: the device could not do it.
+    /// `CRYPTO_GENERIC_ERROR`: the device could not process it.
     GenericError,
     /// `CRYPTO_TRANSPORT_ESP_AUTH_FAILED`, `CRYPTO_TUNNEL_ESP_AUTH_FAILED`: forged.
     AuthFailed,
     /// `CRYPTO_INVALID_PACKET_SYNTAX`
     InvalidSyntax,
-    /// `CRYPTO_INVALID_PROTOCOL`: not what the state is for.
+    /// `CRYPTO_INVALID_PROTOCOL`: not the SA's protocol.
     InvalidProtocol,
 }
 
@@ -109,12 +121,12 @@ pub enum DeviceStatus {
 pub struct Received {
     /// The packet.
     pub packet: PacketBuf,
-    /// What the device says of it; `None` for what it passed on as it came.
+    /// The device's metadata; `None` if it passed the packet on as it came.
     pub mark: Option<DeviceMark>,
 }
 
 impl DeviceStatus {
-    /// Why a packet of this status goes no further; `None` for success (`net/xfrm/xfrm_input.c: xfrm_input`).
+    /// Drop reason of this status; `None` for success (`net/xfrm/xfrm_input.c: xfrm_input`).
     #[must_use]
     pub const fn refusal(self) -> Option<DropReason> {
         match self {
@@ -127,7 +139,7 @@ impl DeviceStatus {
 }
 
 impl Task {
-    /// The kind of offload that this is.
+    /// Kind of offload.
     #[must_use]
     pub const fn kind(self) -> OffloadKind {
         match self {
@@ -144,7 +156,7 @@ impl From<PacketBuf> for Received {
 }
 
 impl Attachment {
-    /// What is left to do, for the device and by the state's name there.
+    /// Handover of a task to this device and SA.
     pub(crate) const fn over(self, task: Task) -> Handover {
         Handover { device: self.device, handle: self.handle, task }
     }
@@ -156,7 +168,7 @@ mod tests {
     use crate::XfrmCounter;
 
     #[test]
-    fn what_a_device_could_not_do_is_counted_where_linux_counts_it() {
+    fn device_status_maps_to_kernel_counter() {
         for (status, counter) in [
             (DeviceStatus::Success, None),
             (DeviceStatus::GenericError, Some(XfrmCounter::InBufferError)),
@@ -169,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rides_beside_a_packet_is_small() {
+    fn device_metadata_is_small() {
         assert!(size_of::<Handed>() <= 32, "{}", size_of::<Handed>());
         assert!(size_of::<Received>() <= 32, "{}", size_of::<Received>());
         assert!(size_of::<Option<Attachment>>() <= 12);

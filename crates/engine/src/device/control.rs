@@ -1,8 +1,8 @@
-//! The control half of offload: what the database asks of the devices that states and policies name.
+//! Control half of offload: what the database asks of devices that SAs and policies name.
 //!
-//! The engine knows no device. Whoever has some implements [`Devices`] (`crates/offload`); the database asks for a place when a state or
-//! policy is added and gives it back when it goes, whichever way it goes. Mirrors `struct xfrmdev_ops` (`include/linux/netdevice.h`) as
-//! `net/xfrm/xfrm_device.c` calls it.
+//! The engine knows no device. An owner of devices implements [`Devices`] (`crates/offload`); the
+//! database attaches an SA or policy when it is added and detaches it whenever it goes. Mirrors
+//! `struct xfrmdev_ops` (`include/linux/netdevice.h`) as `net/xfrm/xfrm_device.c` calls it.
 
 use std::fmt::Debug;
 
@@ -10,86 +10,95 @@ use crate::error::DeviceRefusal;
 use crate::sa::usage::DeviceCounts;
 use crate::{Attachment, DeviceId, Handle, History, IvPrefix, Policy, Position, SaConfig, Wanted};
 
-/// Devices that take states and policies.
+/// Devices that take SAs and policies.
 pub trait Devices: Debug + Send {
-    /// `xfrm_dev_state_add`, from where the device is looked for: gives a state to the device that it names. `None`: it is done in software,
-    /// without a word, as Linux does with kind *crypto* where the device can't; never with kind *packet*. The device has a place for it then, and
-    /// neither sends nor takes anything by it before [`Devices::open_state`].
+    /// `xfrm_dev_state_add`, including the device look-up: attaches an SA to the device that it
+    /// names. `None`: software does the work, silently, as in Linux with crypto offload where the
+    /// device cannot; never with packet offload. The device has a place for the SA then, and
+    /// neither sends nor receives by it before [`Devices::open_state`].
     ///
     /// # Errors
-    /// A [`DeviceRefusal`]; the device has nothing of it then.
+    /// A [`DeviceRefusal`]; the device then keeps nothing of the SA.
     fn attach_state(&mut self, state: &SaConfig) -> Result<Option<Attachment>, DeviceRefusal>;
 
-    /// From now on packets go through a state, with the numbers and counts of `position`; again when others have carried it further
-    /// (`XFRM_MSG_NEWAE`). Numbers only go on: what was received stays received.
+    /// Opens an SA for packets, with the numbers and counters of `position`; again when others have
+    /// carried it further (`XFRM_MSG_NEWAE`). Numbers only rise: what was received stays received.
     fn open_state(&mut self, device: DeviceId, handle: Handle, position: &Position);
 
-    /// What counters do not tell of a state of kind *packet* that another process has carried until now: what went wrong, its latest use, and whether a
-    /// soft limit was told.
+    /// History of an SA with packet offload that another process carried until now: failures,
+    /// latest use, and whether the soft limit was reported.
     fn set_history(&mut self, device: DeviceId, handle: Handle, history: &History);
 
-    /// `XFRM_MSG_UPDSA`: a state goes on with other limits and another encapsulation; a soft limit that was passed may be passed again.
+    /// `XFRM_MSG_UPDSA`: an SA continues with other limits and encapsulation; a soft limit may be
+    /// passed again.
     fn update_state(&mut self, device: DeviceId, handle: Handle, state: &SaConfig);
 
-    /// `xdo_dev_state_add` of a larval state (`XFRM_DEV_OFFLOAD_FLAG_ACQ`), which `xfrm_state_find` asks for on behalf of a policy on `device`. It goes by
-    /// [`Devices::detach_state`] like others.
+    /// `xdo_dev_state_add` of a larval SA (`XFRM_DEV_OFFLOAD_FLAG_ACQ`), which `xfrm_state_find`
+    /// adds for a policy on `device`. [`Devices::detach_state`] removes it like others.
     ///
     /// # Errors
-    /// A [`DeviceRefusal`]: there is no larval state then, and nobody is asked for a real one.
+    /// A [`DeviceRefusal`]: then there is no larval SA and no acquire.
     fn attach_larval(&mut self, device: DeviceId, wanted: &Wanted)
     -> Result<Handle, DeviceRefusal>;
 
-    /// Numbers that a state of kind *packet* may use, which the device hands out itself: those above `used`, and none above `ceiling` from now
-    /// on. Not the kernel's: with keys that stay the same over a restart, numbers are written down as reserved before they are used. A device
-    /// that has never been asked this uses all.
+    /// Sequence numbers that an SA with packet offload may use, which the device assigns itself:
+    /// above `used` and up to `ceiling`. Not in the kernel: with keys that survive a restart,
+    /// numbers are stored as reserved before they are used. Without this call a device uses all.
     fn reserve(&mut self, device: DeviceId, handle: Handle, used: u64, ceiling: u64);
 
-    /// Numbers that a state of kind *packet* may accept, as for those to send: none above `edge` from now on; those up to `before` may have been received
-    /// before a restart. A device that has never been asked this accepts all.
+    /// Sequence numbers that an SA with packet offload may accept: up to `edge`; those up to
+    /// `before` may have been received before a restart. Without this call a device accepts all.
     fn reserve_received(&mut self, device: DeviceId, handle: Handle, before: u64, edge: u64);
 
-    /// Not the kernel's: the IV prefix of all numbers of a state that have its upper half, of either kind. Told before the state or numbers are used.
+    /// Not in the kernel: the IV prefix for all sequence numbers with its upper half, for either
+    /// kind. Set before the SA or the numbers are used.
     fn set_iv_prefix(&mut self, device: DeviceId, handle: Handle, prefix: IvPrefix);
 
-    /// `xdo_dev_state_delete`: the device forgets the state. One that it does not have (any more) is no error.
+    /// `xdo_dev_state_delete`: detaches an SA. An unknown one is no error.
     fn detach_state(&mut self, device: DeviceId, handle: Handle);
 
-    /// As [`Devices::detach_state`], for a state that goes on elsewhere (`XFRM_MSG_MIGRATE`): nothing is sent or received by it once this returns, not even
-    /// what was handed over before. Its [counts](Devices::counts) are final then.
+    /// Like [`Devices::detach_state`], for an SA that continues elsewhere (`XFRM_MSG_MIGRATE`):
+    /// after the return nothing is sent or received by it, not even what was handed over before.
+    /// Its [counters](Devices::counts) are final.
     fn close_state(&mut self, device: DeviceId, handle: Handle);
 
-    /// `xfrm_dev_policy_add`: gives a policy to the device that it names.
+    /// `xfrm_dev_policy_add`: attaches a policy to the device that it names.
     ///
     /// # Errors
-    /// A [`DeviceRefusal`]; the device has nothing of it then.
+    /// A [`DeviceRefusal`]; the device then keeps nothing of the policy.
     fn attach_policy(&mut self, policy: &Policy) -> Result<(DeviceId, Handle), DeviceRefusal>;
 
     /// `xdo_dev_policy_delete`.
     fn detach_policy(&mut self, device: DeviceId, handle: Handle);
 
-    /// `xdo_dev_state_advance_esn`: the highest number that a state of kind *crypto* with extended numbers has sent or received, so that its device
-    /// knows the upper half. Told now and then, far more often than once in 2^31 packets.
+    /// `xdo_dev_state_advance_esn`: the highest number that an SA with crypto offload and extended
+    /// numbers has sent or received, so that the device knows the upper half. Called far more often
+    /// than once in 2^31 packets.
     fn advance_esn(&mut self, device: DeviceId, handle: Handle, number: u64);
 
-    /// `xdo_dev_state_update_stats`: what a state of kind *packet* has carried; `None` when the device does not have it (any more).
+    /// `xdo_dev_state_update_stats`: counters of an SA with packet offload; `None` if the device
+    /// does not have it (any more).
     fn counts(&mut self, device: DeviceId, handle: Handle) -> Option<DeviceCounts>;
 
-    /// The numbers in the window of a state of kind *packet* that were received; none when the device does not have it (any more).
+    /// Received numbers in the window of an SA with packet offload; empty if the device does not
+    /// have it (any more).
     fn window(&mut self, device: DeviceId, handle: Handle) -> Vec<u64>;
 }
 
-/// What a device has to say.
+/// An event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// A state passed a soft limit: its counts are to be looked at (`xfrm_state_check_expire` as drivers call it).
+    /// An SA passed a soft limit: its counters are to be checked (`xfrm_state_check_expire` as
+    /// drivers call it).
     SoftLimit(Handle),
-    /// A state was past its hard limit when a packet came.
+    /// A packet came for an SA past its hard limit.
     HardLimit(Handle),
-    /// The link is down, or the device is gone (`NETDEV_DOWN`, `NETDEV_UNREGISTER`): it has no states and policies any more.
+    /// The link is down, or the device is gone (`NETDEV_DOWN`, `NETDEV_UNREGISTER`): it has no SAs
+    /// and policies any more.
     Down,
 }
 
-/// Where there are none.
+/// No devices.
 #[derive(Debug)]
 pub(crate) struct NoDevices;
 

@@ -1,4 +1,4 @@
-//! Out of a decrypted ESP text back to the packet.
+//! From the decrypted ESP payload to the IP packet.
 
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv4::Ipv4Header;
@@ -9,18 +9,19 @@ use super::headers::{PADDING, move_header, renew_header, set_tos};
 use crate::sa::config::SaFlags;
 use crate::{DropReason, ecn};
 
-/// The text without its padding.
+/// ESP payload without padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stripped {
-    /// Bytes of payload, TFC padding with them.
+pub(crate) struct EspPayload {
+    /// Payload bytes, including TFC padding.
     pub(crate) len: usize,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub(crate) next_header: Protocol,
 }
 
-/// Reads the trailer that `text` ends with and checks the padding before it (RFC 4303 §2.4: 1, 2, 3 …).
+/// Reads the trailer at the end of `text` and checks the padding before it (RFC 4303 §2.4: 1, 2, 3
+/// …).
 #[inline]
-pub(crate) fn strip(text: &[u8]) -> Result<Stripped, DropReason> {
+pub(crate) fn strip(text: &[u8]) -> Result<EspPayload, DropReason> {
     let (body, &[pad_len, next_header]) = text.split_last_chunk().ok_or(DropReason::InRunt)?;
     let len = body.len().checked_sub(pad_len.into()).ok_or(DropReason::InPadding)?;
     if !ends_in_padding(body, len) {
@@ -28,21 +29,21 @@ pub(crate) fn strip(text: &[u8]) -> Result<Stripped, DropReason> {
     }
     match Protocol(next_header) {
         Protocol::NONE => Err(DropReason::InDummy),
-        next_header => Ok(Stripped { len, next_header }),
+        next_header => Ok(EspPayload { len, next_header }),
     }
 }
 
-/// What of a packet's own header transport mode needs, to keep it.
+/// Properties of the packet's own header that transport mode needs to keep it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shell {
+pub(crate) struct OuterHeader {
     pub(crate) version: Version,
     pub(crate) len: u16,
-    /// The byte that names ESP or UDP.
+    /// Offset of the byte that names ESP or UDP.
     pub(crate) next_header_at: u16,
 }
 
-/// Looks at the packet that was in a tunnel, says what it was, and gives it the TOS byte that it is to have after the outer header's `tos`. TFC padding behind its own
-/// length is still there.
+/// Parses an inner packet and applies the TOS byte that results from the outer header's `tos`. TFC
+/// padding beyond the packet's own length is not removed.
 #[inline]
 pub(crate) fn check_tunnelled(
     packet: &mut [u8],
@@ -65,9 +66,10 @@ pub(crate) fn check_tunnelled(
     Ok(ip)
 }
 
-/// As [`check_tunnelled`], of an IPv4 packet whose header is right, has no options, and stays as it is; `None` of all else, right or wrong.
+/// Like [`check_tunnelled`], for a valid IPv4 packet without options whose TOS does not change;
+/// `None` for all others, valid or not.
 #[inline(always)]
-pub(crate) fn usual_tunnelled(
+pub(crate) fn check_tunnelled_ipv4(
     packet: &[u8],
     next_header: Protocol,
     outer_tos: u8,
@@ -79,9 +81,10 @@ pub(crate) fn usual_tunnelled(
     (stays && header.checksum_is_right()).then_some(ip)
 }
 
-/// As [`check_tunnelled`], of an IPv6 packet without extension headers that stays as it is; `None` of all else, right or wrong.
+/// Like [`check_tunnelled`], for an IPv6 packet without extension headers whose traffic class does
+/// not change; `None` for all others, valid or not.
 #[inline(always)]
-pub(crate) fn usual_tunnelled_v6(
+pub(crate) fn check_tunnelled_ipv6(
     packet: &[u8],
     next_header: Protocol,
     outer_tos: u8,
@@ -91,20 +94,21 @@ pub(crate) fn usual_tunnelled_v6(
     ecn::stays(outer_tos, flags).then_some(ip)
 }
 
-/// Moves the packet's own header to its payload, with which `packet` ends. Says where it begins now.
+/// Moves the packet's own header to its payload, which is at the end of `packet`. Returns the new
+/// offset.
 #[inline]
-pub(crate) fn restore(packet: &mut [u8], shell: Shell, stripped: Stripped) -> usize {
-    let header_len = usize::from(shell.len);
+pub(crate) fn restore(packet: &mut [u8], outer_hdr: OuterHeader, stripped: EspPayload) -> usize {
+    let header_len = usize::from(outer_hdr.len);
     let new = packet.len() - stripped.len - header_len;
     move_header(packet, 0..header_len, new);
     let plain = &mut packet[new..];
-    renew_header(plain, shell.version, shell.next_header_at.into(), stripped.next_header);
+    renew_header(plain, outer_hdr.version, outer_hdr.next_header_at.into(), stripped.next_header);
     new
 }
 
-/// Behind a NAT the addresses of transport mode are not those that the sender summed (RFC 3948 §3.1.2). The ICV vouches for the payload, so the
-/// checksum is written anew. Says whether there is one.
-pub(crate) fn renew_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
+/// Behind a NAT the addresses are not those that the sender summed (RFC 3948 §3.1.2). The ICV
+/// vouches for the payload, so the checksum is rewritten. Returns whether there is one.
+pub(crate) fn rewrite_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
     let at = match ip.protocol {
         Protocol::TCP => 16,
         Protocol::UDP => 6,
@@ -129,13 +133,13 @@ pub(crate) fn renew_checksum(bytes: &mut [u8], ip: &IpPacket) -> bool {
 /// As much of the padding as fits into a word.
 const NUMBERS: u128 = u128::from_le_bytes(PADDING);
 
-/// Mostly 3 bytes at the most, as everything but CBC aligns to 4, and CBC to 16.
+/// Mostly at most 3 bytes: all ciphers but CBC align to 4, CBC to 16.
 #[inline(always)]
 fn ends_in_padding(body: &[u8], from: usize) -> bool {
     match (&body[from..], body.last_chunk()) {
         ([] | [1] | [1, 2] | [1, 2, 3], _) => true,
         (padding, Some(tail)) if padding.len() <= tail.len() => {
-            // Its first byte comes to lie lowest, and what is before it is shifted out.
+            // The first padding byte becomes the lowest; bytes before it are shifted out.
             let before = 8 * (tail.len() - padding.len());
             (u128::from_le_bytes(*tail) ^ NUMBERS << before) >> before == 0
         }
@@ -148,11 +152,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn padding_is_one_two_three() {
+    fn padding_must_be_one_two_three() {
         for (text, expected) in [
-            (&b"pay\x01\x01\x04"[..], Ok(Stripped { len: 3, next_header: Protocol::IPIP })),
-            (b"\x00\x06", Ok(Stripped { len: 0, next_header: Protocol::TCP })),
-            (b"pay\x01\x02\x03\x03\x29", Ok(Stripped { len: 3, next_header: Protocol::IPV6 })),
+            (&b"pay\x01\x01\x04"[..], Ok(EspPayload { len: 3, next_header: Protocol::IPIP })),
+            (b"\x00\x06", Ok(EspPayload { len: 0, next_header: Protocol::TCP })),
+            (b"pay\x01\x02\x03\x03\x29", Ok(EspPayload { len: 3, next_header: Protocol::IPV6 })),
             (b"pay\x01\x03\x02\x04", Err(DropReason::InPadding)),
             (b"pay\x04\x04", Err(DropReason::InPadding)),
             (b"\x00\x3b", Err(DropReason::InDummy)),
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_of_any_padding_counts() {
+    fn wrong_padding_byte_is_refused() {
         for (payload, len) in (0..20).flat_map(|payload| (0..40).map(move |len| (payload, len))) {
             let padding: Vec<u8> = (1..=len).collect();
             let right = [&vec![9; payload][..], &padding, &[len, 4]].concat();
@@ -177,9 +181,9 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_padding_is_taken() {
+    fn longest_padding_is_accepted() {
         let mut text: Vec<u8> = (1..=255).collect();
         text.extend([255, 4]);
-        assert_eq!(strip(&text), Ok(Stripped { len: 0, next_header: Protocol::IPIP }));
+        assert_eq!(strip(&text), Ok(EspPayload { len: 0, next_header: Protocol::IPIP }));
     }
 }

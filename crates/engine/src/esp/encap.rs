@@ -1,4 +1,4 @@
-//! One SA of a bundle: the headers it writes and the room it needs, worked out once.
+//! One SA of a bundle: its headers and the room they need, computed once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,25 +12,26 @@ use uxfrm_packet::{IpPacket, Protocol, UdpPath, Version, esp};
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::encap_layout::Seam;
+use super::encap_layout::EncapLayout;
 use crate::ecn::TosRule;
 use crate::sa::{config::SaFlags, usage::Lifecycle};
 use crate::{DropReason, IvPrefix, Mark, Mode, Sa, UdpEncap, UdpEncapKind, pmtu};
 
-/// What of a packet the next header outward is made from.
+/// Properties of a packet that the next layer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Inside {
+pub(crate) struct InnerInfo {
     pub(crate) version: Version,
     pub(crate) tos: u8,
     pub(crate) dont_fragment: bool,
     esp_offset: u16,
     next_header_at: u16,
     pub(crate) flow_label: u32,
-    /// What encapsulations that [spread flows](crate::UdpEncap::spreads_flows) send from; 0 where there is none.
+    /// Source port for encapsulations that [spread flows](crate::UdpEncap::spreads_flows); 0 if
+    /// there is none.
     pub(crate) source_port: u16,
 }
 
-impl Inside {
+impl InnerInfo {
     #[inline(always)]
     pub(crate) fn of(ip: &IpPacket) -> Self {
         Self {
@@ -44,7 +45,7 @@ impl Inside {
         }
     }
 
-    /// Of a packet of this version without options of which nothing else is known.
+    /// For a packet of this version without options, if nothing else matters.
     #[inline(always)]
     pub(crate) const fn plain(version: Version) -> Self {
         match version {
@@ -53,39 +54,40 @@ impl Inside {
         }
     }
 
-    /// Of a packet whose header has neither options nor extension headers, is right and of this version; and the packet's length as it says. `None` when it is cut off.
+    /// For a packet with a valid fixed header of this version, without options or extension
+    /// headers; with its length by its own header. `None` if it is truncated.
     #[inline(always)]
-    pub(crate) fn of_plain(version: Version, bytes: &[u8]) -> Option<(Self, usize)> {
+    pub(crate) fn from_fixed_header(version: Version, bytes: &[u8]) -> Option<(Self, usize)> {
         match version {
             Version::V4 => {
                 let header = bytes.first_chunk::<{ ipv4::HEADER_LEN }>()?;
-                let inside = Self { tos: header[1], dont_fragment: header[6] & 0x40 != 0, ..V4 };
-                Some((inside, u16::from_be_bytes([header[2], header[3]]).into()))
+                let inner = Self { tos: header[1], dont_fragment: header[6] & 0x40 != 0, ..V4 };
+                Some((inner, u16::from_be_bytes([header[2], header[3]]).into()))
             }
             Version::V6 => {
                 let (header, _) = Ipv6Header::ref_from_prefix(bytes).ok()?;
-                let inside =
+                let inner =
                     Self { tos: header.traffic_class(), flow_label: header.flow_label(), ..V6 };
-                Some((inside, ipv6::HEADER_LEN + usize::from(header.payload_len.get())))
+                Some((inner, ipv6::HEADER_LEN + usize::from(header.payload_len.get())))
             }
         }
     }
 
-    /// Where transport mode puts ESP, from the packet's first byte.
+    /// Offset at which transport mode inserts ESP.
     #[inline(always)]
     pub(crate) fn esp_offset(&self) -> usize {
         self.esp_offset.into()
     }
 
-    /// The byte that names what stands there.
+    /// Offset of the byte that names the protocol there.
     #[inline(always)]
     pub(crate) fn next_header_at(&self) -> usize {
         self.next_header_at.into()
     }
 }
 
-/// Headers with nothing between them and the upper layer.
-const V4: Inside = Inside {
+/// Headers with nothing before the upper layer.
+const V4: InnerInfo = InnerInfo {
     version: Version::V4,
     tos: 0,
     dont_fragment: false,
@@ -94,18 +96,23 @@ const V4: Inside = Inside {
     flow_label: 0,
     source_port: 0,
 };
-const V6: Inside =
-    Inside { version: Version::V6, dont_fragment: true, esp_offset: 40, next_header_at: 6, ..V4 };
+const V6: InnerInfo = InnerInfo {
+    version: Version::V6,
+    dont_fragment: true,
+    esp_offset: 40,
+    next_header_at: 6,
+    ..V4
+};
 
-/// The outer header of tunnel mode, with everything in it that all packets share.
+/// Outer header of tunnel mode, with all constant fields filled in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Outer {
-    /// TOS, length, id, flags and checksum are still 0; the sum is that of all else.
+pub(crate) enum TunnelHeader {
+    /// TOS, length, id, flags and checksum are 0; the sum covers all other fields.
     V4(Ipv4Header, Sum),
     V6(Ipv6Header),
 }
 
-impl Outer {
+impl TunnelHeader {
     fn new(source: IpAddr, destination: IpAddr, next: Protocol, hop_limit: u8) -> Option<Self> {
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -129,26 +136,26 @@ impl Outer {
     }
 }
 
-/// Where the text begins in the packet, and what goes before ESP.
+/// Mode of encapsulation, which decides where the payload begins.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wrap {
+pub(crate) enum EncapMode {
     /// The packet's own header stays outside.
     Transport,
-    /// A new header around all of it.
-    Tunnel(Outer),
+    /// A new header around the whole packet.
+    Tunnel(TunnelHeader),
 }
 
-/// The UDP header of an SA with encapsulation.
+/// UDP header of an SA with encapsulation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UdpShape {
+pub(crate) struct UdpTemplate {
     pub(crate) header: UdpHeader,
     /// Zero bytes between UDP and ESP: 8 for `espinudp-nonike`, else 0.
     pub(crate) marker: u8,
-    /// Whether the source port is the inner flow's.
-    pub(crate) spreads: bool,
+    /// Whether the source port is taken from the inner flow.
+    pub(crate) uses_flow_ports: bool,
 }
 
-impl UdpShape {
+impl UdpTemplate {
     fn of(encap: &UdpEncap) -> Result<Self, DropReason> {
         let marker = match encap.kind {
             UdpEncapKind::Esp => 0,
@@ -161,62 +168,63 @@ impl UdpShape {
             length: U16::ZERO,
             checksum: U16::ZERO,
         };
-        Ok(Self { header, marker, spreads: encap.spreads_flows() })
+        Ok(Self { header, marker, uses_flow_ports: encap.spreads_flows() })
     }
 }
 
-/// What leaves when this layer is the last one.
+/// Form of the packets that leave when this layer is the outermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outside {
+pub(crate) enum OuterForm {
     /// A whole IP packet.
     Packet,
     /// The payload of a UDP socket: neither IP nor UDP header.
     SocketPayload,
 }
 
-/// One SA and what it writes: two cache lines, as of many SAs each packet needs another's.
+/// One SA of a bundle and what it writes. Two cache lines, as consecutive packets may each use
+/// another SA.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Layer {
+pub(crate) struct EncapLayer {
     pub(crate) sa: Arc<Sa>,
-    /// How far that was in its life when it was chosen.
-    pub(crate) chosen: Lifecycle,
-    /// Which account of the bundles' cache its SA has.
-    pub(crate) account: u32,
-    pub(crate) wrap: Wrap,
-    pub(crate) udp: Option<UdpShape>,
-    pub(crate) outside: Outside,
-    pub(crate) seam: Seam,
-    /// Shorter inner packets are padded to this many bytes (RFC 4303 §2.7).
-    tfc: u16,
-    /// Whether numbers have 64 bits.
+    /// SA lifecycle state when this bundle was built.
+    pub(crate) lifecycle: Lifecycle,
+    /// Index of the SA's tally in the bundle cache.
+    pub(crate) tally: u32,
+    pub(crate) wrap: EncapMode,
+    pub(crate) udp: Option<UdpTemplate>,
+    pub(crate) outside: OuterForm,
+    pub(crate) layout: EncapLayout,
+    /// TFC padding: shorter inner packets are padded to this length (RFC 4303 §2.7).
+    tfc_len: u16,
+    /// Whether sequence numbers have 64 bits.
     pub(crate) extended: bool,
-    /// Of the numbers that were next when this was made.
+    /// For the numbers that were next when the bundle was built.
     pub(crate) iv_prefix: IvPrefix,
     pub(crate) output_mark: Mark,
 }
 
-impl Layer {
-    /// The layer of `sa`; `source` stands in for a state without one.
+impl EncapLayer {
+    /// Layer of `sa`; `source` replaces an unspecified source address.
     pub(crate) fn new(
         sa: &Arc<Sa>,
         source: Option<IpAddr>,
-        outside: Outside,
+        outside: OuterForm,
         hop_limit: u8,
     ) -> Result<Self, DropReason> {
         let config = sa.config();
         let transform = sa.transform();
         let destination = sa.id().destination;
         sa.activate();
-        let udp = config.encap.as_ref().map(UdpShape::of).transpose()?;
+        let udp = config.encap.as_ref().map(UdpTemplate::of).transpose()?;
         let next = if udp.is_some() { Protocol::UDP } else { Protocol::ESP };
         let wrap = match config.mode {
-            Mode::Transport => Wrap::Transport,
+            Mode::Transport => EncapMode::Transport,
             Mode::Tunnel => {
                 let known = Some(sa.source()).filter(|source| !source.is_unspecified());
                 let source = known.or(source).ok_or(DropReason::OutBundle)?;
-                let outer = Outer::new(source, destination, next, hop_limit);
-                Wrap::Tunnel(outer.ok_or(DropReason::OutBundle)?)
+                let outer = TunnelHeader::new(source, destination, next, hop_limit);
+                EncapMode::Tunnel(outer.ok_or(DropReason::OutBundle)?)
             }
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
                 return Err(DropReason::OutModeMismatch);
@@ -226,158 +234,167 @@ impl Layer {
         debug_assert!(block.is_power_of_two(), "as those of all ciphers are");
         let mut layer = Self {
             sa: Arc::clone(sa),
-            chosen: chosen(sa),
-            account: 0,
+            lifecycle: lifecycle(sa),
+            tally: 0,
             wrap,
             udp,
             // A socket has one source port.
-            outside: if udp.is_some_and(|shape| !shape.spreads) {
+            outside: if udp.is_some_and(|shape| !shape.uses_flow_ports) {
                 outside
             } else {
-                Outside::Packet
+                OuterForm::Packet
             },
-            seam: Seam {
+            layout: EncapLayout {
                 spi: sa.id().spi,
                 front: 0,
-                lead: narrow(esp::HEADER_LEN + transform.iv_len()),
-                icv: narrow(transform.icv_len()),
+                esp_header_len: narrow(esp::HEADER_LEN + transform.iv_len()),
+                icv_len: narrow(transform.icv_len()),
                 align: narrow(block.max(4)),
                 tos: TosRule::of(config.flags, config.extra_flags),
                 pmtu_discovery: !config.flags.contains(SaFlags::NOPMTUDISC),
             },
-            tfc: 0,
+            tfc_len: 0,
             extended: sa.extended(),
             iv_prefix: sa.next_iv_prefix(),
             output_mark: config.output_mark,
         };
-        layer.seam.front = narrow(layer.headers() + layer.marker() + layer.lead());
+        layer.layout.front = narrow(layer.headers() + layer.marker() + layer.esp_header_len());
         Ok(layer)
     }
 
-    /// Whether its SA is as far in its life as when it was chosen: it works, and look-ups prefer no other to it that they did not before.
+    /// Whether the SA's lifecycle state has not changed since: it is usable, and look-ups prefer no
+    /// other one now.
     #[inline(always)]
-    pub(crate) fn is_as_it_was(&self) -> bool {
-        self.sa.lifecycle() == self.chosen
+    pub(crate) fn is_unchanged(&self) -> bool {
+        self.sa.lifecycle() == self.lifecycle
     }
 
-    /// Bytes by which the packet's first byte moves forward.
+    /// Bytes added before the packet.
     #[inline(always)]
-    pub(crate) fn front(&self) -> usize {
-        self.seam.front.into()
+    pub(crate) fn headroom(&self) -> usize {
+        self.layout.front.into()
     }
 
     /// Bytes of ESP header and IV.
     #[inline(always)]
-    pub(crate) fn lead(&self) -> usize {
-        self.seam.lead.into()
+    pub(crate) fn esp_header_len(&self) -> usize {
+        self.layout.esp_header_len.into()
     }
 
     /// Bytes of ICV.
     #[inline(always)]
-    pub(crate) fn icv(&self) -> usize {
-        self.seam.icv.into()
+    pub(crate) fn icv_len(&self) -> usize {
+        self.layout.icv_len.into()
     }
 
-    /// Pads shorter inner packets to so many bytes, if that many fit.
-    pub(crate) fn pad_to(&mut self, bytes: usize) {
-        self.tfc = u16::try_from(bytes).unwrap_or(u16::MAX);
+    /// Sets the TFC padding; capped where it does not fit.
+    pub(crate) fn set_tfc(&mut self, bytes: usize) {
+        self.tfc_len = u16::try_from(bytes).unwrap_or(u16::MAX);
     }
 
-    /// Whether it pads inner packets.
-    pub(crate) fn pads(&self) -> bool {
-        self.tfc > 0
+    /// Whether inner packets get TFC padding.
+    pub(crate) fn adds_tfc(&self) -> bool {
+        self.tfc_len > 0
     }
 
     /// Bytes of new headers before ESP.
     fn headers(&self) -> usize {
         match (self.outside, &self.wrap) {
-            (Outside::SocketPayload, _) => 0,
-            (Outside::Packet, Wrap::Transport) => self.udp_header_len(),
-            (Outside::Packet, Wrap::Tunnel(outer)) => outer.len() + self.udp_header_len(),
+            (OuterForm::SocketPayload, _) => 0,
+            (OuterForm::Packet, EncapMode::Transport) => self.udp_header_len(),
+            (OuterForm::Packet, EncapMode::Tunnel(outer)) => outer.len() + self.udp_header_len(),
         }
     }
 
-    /// Bytes of the packet that stay outside the text.
+    /// Bytes of the packet that stay in the clear, outside ESP.
     #[inline(always)]
-    pub(crate) fn kept(&self, inside: &Inside) -> usize {
+    pub(crate) fn clear_len(&self, inner: &InnerInfo) -> usize {
         match self.wrap {
-            Wrap::Transport => inside.esp_offset(),
-            Wrap::Tunnel(_) => 0,
+            EncapMode::Transport => inner.esp_offset(),
+            EncapMode::Tunnel(_) => 0,
         }
     }
 
-    /// As [`Self::kept`], of packets of this version without options.
+    /// Like [`Self::clear_len`], for packets of this version without options.
     #[inline(always)]
-    pub(crate) fn kept_of(&self, version: Version) -> usize {
-        self.kept(&Inside::plain(version))
+    pub(crate) fn clear_len_for(&self, version: Version) -> usize {
+        self.clear_len(&InnerInfo::plain(version))
     }
 
-    /// Padding bytes of a text of `len` bytes, before pad length and next header.
+    /// Padding bytes of a payload of `len` bytes, before pad length and next header.
     #[inline(always)]
     pub(crate) fn padding(&self, len: usize) -> usize {
-        self.seam.padding(len)
+        self.layout.padding(len)
     }
 
-    /// Bytes of inner packet with TFC padding, without ESP's own.
+    /// Payload length with TFC padding, without ESP padding.
     #[inline(always)]
     pub(crate) fn padded(&self, len: usize) -> usize {
-        len.max(self.tfc.into())
+        len.max(self.tfc_len.into())
     }
 
-    /// Bytes of a packet of `len` bytes after this layer, as if the header that a socket leaves out were there still.
+    /// Length of a packet of `len` bytes after this layer, including a header that a socket leaves
+    /// out.
     #[inline(always)]
-    pub(crate) fn sealed_len(&self, len: usize, inside: &Inside) -> usize {
-        let text = self.padded(len - self.kept(inside));
-        self.front() + self.kept(inside) + text + self.padding(text) + esp::TRAILER_LEN + self.icv()
+    pub(crate) fn sealed_len(&self, len: usize, inner: &InnerInfo) -> usize {
+        let text = self.padded(len - self.clear_len(inner));
+        self.headroom()
+            + self.clear_len(inner)
+            + text
+            + self.padding(text)
+            + esp::TRAILER_LEN
+            + self.icv_len()
     }
 
-    /// The largest packet that fits, if what leaves may have `mtu` bytes: `net/xfrm/xfrm_state.c: __xfrm_state_mtu`.
+    /// Largest packet that fits into `mtu` bytes after this layer:
+    /// `net/xfrm/xfrm_state.c: __xfrm_state_mtu`.
     pub(crate) fn inner_mtu(&self, mtu: usize) -> usize {
         let (outer, outside) = match &self.wrap {
-            Wrap::Tunnel(outer) => (outer.len(), 0),
-            Wrap::Transport if self.sa.id().destination.is_ipv4() => (0, ipv4::HEADER_LEN),
-            Wrap::Transport => (0, ipv6::HEADER_LEN),
+            EncapMode::Tunnel(outer) => (outer.len(), 0),
+            EncapMode::Transport if self.sa.id().destination.is_ipv4() => (0, ipv4::HEADER_LEN),
+            EncapMode::Transport => (0, ipv6::HEADER_LEN),
         };
-        let around = outer + self.udp_header_len() + self.marker() + self.lead() + self.icv();
-        pmtu::inner_mtu(mtu, around, outside, self.seam.align.into())
+        let around =
+            outer + self.udp_header_len() + self.marker() + self.esp_header_len() + self.icv_len();
+        pmtu::inner_mtu(mtu, around, outside, self.layout.align.into())
     }
 
-    /// What the next layer sees.
+    /// Properties of the packet after this layer.
     #[inline(always)]
-    pub(crate) fn after(&self, inside: &Inside) -> Inside {
-        let mut after = *inside;
-        self.enclose(&mut after);
+    pub(crate) fn after(&self, inner: &InnerInfo) -> InnerInfo {
+        let mut after = *inner;
+        self.apply_to(&mut after);
         after
     }
 
-    /// Makes of what this layer saw what the next one sees.
+    /// Changes the properties of a packet to those after this layer.
     #[inline(always)]
-    pub(crate) fn enclose(&self, inside: &mut Inside) {
-        let Wrap::Tunnel(outer) = &self.wrap else { return };
-        (inside.version, inside.esp_offset, inside.next_header_at) = match outer {
-            Outer::V4(..) => (Version::V4, 20, 9),
-            Outer::V6(_) => (Version::V6, 40, 6),
+    pub(crate) fn apply_to(&self, inner: &mut InnerInfo) {
+        let EncapMode::Tunnel(outer) = &self.wrap else { return };
+        (inner.version, inner.esp_offset, inner.next_header_at) = match outer {
+            TunnelHeader::V4(..) => (Version::V4, 20, 9),
+            TunnelHeader::V6(_) => (Version::V6, 40, 6),
         };
-        inside.tos = self.seam.tos.outer(inside.tos);
-        inside.dont_fragment = self.dont_fragment(inside);
+        inner.tos = self.layout.tos.outer(inner.tos);
+        inner.dont_fragment = self.dont_fragment(inner);
     }
 
-    /// Whether the outer header forbids fragments (`xfrm4_tunnel_encap_add`).
+    /// Whether the outer header gets DF (`xfrm4_tunnel_encap_add`).
     #[inline(always)]
-    pub(crate) fn dont_fragment(&self, inside: &Inside) -> bool {
-        inside.dont_fragment && self.seam.pmtu_discovery
+    pub(crate) fn dont_fragment(&self, inner: &InnerInfo) -> bool {
+        inner.dont_fragment && self.layout.pmtu_discovery
     }
 
-    /// How the payload goes through a UDP socket. `after` is [`after`](Self::after) this layer; `ends` are the packet's own addresses, which transport
-    /// mode keeps.
-    pub(crate) fn udp_path(&self, after: &Inside, ends: (IpAddr, IpAddr)) -> Option<UdpPath> {
-        let shape = self.udp.as_ref().filter(|_| self.outside == Outside::SocketPayload)?;
+    /// UDP path of a payload for a socket. `after` is [`after`](Self::after) this layer; `ends` are
+    /// the packet's own addresses, which transport mode keeps.
+    pub(crate) fn udp_path(&self, after: &InnerInfo, ends: (IpAddr, IpAddr)) -> Option<UdpPath> {
+        let shape = self.udp.as_ref().filter(|_| self.outside == OuterForm::SocketPayload)?;
         let (source, destination) = match &self.wrap {
-            Wrap::Transport => ends,
-            Wrap::Tunnel(Outer::V4(header, _)) => {
+            EncapMode::Transport => ends,
+            EncapMode::Tunnel(TunnelHeader::V4(header, _)) => {
                 (header.source().into(), header.destination().into())
             }
-            Wrap::Tunnel(Outer::V6(header)) => {
+            EncapMode::Tunnel(TunnelHeader::V6(header)) => {
                 (header.source().into(), header.destination().into())
             }
         };
@@ -389,47 +406,47 @@ impl Layer {
         })
     }
 
-    /// As [`Self::udp_path`], of a tunnel, whose ends are its own.
+    /// Like [`Self::udp_path`], for tunnel mode, which has its own addresses.
     #[inline(never)]
-    pub(crate) fn tunnel_path(&self, after: &Inside) -> Option<UdpPath> {
+    pub(crate) fn tunnel_path(&self, after: &InnerInfo) -> Option<UdpPath> {
         const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         self.udp_path(after, (UNKNOWN, UNKNOWN))
     }
 
-    /// What of a packet's number the crypto library is told.
+    /// Upper sequence number half and IV for the crypto library.
     #[inline(always)]
-    pub(crate) fn counted(&self, sequence: u64) -> (SeqHigh, Iv) {
+    pub(crate) fn seq_high_and_iv(&self, sequence: u64) -> (SeqHigh, Iv) {
         let counter = self.iv_prefix.counter(sequence);
         let counter = counter.unwrap_or_else(|| self.sa.iv_counter(sequence));
         (self.high(sequence), Iv::Counter(counter))
     }
 
-    /// What of a packet's number is not on the wire.
+    /// The half of a sequence number that is not on the wire.
     #[inline(always)]
     pub(crate) fn high(&self, sequence: u64) -> SeqHigh {
         if self.extended { SeqHigh::Esn(high_word(sequence)) } else { SeqHigh::None }
     }
 
-    /// Whether something is to be written once the packet is sealed.
+    /// Whether sealed packets need [`finish`](super::headers::finish).
     #[inline(always)]
     pub(crate) fn needs_finish(&self) -> bool {
-        self.udp.is_some() && self.outside == Outside::Packet
+        self.udp.is_some() && self.outside == OuterForm::Packet
     }
 
-    /// Whether that is so for packets of this version: UDP over IPv4 goes without a checksum.
+    /// The same for packets of this version: UDP over IPv4 has no checksum.
     #[inline(always)]
     pub(crate) fn needs_finish_of(&self, version: Version) -> bool {
         let outside = match &self.wrap {
-            Wrap::Transport => version,
-            Wrap::Tunnel(Outer::V4(..)) => Version::V4,
-            Wrap::Tunnel(Outer::V6(_)) => Version::V6,
+            EncapMode::Transport => version,
+            EncapMode::Tunnel(TunnelHeader::V4(..)) => Version::V4,
+            EncapMode::Tunnel(TunnelHeader::V6(_)) => Version::V6,
         };
         self.needs_finish() && outside == Version::V6
     }
 
-    /// Whether inner flows have source ports of their own.
-    pub(crate) fn spreads(&self) -> bool {
-        self.udp.is_some_and(|shape| shape.spreads)
+    /// Whether the UDP source port is taken from the flow.
+    pub(crate) fn uses_flow_ports(&self) -> bool {
+        self.udp.is_some_and(|shape| shape.uses_flow_ports)
     }
 
     pub(crate) fn udp_header_len(&self) -> usize {
@@ -441,12 +458,12 @@ impl Layer {
     }
 }
 
-/// What a state's life is held against from now on. One that just ended then differs from it.
-fn chosen(sa: &Sa) -> Lifecycle {
+/// The lifecycle state to compare with later. An SA that just expired differs from it.
+fn lifecycle(sa: &Sa) -> Lifecycle {
     sa.lifecycle().clamp(Lifecycle::Valid, Lifecycle::Dying)
 }
 
-/// Offsets within a packet.
+/// An offset within a packet.
 #[inline(always)]
 fn narrow(offset: usize) -> u16 {
     debug_assert!(u16::try_from(offset).is_ok());
@@ -459,7 +476,7 @@ fn high_word(sequence: u64) -> u32 {
     (sequence >> 32) as u32
 }
 
-/// What an outer header calls an IP packet inside.
+/// Protocol number of an IP packet inside an outer header.
 pub(crate) const fn ip_in_ip(inner: Version) -> Protocol {
     match inner {
         Version::V4 => Protocol::IPIP,

@@ -1,115 +1,119 @@
-//! What a layer does to each packet, whatever it is that stands before ESP; in as few bytes as it takes, as of many states each packet needs another's.
+//! Layout of an encapsulated packet from ESP inward, independent of the headers before ESP. Small,
+//! as consecutive packets may each use another SA.
 
 use uxfrm_packet::checksum::Sum;
 use uxfrm_packet::ipv6::{self, Ipv6Header};
 use uxfrm_packet::{Checksum, PacketBuf, esp, udp};
 
-use super::encap::{Inside, UdpShape, ip_in_ip};
+use super::encap::{InnerInfo, UdpTemplate, ip_in_ip};
 use super::headers::{
-    HeaderEnd, PADDING, Stamp, esp_header, low_byte, low_half, outer_v4, outer_v6, write_udp,
+    Ipv4HeaderTail, PADDING, SeqAndId, esp_header, low_byte, low_half, outer_v4, outer_v6,
+    write_udp,
 };
 use crate::Spi;
 use crate::ecn::TosRule;
 
-/// One state's.
+/// Layout for one SA.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seam {
+pub(crate) struct EncapLayout {
     pub(crate) spi: Spi,
-    /// Bytes by which a packet's first byte moves forward, and those of them that are ESP header and IV.
+    /// Bytes added before the packet, and those of ESP header and IV among them.
     pub(crate) front: u16,
-    pub(crate) lead: u16,
-    pub(crate) icv: u16,
-    /// Text is padded to a multiple of this: a power of two.
+    pub(crate) esp_header_len: u16,
+    pub(crate) icv_len: u16,
+    /// Payload is padded to a multiple of this power of two.
     pub(crate) align: u16,
     pub(crate) tos: TosRule,
-    /// Whether an outer header may forbid fragments.
+    /// Whether the outer header may have DF.
     pub(crate) pmtu_discovery: bool,
 }
 
-/// Bytes before a packet and behind it.
+/// Headroom and tailroom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct EncapRoom {
     pub(crate) before: usize,
     pub(crate) behind: usize,
 }
 
-/// What a tunnel puts before ESP, by its kind.
+/// Headers before ESP in tunnel mode, by kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Headers<'a> {
-    V4(&'a HeaderEnd, Sum, Option<&'a UdpShape>),
-    V6(&'a Ipv6Header, Option<&'a UdpShape>),
+pub(crate) enum TunnelHeaders<'a> {
+    V4(&'a Ipv4HeaderTail, Sum, Option<&'a UdpTemplate>),
+    V6(&'a Ipv6Header, Option<&'a UdpTemplate>),
     /// A socket writes them.
     Socket,
 }
 
-/// What leaves of a packet that was wrapped: how many bytes in all, and what of them is to be sealed.
-pub(crate) type Wrapped<'a> = (usize, &'a mut [u8]);
+/// Length of an encapsulated packet, and the part of it to seal.
+pub(crate) type Encapsulated<'a> = (usize, &'a mut [u8]);
 
-/// Bytes that are written at once behind the text, whatever of them belongs to the packet.
+/// Bytes written at once behind the payload, whether or not all belong to the packet.
 const TRAILER_ROOM: usize = PADDING.len() + esp::TRAILER_LEN;
 
-impl Seam {
+impl EncapLayout {
     /// The room that a packet needs.
     #[inline(always)]
-    pub(crate) fn room(&self) -> Room {
-        let behind = TRAILER_ROOM + usize::from(self.icv) + PADDING.len();
-        Room { before: self.front.into(), behind }
+    pub(crate) fn room(&self) -> EncapRoom {
+        let behind = TRAILER_ROOM + usize::from(self.icv_len) + PADDING.len();
+        EncapRoom { before: self.front.into(), behind }
     }
 
-    /// Padding bytes of a text of `len` bytes, before pad length and next header.
+    /// Padding bytes of a payload of `len` bytes, before pad length and next header.
     #[inline(always)]
     pub(crate) fn padding(&self, len: usize) -> usize {
         (len + esp::TRAILER_LEN).wrapping_neg() & (usize::from(self.align) - 1)
     }
 
-    /// Makes of what is inside what the headers before ESP are made from.
+    /// Changes the properties of a packet to those of the headers before ESP.
     #[inline(always)]
-    pub(crate) fn enclose(&self, inside: &mut Inside) {
-        inside.tos = self.tos.outer(inside.tos);
-        inside.dont_fragment &= self.pmtu_discovery;
+    pub(crate) fn apply_to(&self, inner: &mut InnerInfo) {
+        inner.tos = self.tos.outer(inner.tos);
+        inner.dont_fragment &= self.pmtu_discovery;
     }
 
-    /// Puts all around a packet of `len` bytes but the encryption; `after` is what it [says outside](Self::enclose).
+    /// Encapsulates a packet of `len` bytes, except for encryption; `after` are its [outer
+    /// properties](Self::apply_to).
     #[inline(always)]
     pub(crate) fn wrap<'a>(
         &self,
-        headers: Headers<'_>,
+        headers: TunnelHeaders<'_>,
         packet: &'a mut PacketBuf,
-        (after, len): (&Inside, usize),
-        stamp: Stamp,
-    ) -> Option<Wrapped<'a>> {
+        (after, len): (&InnerInfo, usize),
+        seq_id: SeqAndId,
+    ) -> Option<Encapsulated<'a>> {
         packet.checksum = Checksum::AsIs;
         let padding = self.padding(len) % PADDING.len();
-        let (text, esp_at) = (usize::from(self.front), usize::from(self.front - self.lead));
-        let end = text + len + padding + esp::TRAILER_LEN + usize::from(self.icv);
+        let (text, esp_at) =
+            (usize::from(self.front), usize::from(self.front - self.esp_header_len));
+        let end = text + len + padding + esp::TRAILER_LEN + usize::from(self.icv_len);
         let room = packet.reframed(text, end, TRAILER_ROOM)?;
         let trailer: &mut [u8; TRAILER_ROOM] = room.get_mut(text + len..)?.first_chunk_mut()?;
         *trailer.first_chunk_mut()? = PADDING;
         let ends = [low_byte(padding), ip_in_ip(after.version).0];
         trailer[padding..padding + esp::TRAILER_LEN].copy_from_slice(&ends);
         let (before, esp) = room.get_mut(..end)?.split_at_mut_checked(esp_at)?;
-        *esp.first_chunk_mut()? = esp_header(self.spi, stamp);
+        *esp.first_chunk_mut()? = esp_header(self.spi, seq_id);
         match headers {
-            Headers::V4(end_of_header, sum, udp) => {
-                let header = outer_v4((end_of_header, sum), after, low_half(end), stamp.id);
+            TunnelHeaders::V4(end_of_header, sum, udp) => {
+                let header = outer_v4((end_of_header, sum), after, low_half(end), seq_id.id);
                 *before.first_chunk_mut()? = header;
                 write_udp_before(before, esp.len(), udp);
             }
-            Headers::V6(template, udp) => {
+            TunnelHeaders::V6(template, udp) => {
                 let len = low_half(end - ipv6::HEADER_LEN);
                 *before.first_chunk_mut()? = outer_v6(template, after, len);
                 write_udp_before(before, esp.len(), udp);
             }
             // A marker, if anything.
-            Headers::Socket => before.fill(0),
+            TunnelHeaders::Socket => before.fill(0),
         }
         Some((end, esp))
     }
 }
 
-/// UDP and its marker at the end of what is before so many bytes of ESP.
+/// Writes UDP and its marker at the end of `before`, followed by `esp_len` bytes of ESP.
 #[inline(always)]
-fn write_udp_before(before: &mut [u8], esp_len: usize, udp: Option<&UdpShape>) {
+fn write_udp_before(before: &mut [u8], esp_len: usize, udp: Option<&UdpTemplate>) {
     if let Some(shape) = udp {
         let at = before.len() - usize::from(shape.marker) - udp::HEADER_LEN;
         write_udp(&mut before[at..], shape, esp_len, None);

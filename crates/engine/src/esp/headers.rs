@@ -1,4 +1,4 @@
-//! Headers, padding and trailer around one packet, in the room that was kept for them.
+//! Writes headers, padding and trailer around one packet, in the room reserved for them.
 
 use std::ops::Range;
 
@@ -9,55 +9,61 @@ use uxfrm_packet::udp::{self, UdpHeader};
 use uxfrm_packet::{Protocol, Version, esp, ipv4};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::encap::{Inside, Layer, Outer, Outside, UdpShape, Wrap, ip_in_ip};
-use super::encap_layout::Headers;
+use super::encap::{
+    EncapLayer, EncapMode, InnerInfo, OuterForm, TunnelHeader, UdpTemplate, ip_in_ip,
+};
+use super::encap_layout::TunnelHeaders;
 use crate::Spi;
 
-/// What is different in each packet.
+/// The values that differ from packet to packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamp {
-    /// The sequence number, all 64 bits.
+pub(crate) struct SeqAndId {
+    /// Sequence number, all 64 bits.
     pub(crate) sequence: u64,
     /// Identification of an outer IPv4 header without DF.
     pub(crate) id: u16,
 }
 
-/// Puts one layer around the packet of `len` bytes that lies [`Layer::front`] bytes into `room`, but for the encryption and UDP's checksum over
-/// IPv6. Says what is to be sealed: from SPI to the end of the ICV, with which the packet ends.
+/// Writes one layer around the packet of `len` bytes at offset [`EncapLayer::headroom`] of `room`,
+/// except for encryption and the UDP checksum over IPv6. Returns the range to seal: from the SPI to
+/// the end of the ICV, which ends the packet.
 ///
-/// What is inside is what the layer is put around, and what the next layer sees ([`Layer::after`]). The room must have the rest of [`Layer::sealed_len`] behind the packet, as the frame that was made for the whole bundle has.
+/// The pair of properties is that of the packet and that [after](EncapLayer::after) this layer.
+/// Behind the packet there must be room for the rest of [`EncapLayer::sealed_len`], as in a frame
+/// for the whole bundle.
 #[inline(always)]
 pub(crate) fn wrap(
     room: &mut [u8],
     len: usize,
-    layer: &Layer,
-    (inside, after): (&Inside, &Inside),
-    stamp: Stamp,
+    layer: &EncapLayer,
+    (inner, after): (&InnerInfo, &InnerInfo),
+    seq_id: SeqAndId,
 ) -> Range<usize> {
-    let (at, kept) = (layer.front(), layer.kept(inside));
-    let esp_at = at + kept - layer.lead();
-    let inner = match layer.wrap {
-        Wrap::Transport => Protocol(room[at + inside.next_header_at()]),
-        Wrap::Tunnel(_) => ip_in_ip(inside.version),
+    let (at, clear_len) = (layer.headroom(), layer.clear_len(inner));
+    let esp_at = at + clear_len - layer.esp_header_len();
+    let next_header = match layer.wrap {
+        EncapMode::Transport => Protocol(room[at + inner.next_header_at()]),
+        EncapMode::Tunnel(_) => ip_in_ip(inner.version),
     };
-    let end = write_trailer(room, at + kept, len - kept, layer, inner);
+    let end = write_trailer(room, at + clear_len, len - clear_len, layer, next_header);
     let packet = &mut room[..end];
-    if kept > 0 {
-        move_header(packet, at..at + kept, 0);
+    if clear_len > 0 {
+        move_header(packet, at..at + clear_len, 0);
     }
-    write_esp_header(&mut packet[esp_at..], layer, stamp);
+    write_esp_header(&mut packet[esp_at..], layer, seq_id);
     match layer.outside {
-        Outside::Packet => write_outside(packet, layer, (inside, after), esp_at, stamp),
-        Outside::SocketPayload if layer.marker() > 0 => {
+        OuterForm::Packet => write_outside(packet, layer, (inner, after), esp_at, seq_id),
+        OuterForm::SocketPayload if layer.marker() > 0 => {
             packet[esp_at - layer.marker()..esp_at].fill(0);
         }
-        Outside::SocketPayload => {}
+        OuterForm::SocketPayload => {}
     }
     esp_at..end
 }
 
-/// Fills in UDP's checksum, which IPv6 wants and which covers the sealed bytes; without UDP or over IPv4 does nothing.
-pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
+/// Writes the UDP checksum, which IPv6 requires and which covers sealed bytes. Does nothing without
+/// UDP or over IPv4.
+pub(crate) fn finish(packet: &mut [u8], layer: &EncapLayer, after: &InnerInfo) {
     if !layer.needs_finish() || after.version == Version::V4 {
         return;
     }
@@ -66,18 +72,22 @@ pub(crate) fn finish(packet: &mut [u8], layer: &Layer, after: &Inside) {
     fill_checksum(packet, at, pseudo);
 }
 
-/// What is the same in the pseudo-header of all UDP datagrams that a layer puts into packets of IPv6: where it is a tunnel that does.
-pub(crate) fn pseudo_header(layer: &Layer) -> Option<Sum> {
+/// Constant part of the pseudo-header sum for a layer's UDP datagrams over IPv6; `None` for other
+/// layers.
+pub(crate) fn pseudo_header(layer: &EncapLayer) -> Option<Sum> {
     match layer.tunnel_headers() {
-        Some(Headers::V6(template, Some(_))) => {
+        Some(TunnelHeaders::V6(template, Some(_))) => {
             let addresses = Sum::of(&template.as_bytes()[ipv6::ADDRESSES]);
             Some(addresses.plus_u16(Protocol::UDP.0.into()))
         }
-        Some(Headers::V4(..) | Headers::V6(_, None) | Headers::Socket) | None => None,
+        Some(TunnelHeaders::V4(..) | TunnelHeaders::V6(_, None) | TunnelHeaders::Socket) | None => {
+            None
+        }
     }
 }
 
-/// Fills in the checksum of the datagram that begins at a place and takes the rest of a packet; `pseudo` is of its pseudo-header but for the length.
+/// Writes the checksum of the datagram from offset `at` to the end of the packet; `pseudo` is its
+/// pseudo-header sum without the length.
 #[inline]
 pub(crate) fn fill_checksum(packet: &mut [u8], at: usize, pseudo: Sum) {
     let Some(datagram) = packet.get_mut(at..) else { return };
@@ -88,16 +98,17 @@ pub(crate) fn fill_checksum(packet: &mut [u8], at: usize, pseudo: Sum) {
     }
 }
 
-/// As much padding as there can be (RFC 4303 §2.4), for one wide store.
+/// The longest padding (RFC 4303 §2.4) of one wide store.
 pub(super) const PADDING: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// TFC padding, padding 1, 2, 3 …, its length, next header; returns where the ICV behind them ends.
+/// Writes TFC padding, padding 1, 2, 3 …, its length and next header. Returns the end of the ICV
+/// behind them.
 #[inline(always)]
 fn write_trailer(
     slot: &mut [u8],
     text: usize,
     len: usize,
-    layer: &Layer,
+    layer: &EncapLayer,
     inner: Protocol,
 ) -> usize {
     let padded = layer.padded(len);
@@ -106,27 +117,27 @@ fn write_trailer(
         slot[text + len..text + padded].fill(0);
     }
     let behind = &mut slot[text + padded..];
-    // What is too much lies where trailer and ICV come, or the next layer's.
+    // Excess padding is overwritten by trailer and ICV, or by the next layer.
     match behind.first_chunk_mut() {
-        // A number, lest the compiler make one call of both.
+        // An integer, lest the compiler turn both branches into one call.
         Some(wide) => *wide = u128::from_ne_bytes(PADDING).to_ne_bytes(),
         None => write_padding(&mut behind[..padding]),
     }
     let trailer = [low_byte(padding), inner.0];
     behind[padding..padding + esp::TRAILER_LEN].copy_from_slice(&trailer);
-    text + padded + padding + esp::TRAILER_LEN + layer.icv()
+    text + padded + padding + esp::TRAILER_LEN + layer.icv_len()
 }
 
-/// Where there is no room for a wide store.
+/// For when there is no room for a wide store.
 #[cold]
 fn write_padding(slot: &mut [u8]) {
     slot.copy_from_slice(&PADDING[..slot.len()]);
 }
 
-/// Moves a packet's own header, as transport mode does; mostly one without options.
+/// Moves the packet's own header in transport mode; mostly one without options.
 #[inline(always)]
 pub(crate) fn move_header(packet: &mut [u8], header: Range<usize>, to: usize) {
-    // By words, lest the compiler make one call of all lengths.
+    // By words, lest the compiler emit one call for all lengths.
     fn by<const WORDS: usize>(packet: &mut [u8], from: usize, to: usize) -> bool {
         let header = packet[from..].as_chunks().0.first_chunk::<WORDS>();
         let Some(words) = header.map(|header| header.map(u32::from_ne_bytes)) else { return false };
@@ -147,43 +158,43 @@ pub(crate) fn move_header(packet: &mut [u8], header: Range<usize>, to: usize) {
 }
 
 #[inline(always)]
-fn write_esp_header(slot: &mut [u8], layer: &Layer, stamp: Stamp) {
-    slot[..esp::HEADER_LEN].copy_from_slice(&esp_header(layer.seam.spi, stamp));
+fn write_esp_header(slot: &mut [u8], layer: &EncapLayer, seq_id: SeqAndId) {
+    slot[..esp::HEADER_LEN].copy_from_slice(&esp_header(layer.layout.spi, seq_id));
 }
 
-/// SPI and sequence number, in one word.
+/// SPI and sequence number in one word.
 #[inline(always)]
-pub(super) fn esp_header(spi: Spi, stamp: Stamp) -> [u8; esp::HEADER_LEN] {
-    (u64::from(spi.0) << 32 | u64::from(low_word(stamp.sequence))).to_be_bytes()
+pub(super) fn esp_header(spi: Spi, seq_id: SeqAndId) -> [u8; esp::HEADER_LEN] {
+    (u64::from(spi.0) << 32 | u64::from(low_word(seq_id.sequence))).to_be_bytes()
 }
 
-/// The IP and UDP headers of the whole packet, in which ESP begins at `esp_at`.
+/// Writes IP and UDP headers of a whole packet whose ESP begins at `esp_at`.
 #[inline(always)]
 fn write_outside(
     packet: &mut [u8],
-    layer: &Layer,
-    (inside, after): (&Inside, &Inside),
+    layer: &EncapLayer,
+    (inner, after): (&InnerInfo, &InnerInfo),
     esp_at: usize,
-    stamp: Stamp,
+    seq_id: SeqAndId,
 ) {
     match &layer.wrap {
-        Wrap::Transport => {
+        EncapMode::Transport => {
             let protocol = if layer.udp.is_some() { Protocol::UDP } else { Protocol::ESP };
-            renew_header(packet, inside.version, inside.next_header_at(), protocol);
+            renew_header(packet, inner.version, inner.next_header_at(), protocol);
         }
-        Wrap::Tunnel(outer) => write_outer(packet, outer, after, stamp),
+        EncapMode::Tunnel(outer) => write_outer(packet, outer, after, seq_id),
     }
     if let Some(shape) = &layer.udp {
         let at = esp_at - usize::from(shape.marker) - udp::HEADER_LEN;
         let (before, esp) = packet.split_at_mut(esp_at);
-        let port = shape.spreads.then_some(after.source_port);
+        let port = shape.uses_flow_ports.then_some(after.source_port);
         write_udp(&mut before[at..], shape, esp.len(), port);
     }
 }
 
-/// UDP and its marker, before so many bytes of ESP; with another source port if need be.
+/// Writes UDP and its marker before `esp_len` bytes of ESP, with another source port if given.
 #[inline(always)]
-pub(super) fn write_udp(room: &mut [u8], shape: &UdpShape, esp_len: usize, port: Option<u16>) {
+pub(super) fn write_udp(room: &mut [u8], shape: &UdpTemplate, esp_len: usize, port: Option<u16>) {
     let length = low_half(room.len() + esp_len);
     let header = UdpHeader { length: length.into(), ..shape.header };
     let header = UdpHeader { source: port.map_or(header.source, Into::into), ..header };
@@ -193,7 +204,7 @@ pub(super) fn write_udp(room: &mut [u8], shape: &UdpShape, esp_len: usize, port:
     }
 }
 
-/// Gives a packet's own header the length that the packet has now, and another protocol.
+/// Updates length and protocol in the packet's own header.
 #[inline]
 pub(crate) fn renew_header(
     packet: &mut [u8],
@@ -203,7 +214,7 @@ pub(crate) fn renew_header(
 ) {
     match version {
         Version::V4 => {
-            // The header was parsed when the packet came in; it is all there.
+            // The header was parsed on receipt; it is complete.
             let _ = ipv4::set_len_and_protocol(packet, protocol);
         }
         Version::V6 => {
@@ -215,16 +226,16 @@ pub(crate) fn renew_header(
 }
 
 #[inline(always)]
-fn write_outer(packet: &mut [u8], outer: &Outer, after: &Inside, stamp: Stamp) {
+fn write_outer(packet: &mut [u8], outer: &TunnelHeader, after: &InnerInfo, seq_id: SeqAndId) {
     match outer {
-        Outer::V4(template, sum) => {
+        TunnelHeader::V4(template, sum) => {
             let len = low_half(packet.len());
-            // The frame has room for the header that it was made for.
+            // The frame has room for its header.
             let Some(header) = packet.first_chunk_mut() else { return };
             let Some(end) = end_of(template) else { return };
-            *header = outer_v4((end, *sum), after, len, stamp.id);
+            *header = outer_v4((end, *sum), after, len, seq_id.id);
         }
-        Outer::V6(template) => {
+        TunnelHeader::V6(template) => {
             let len = low_half(packet.len() - ipv6::HEADER_LEN);
             let Some(header) = packet.first_chunk_mut() else { return };
             *header = outer_v6(template, after, len);
@@ -232,18 +243,19 @@ fn write_outer(packet: &mut [u8], outer: &Outer, after: &Inside, stamp: Stamp) {
     }
 }
 
-/// What of a tunnel's header is the same in all packets but version and length: from TTL on, the checksum still 0.
-pub(crate) type HeaderEnd = [u8; 12];
+/// The constant part of a tunnel's IPv4 header after version and length: from TTL on, with checksum
+/// 0.
+pub(crate) type Ipv4HeaderTail = [u8; 12];
 
-/// That of a header, all of which there is.
+/// Constant part of a complete header.
 #[inline(always)]
-pub(crate) fn end_of(template: &Ipv4Header) -> Option<&HeaderEnd> {
+pub(crate) fn end_of(template: &Ipv4Header) -> Option<&Ipv4HeaderTail> {
     template.as_bytes().last_chunk()
 }
 
-/// The sum of all that does not change in a header with this end. For who has no room to keep it.
+/// Checksum of all constant fields of a header, for callers that have no room to store it.
 #[inline(always)]
-pub(crate) fn sum_of(end: &HeaderEnd) -> Sum {
+pub(crate) fn sum_of(end: &Ipv4HeaderTail) -> Sum {
     let (words, _) = end.as_chunks::<4>();
     let version = u32::from(ipv4::WITHOUT_OPTIONS) << 24;
     words
@@ -251,11 +263,12 @@ pub(crate) fn sum_of(end: &HeaderEnd) -> Sum {
         .fold(Sum::ZERO.plus_u32(version), |sum, word| sum.plus_u32(u32::from_be_bytes(*word)))
 }
 
-/// The header in words, each of them written once; the checksum from the sum of all that does not change.
+/// Assembles the header in words, each written once; the checksum builds on the sum of the constant
+/// fields.
 #[inline(always)]
 pub(crate) fn outer_v4(
-    (end, sum): (&HeaderEnd, Sum),
-    after: &Inside,
+    (end, sum): (&Ipv4HeaderTail, Sum),
+    after: &InnerInfo,
     len: u16,
     id: u16,
 ) -> [u8; ipv4::HEADER_LEN] {
@@ -272,7 +285,11 @@ pub(crate) fn outer_v4(
 }
 
 #[inline(always)]
-pub(crate) fn outer_v6(template: &Ipv6Header, after: &Inside, len: u16) -> [u8; ipv6::HEADER_LEN] {
+pub(crate) fn outer_v6(
+    template: &Ipv6Header,
+    after: &InnerInfo,
+    len: u16,
+) -> [u8; ipv6::HEADER_LEN] {
     let mut header: [u8; ipv6::HEADER_LEN] = zerocopy::transmute!(*template);
     let first = 6 << 28 | u32::from(after.tos) << 20 | after.flow_label & 0xf_ffff;
     header[..4].copy_from_slice(&first.to_be_bytes());
@@ -280,12 +297,12 @@ pub(crate) fn outer_v6(template: &Ipv6Header, after: &Inside, len: u16) -> [u8; 
     header
 }
 
-/// Changes the TOS byte of a plain packet, as decapsulation asks for it.
+/// Sets the TOS byte of an inner packet after decapsulation.
 pub(crate) fn set_tos(packet: &mut [u8], version: Version, tos: u8) {
     match version {
         Version::V4 => {
             packet[1] = tos;
-            // Parsed already: the header is as long as it says.
+            // Parsed already: the header is complete.
             let _ = ipv4::fill_checksum(packet);
         }
         Version::V6 => {
@@ -309,7 +326,7 @@ fn low_word(sequence: u64) -> u32 {
     sequence as u32
 }
 
-/// A packet's length; frames longer than 65,535 bytes are refused before they are made.
+/// A packet's length; longer frames than 65,535 bytes are refused before they are built.
 pub(super) fn low_half(len: usize) -> u16 {
     debug_assert!(len <= usize::from(u16::MAX));
     #[expect(clippy::cast_possible_truncation, reason = "Frame::of keeps packets below 64 KiB")]

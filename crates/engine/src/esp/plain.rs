@@ -1,82 +1,84 @@
-//! One layer around a plain packet: single, without options, and with room for all that comes around it.
+//! Fast encapsulation of a plain packet: single, without options, and with enough room.
 
 use uxfrm_packet::{Checksum, PacketBuf, Version};
 
-use super::encap::{Inside, Layer, Outer, Outside, Wrap};
-use super::encap_layout::{Headers, Room, Wrapped};
-use super::headers::{Stamp, end_of, wrap};
+use super::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm, TunnelHeader};
+use super::encap_layout::{EncapRoom, Encapsulated, TunnelHeaders};
+use super::headers::{SeqAndId, end_of, wrap};
 
-impl Layer {
-    /// The room that plain packets need for [`Layer::wrap_plain`]; `None` when it is not for this layer.
-    pub(crate) fn room(&self) -> Option<Room> {
-        // A socket leaves out the header that transport mode keeps, which is then in the middle.
+impl EncapLayer {
+    /// Room that plain packets need for [`EncapLayer::encapsulate_fast`]; `None` if the layer does
+    /// not qualify.
+    pub(crate) fn room(&self) -> Option<EncapRoom> {
+        // A socket leaves out the header that transport mode keeps, which would be in the middle.
         let leaves_out =
-            self.outside == Outside::SocketPayload && matches!(self.wrap, Wrap::Transport);
-        let is_all = !self.pads() && !self.spreads() && !leaves_out;
-        is_all.then(|| self.seam.room())
+            self.outside == OuterForm::SocketPayload && matches!(self.wrap, EncapMode::Transport);
+        let is_all = !self.adds_tfc() && !self.uses_flow_ports() && !leaves_out;
+        is_all.then(|| self.layout.room())
     }
 
-    /// What a tunnel puts before ESP; `None` in transport mode.
+    /// Headers before ESP in tunnel mode; `None` in transport mode.
     #[inline(always)]
-    pub(crate) fn tunnel_headers(&self) -> Option<Headers<'_>> {
+    pub(crate) fn tunnel_headers(&self) -> Option<TunnelHeaders<'_>> {
         match (&self.wrap, self.outside) {
-            (Wrap::Transport, _) => None,
-            (Wrap::Tunnel(_), Outside::SocketPayload) => Some(Headers::Socket),
-            (Wrap::Tunnel(Outer::V4(template, sum)), Outside::Packet) => {
-                Some(Headers::V4(end_of(template)?, *sum, self.udp.as_ref()))
+            (EncapMode::Transport, _) => None,
+            (EncapMode::Tunnel(_), OuterForm::SocketPayload) => Some(TunnelHeaders::Socket),
+            (EncapMode::Tunnel(TunnelHeader::V4(template, sum)), OuterForm::Packet) => {
+                Some(TunnelHeaders::V4(end_of(template)?, *sum, self.udp.as_ref()))
             }
-            (Wrap::Tunnel(Outer::V6(template)), Outside::Packet) => {
-                Some(Headers::V6(template, self.udp.as_ref()))
+            (EncapMode::Tunnel(TunnelHeader::V6(template)), OuterForm::Packet) => {
+                Some(TunnelHeaders::V6(template, self.udp.as_ref()))
             }
         }
     }
 
-    /// As [`wrap`], of a plain packet of this version with [room](Self::room): it is ready to leave but for what `wrap` leaves
-    /// open. `None` without room: then it must not leave.
+    /// Like [`wrap`], for a plain packet of this version with [room](Self::room): complete except
+    /// for what `wrap` leaves open. `None` without room: then the packet must not leave.
     #[inline(always)]
-    pub(crate) fn wrap_plain<'a>(
+    pub(crate) fn encapsulate_fast<'a>(
         &self,
         packet: &'a mut PacketBuf,
         version: Version,
-        stamp: Stamp,
-    ) -> Option<Wrapped<'a>> {
+        seq_id: SeqAndId,
+    ) -> Option<Encapsulated<'a>> {
         match self.tunnel_headers() {
-            Some(headers) => self.wrap_in_tunnel(headers, packet, version, stamp),
-            None => self.wrap_transport(packet, version, stamp),
+            Some(headers) => self.encapsulate_tunnel(headers, packet, version, seq_id),
+            None => self.encapsulate_transport(packet, version, seq_id),
         }
     }
 
-    /// As [`Self::wrap_plain`], of a tunnel with these [headers](Self::tunnel_headers). Compiled apart where kind and version are known.
+    /// Like [`Self::encapsulate_fast`], for tunnel mode with these [headers](Self::tunnel_headers).
+    /// Compiled separately where kind and version are constant.
     #[inline(always)]
-    pub(crate) fn wrap_in_tunnel<'a>(
+    pub(crate) fn encapsulate_tunnel<'a>(
         &self,
-        headers: Headers<'_>,
+        headers: TunnelHeaders<'_>,
         packet: &'a mut PacketBuf,
         version: Version,
-        stamp: Stamp,
-    ) -> Option<Wrapped<'a>> {
-        let (mut after, len) = Inside::of_plain(version, packet.bytes())?;
-        self.seam.enclose(&mut after);
+        seq_id: SeqAndId,
+    ) -> Option<Encapsulated<'a>> {
+        let (mut after, len) = InnerInfo::from_fixed_header(version, packet.bytes())?;
+        self.layout.apply_to(&mut after);
         packet.mark = self.output_mark.applied_to(packet.mark);
-        if let Headers::Socket = headers {
+        if let TunnelHeaders::Socket = headers {
             packet.udp = self.tunnel_path(&after);
         }
-        self.seam.wrap(headers, packet, (&after, len), stamp)
+        self.layout.wrap(headers, packet, (&after, len), seq_id)
     }
 
-    /// As [`Self::wrap_plain`], of transport mode.
+    /// Like [`Self::encapsulate_fast`], for transport mode.
     #[inline(always)]
-    pub(crate) fn wrap_transport<'a>(
+    pub(crate) fn encapsulate_transport<'a>(
         &self,
         packet: &'a mut PacketBuf,
         version: Version,
-        stamp: Stamp,
-    ) -> Option<Wrapped<'a>> {
-        let (inside, len) = Inside::of_plain(version, packet.bytes())?;
+        seq_id: SeqAndId,
+    ) -> Option<Encapsulated<'a>> {
+        let (inner, len) = InnerInfo::from_fixed_header(version, packet.bytes())?;
         packet.mark = self.output_mark.applied_to(packet.mark);
         packet.checksum = Checksum::AsIs;
-        let room = packet.reframed(self.front(), self.sealed_len(len, &inside), 0)?;
-        let esp = wrap(room, len, self, (&inside, &inside), stamp);
+        let room = packet.reframed(self.headroom(), self.sealed_len(len, &inner), 0)?;
+        let esp = wrap(room, len, self, (&inner, &inner), seq_id);
         Some((room.len(), room.get_mut(esp)?))
     }
 }

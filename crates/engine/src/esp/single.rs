@@ -1,29 +1,31 @@
-//! ESP around single packets and out of them, for who does not send by bundles: devices. The bytes are those of a worker.
+//! ESP for single packets, for senders without bundles, such as devices. The bytes are the same as
+//! a worker's.
 //!
-//! Outward: [`Encapsulation::measure`] the packet, put it into a room, [`Encapsulation::wrap`] it there, seal what that says, and
-//! [`Encapsulation::finish`]. Inward: open, then [`decapsulate`].
+//! Outbound: [`Encapsulation::measure`] the packet, place it in a buffer, [`Encapsulation::wrap`]
+//! it there, seal the returned range, and [`Encapsulation::finish`]. Inbound: open, then
+//! [`decapsulate`].
 
 use std::{ops::Range, sync::Arc};
 
 use uxfrm_packet::{IpPacket, Protocol, Version, udp};
 
-use super::decap::{self, Shell};
-use super::encap::{Inside, Layer, Outside, Wrap};
-use super::headers::{self, Stamp};
+use super::decap::{self, OuterHeader};
+use super::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
+use super::headers::{self, SeqAndId};
 use crate::{DropReason, Family, FlowKey, Mode, Sa, SourcePorts};
 
-/// What one state puts around packets.
+/// Encapsulation by one SA.
 #[derive(Debug)]
-pub struct Encapsulation(Layer);
+pub struct Encapsulation(EncapLayer);
 
-/// A packet that is to be wrapped, and the room that it takes then.
+/// Lengths of a packet that is to be encapsulated.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    inside: Inside,
-    after: Inside,
+    inner: InnerInfo,
+    after: InnerInfo,
     len: usize,
     before: usize,
-    kept: usize,
+    clear_len: usize,
     total: usize,
 }
 
@@ -34,69 +36,72 @@ impl Measured {
         self.before
     }
 
-    /// Bytes of what comes out.
+    /// Total length.
     #[must_use]
     pub const fn total(&self) -> usize {
         self.total
     }
 
-    /// Bytes that the state is charged: what goes into ESP, without padding.
+    /// Bytes charged to the SA: ESP payload without padding.
     #[must_use]
     pub const fn charged(&self) -> usize {
-        self.len - self.kept
+        self.len - self.clear_len
     }
 }
 
 impl Encapsulation {
-    /// What `sa` puts around packets. Its tunnel's source must be known.
+    /// Encapsulation by `sa`. Its tunnel source must be known.
     ///
     /// # Errors
-    /// [`DropReason::OutBundle`] without a source, or for ESP in TCP; [`DropReason::OutModeMismatch`] for a mode that is not processed.
+    /// [`DropReason::OutBundle`] without a source, or for ESP in TCP;
+    /// [`DropReason::OutModeMismatch`] for an unsupported mode.
     pub fn new(sa: &Arc<Sa>, hop_limit: u8) -> Result<Self, DropReason> {
-        Layer::new(sa, None, Outside::Packet, hop_limit).map(Self)
+        EncapLayer::new(sa, None, OuterForm::Packet, hop_limit).map(Self)
     }
 
-    /// The state.
+    /// The SA.
     #[must_use]
     pub fn sa(&self) -> &Sa {
         &self.0.sa
     }
 
-    /// Looks at a whole IP packet.
+    /// Measures a whole IP packet.
     ///
     /// # Errors
-    /// [`DropReason::OutMalformed`]; [`DropReason::OutModeMismatch`] in transport mode for a packet of the other family;
-    /// [`DropReason::OutNoRoom`] when it would be longer than an IP packet can be.
+    /// [`DropReason::OutMalformed`]; [`DropReason::OutModeMismatch`] in transport mode for a packet
+    /// of the other family; [`DropReason::OutNoRoom`] if the result would exceed an IP packet.
     pub fn measure(&self, packet: &[u8]) -> Result<Measured, DropReason> {
         let ip = IpPacket::parse(packet).map_err(|_| DropReason::OutMalformed)?;
         if ip.total_len != packet.len() {
             return Err(DropReason::OutMalformed);
         }
-        if matches!(self.0.wrap, Wrap::Transport) && Family::of(ip.source) != self.0.sa.family() {
+        if matches!(self.0.wrap, EncapMode::Transport)
+            && Family::of(ip.source) != self.0.sa.family()
+        {
             return Err(DropReason::OutModeMismatch);
         }
-        let mut inside = Inside::of(&ip);
-        if self.0.spreads() {
-            // Neither seed nor range of a host's: a device has none.
-            inside.source_port =
-                FlowKey::of_bytes(&ip, packet).source_port(&SourcePorts::default());
+        let mut inner = InnerInfo::of(&ip);
+        if self.0.uses_flow_ports() {
+            // Default seed and range: a device has no host's.
+            inner.source_port = FlowKey::of_bytes(&ip, packet).source_port(&SourcePorts::default());
         }
-        let total = self.0.sealed_len(packet.len(), &inside);
+        let total = self.0.sealed_len(packet.len(), &inner);
         if total > usize::from(u16::MAX) {
             return Err(DropReason::OutNoRoom);
         }
         Ok(Measured {
-            inside,
-            after: self.0.after(&inside),
+            inner,
+            after: self.0.after(&inner),
             len: packet.len(),
-            before: self.0.front(),
-            kept: self.0.kept(&inside),
+            before: self.0.headroom(),
+            clear_len: self.0.clear_len(&inner),
             total,
         })
     }
 
-    /// Puts headers, padding and trailer around the packet that lies [`Measured::before`] bytes into `room`, which has [`Measured::total`]
-    /// bytes. Says what is to be sealed: from SPI to the end of the ICV. `id` is the identification of an outer IPv4 header without DF.
+    /// Writes headers, padding and trailer around the packet at offset [`Measured::before`] of
+    /// `room`, which has [`Measured::total`] bytes. Returns the range to seal: from the SPI to the
+    /// end of the ICV. `id` is the identification of an outer IPv4 header without DF.
     pub fn wrap(
         &self,
         measured: &Measured,
@@ -104,33 +109,33 @@ impl Encapsulation {
         sequence: u64,
         id: u16,
     ) -> Range<usize> {
-        let Measured { inside, after, len, .. } = measured;
-        headers::wrap(room, *len, &self.0, (inside, after), Stamp { sequence, id })
+        let Measured { inner, after, len, .. } = measured;
+        headers::wrap(room, *len, &self.0, (inner, after), SeqAndId { sequence, id })
     }
 
-    /// Fills in what covers the sealed bytes: UDP's checksum over IPv6.
+    /// Writes the UDP checksum over IPv6, which covers sealed bytes.
     pub fn finish(&self, measured: &Measured, packet: &mut [u8]) {
         headers::finish(packet, &self.0, &measured.after);
     }
 }
 
-/// What came out of ESP.
+/// Result of decapsulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decapsulated {
-    /// Where the plain packet lies in what was given. Behind its own length there may be TFC padding.
+    /// Range of the plain packet. There may be TFC padding beyond its own length.
     pub plain: Range<usize>,
-    /// Bytes that the state is charged: what was in ESP, without padding.
+    /// Bytes charged to the SA: ESP payload without padding.
     pub charged: usize,
-    /// Whether the transport checksum was written anew, as a NAT on the way asks for.
+    /// Whether the transport checksum was rewritten because of a NAT.
     pub renewed: bool,
 }
 
-/// Takes the ESP that was opened at `esp` (from SPI to the end of the ICV) off `packet`, an IP packet without options that begins with it or
-/// with UDP.
+/// Removes the opened ESP at `esp` (from the SPI to the end of the ICV) from `packet`, an IP packet
+/// without options that begins with it or with UDP.
 ///
 /// # Errors
-/// [`DropReason::InRunt`], [`DropReason::InPadding`], [`DropReason::InDummy`], [`DropReason::InModeMismatch`],
-/// [`DropReason::InInnerMalformed`], [`DropReason::InEcn`].
+/// [`DropReason::InRunt`], [`DropReason::InPadding`], [`DropReason::InDummy`],
+/// [`DropReason::InModeMismatch`], [`DropReason::InInnerMalformed`], [`DropReason::InEcn`].
 pub fn decapsulate(
     packet: &mut [u8],
     esp: Range<usize>,
@@ -138,8 +143,8 @@ pub fn decapsulate(
 ) -> Result<Decapsulated, DropReason> {
     let ip = IpPacket::parse(packet).map_err(|_| DropReason::InMalformed)?;
     let (transform, words) = (sa.transform(), sa.config());
-    let lead = uxfrm_packet::esp::HEADER_LEN + transform.iv_len();
-    let text_at = esp.start + lead;
+    let esp_header_len = uxfrm_packet::esp::HEADER_LEN + transform.iv_len();
+    let text_at = esp.start + esp_header_len;
     let text = packet.get(text_at..esp.end.saturating_sub(transform.icv_len()));
     let stripped = decap::strip(text.ok_or(DropReason::InRunt)?)?;
     let until = text_at + stripped.len;
@@ -160,12 +165,12 @@ pub fn decapsulate(
             };
             // Bounded by the packet, which is below 64 KiB.
             let len = u16::try_from(ip.header_len).map_err(|_| DropReason::InMalformed)?;
-            let shell = Shell { version: ip.version, len, next_header_at };
+            let outer_hdr = OuterHeader { version: ip.version, len, next_header_at };
             let in_udp = esp.start >= ip.header_len + udp::HEADER_LEN;
-            let at = decap::restore(&mut packet[..until], shell, stripped);
+            let at = decap::restore(&mut packet[..until], outer_hdr, stripped);
             let plain = &mut packet[at..until];
             let ip = IpPacket::parse(plain).map_err(|_| DropReason::InInnerMalformed)?;
-            renewed = in_udp && decap::renew_checksum(plain, &ip);
+            renewed = in_udp && decap::rewrite_checksum(plain, &ip);
             at
         }
         Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
@@ -198,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_and_sealed_opens_to_the_same_packet() {
+    fn encapsulated_packet_opens_to_the_same_packet() {
         let udp = UdpEncap {
             kind: UdpEncapKind::Esp,
             source_port: 4500,
@@ -237,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_the_state_is_named() {
+    fn unsuitable_packet_gives_drop_reason() {
         let transport = Encapsulation::new(&sa(Mode::Transport, None), 64).unwrap();
         let mut long = plain();
         long.push(0);

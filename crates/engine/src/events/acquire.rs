@@ -1,8 +1,9 @@
-//! What key managers are asked for, and what workers know of it.
+//! Acquires: SAs that key managers are asked for, as workers see them.
 //!
-//! A packet whose template has no state makes a *larval state* and an `XFRM_MSG_ACQUIRE` (`net/xfrm/xfrm_state.c: xfrm_state_find`):
-//! one per [`Wanted`], not one per packet. Larval states carry no packets and belong to whoever speaks with the key managers; workers
-//! read from the snapshot which there are, so that all of them ask but once.
+//! A packet whose template has no SA causes a *larval SA* and an `XFRM_MSG_ACQUIRE`
+//! (`net/xfrm/xfrm_state.c: xfrm_state_find`): one per [`Wanted`], not one per packet. Larval SAs
+//! carry no packets and belong to the owner of the netlink server; workers read pending ones from
+//! the snapshot, so that each acquire is sent once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,31 +12,33 @@ use std::time::Duration;
 use crate::sa::request::Wanted;
 use crate::{Moment, PolicyIndex};
 
-/// Whether anybody would hear an acquire (`net/xfrm/xfrm_state.c: km_is_alive`).
+/// Whether a key manager listens for acquires (`net/xfrm/xfrm_state.c: km_is_alive`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyManagers {
-    /// Nobody: packets without a state are dropped at once, and no larval state is made (`ESRCH` in the kernel).
+    /// None: packets without an SA are dropped at once, without a larval SA (`ESRCH` in the
+    /// kernel).
     #[default]
     Absent,
-    /// Somebody.
+    /// At least one.
     Listening,
 }
 
-/// What workers know of key managers. Changes of it leave all that was worked out for flows as it is.
+/// Acquires as workers see them. A change invalidates no bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquires {
-    /// Whether there are any.
+    /// Whether key managers listen.
     pub key_managers: KeyManagers,
-    /// How long a larval state lives (`net.core.xfrm_acq_expires`), and a packet waits.
+    /// Lifetime of a larval SA (`net.core.xfrm_acq_expires`), which is how long packets wait.
     pub lifetime: Duration,
-    /// What they were asked for and have not answered, each with the end of its larval state.
+    /// Pending acquires, each with the expiry of its larval SA.
     pub pending: Arc<HashMap<Wanted, Moment>>,
-    /// What a device refused a larval state of, each with when it is asked again: until then packets that want it are dropped. Linux asks with each packet.
+    /// SAs whose larval SA a device refused, each with the time to ask again; until then packets
+    /// that need it are dropped. Linux asks with each packet.
     pub refused: Arc<HashMap<Wanted, Moment>>,
 }
 
 impl Default for Acquires {
-    /// Nobody listens; 30 seconds.
+    /// No key manager; 30 seconds.
     fn default() -> Self {
         let lifetime = Duration::from_secs(30);
         Self {
@@ -48,18 +51,18 @@ impl Default for Acquires {
 }
 
 impl Acquires {
-    /// Whether a device does not want to be asked for it yet.
+    /// Whether a device refused this SA and is not to be asked yet.
     pub(crate) fn is_refused(&self, wanted: &Wanted, now: Moment) -> bool {
         self.refused.get(wanted).is_some_and(|again| now < *again)
     }
 }
 
-/// A template without a state.
+/// A template without an SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// Whose template it is.
+    /// The template's policy.
     pub(crate) policy: PolicyIndex,
-    /// Its place among the policy's templates.
+    /// Index among the policy's templates.
     pub(crate) template: u8,
     pub(crate) wanted: Wanted,
 }

@@ -1,4 +1,4 @@
-//! A datagram of which some pieces are there, and what each piece says of it.
+//! A partially received datagram and its fragments.
 
 use std::net::IpAddr;
 
@@ -8,24 +8,24 @@ use uxfrm_packet::{
 };
 use zerocopy::FromBytes as _;
 
-use super::origin::Turns;
-use super::reassembly::Outcome;
+use super::origin::SaSeqs;
+use super::reassembly::Reassembled;
 use crate::Moment;
 
-/// Fragments of one datagram at the most: 64 KiB in pieces of 552 bytes.
-pub(super) const PIECES: usize = 120;
+/// Fragments per datagram: 64 KiB in fragments of 552 bytes.
+pub(super) const MAX_FRAGMENTS: usize = 120;
 
 #[derive(Debug)]
-pub(super) struct Datagram {
+pub(super) struct PartialDatagram {
     pub(super) key: Key,
     pub(super) since: Moment,
-    /// The states that its first piece came by.
-    by: Turns,
-    /// Whether others came by their kin.
-    is_astride: bool,
+    /// The SAs that the first fragment came by.
+    by: SaSeqs,
+    /// Whether others came by the SAs before or after a rekey.
+    spans_rekey: bool,
     /// Ordered by offset, never overlapping.
     pieces: Vec<Piece>,
-    /// Bytes of payload, once the last piece is there.
+    /// Payload length, known from the last fragment on.
     total: Option<usize>,
 }
 
@@ -34,58 +34,58 @@ pub(super) struct Key {
     source: IpAddr,
     destination: IpAddr,
     ident: u32,
-    /// IPv4's; 0 in IPv6, whose identification stands alone.
+    /// Protocol in IPv4; 0 in IPv6, where the identification alone is the key.
     protocol: Protocol,
 }
 
 #[derive(Debug)]
 pub(super) struct Piece {
     offset: usize,
-    /// Bytes of header before its payload, fragment header not counted.
+    /// Bytes of headers before the payload, without fragment header.
     head: usize,
-    /// Where its payload begins.
+    /// Offset of the payload.
     body: usize,
-    /// Bytes of payload.
+    /// Payload length.
     len: usize,
-    /// Of the datagram.
+    /// Whether it is the datagram's last fragment.
     is_last: bool,
-    /// The byte that announces the fragment header (IPv6).
+    /// Offset of the byte that names the fragment header (IPv6).
     next_header_at: usize,
     ecn: Ecn,
     packet: PacketBuf,
 }
 
-pub(super) enum Insertion {
+pub(super) enum InsertResult {
     Incomplete,
     Complete,
     Duplicate,
     Conflict,
 }
 
-impl Datagram {
-    /// One that waits for all of its pieces.
-    pub(super) const fn new(key: Key, since: Moment, by: Turns) -> Self {
-        Self { key, since, by, is_astride: false, pieces: Vec::new(), total: None }
+impl PartialDatagram {
+    /// A datagram without fragments.
+    pub(super) const fn new(key: Key, since: Moment, by: SaSeqs) -> Self {
+        Self { key, since, by, spans_rekey: false, pieces: Vec::new(), total: None }
     }
 
-    /// Notes by which states one more piece comes.
-    pub(super) fn note(&mut self, by: Turns) {
-        self.is_astride |= self.by != by;
+    /// Records the SAs of one more fragment.
+    pub(super) fn note(&mut self, by: SaSeqs) {
+        self.spans_rekey |= self.by != by;
     }
 
-    /// How many pieces wait.
+    /// Number of fragments.
     pub(super) fn held(&self) -> u64 {
         self.pieces.len() as u64
     }
 
-    pub(super) fn insert(&mut self, piece: Piece, pool: &mut Pool) -> Insertion {
+    pub(super) fn insert(&mut self, piece: Piece, pool: &mut Pool) -> InsertResult {
         let (start, end) = (piece.offset, piece.offset + piece.len);
         let place = self.pieces.partition_point(|other| other.offset < start);
         if let Some(same) = self.pieces.get(place)
             && (same.offset, same.len) == (start, piece.len)
         {
             pool.give(piece.packet);
-            return Insertion::Duplicate;
+            return InsertResult::Duplicate;
         }
         let before = place.checked_sub(1).map_or(0, |at| self.pieces[at].end());
         let after = self.pieces.get(place).map_or(usize::MAX, |next| next.offset);
@@ -93,34 +93,34 @@ impl Datagram {
         let total = if piece.is_last { Some(end) } else { self.total };
         let contradicts = self.total.is_some_and(|known| piece.is_last && known != end)
             || total.is_some_and(|total| longest > total);
-        if start < before || end > after || contradicts || self.pieces.len() == PIECES {
+        if start < before || end > after || contradicts || self.pieces.len() == MAX_FRAGMENTS {
             pool.give(piece.packet);
-            return Insertion::Conflict;
+            return InsertResult::Conflict;
         }
         self.total = total;
         self.pieces.insert(place, piece);
         let have: usize = self.pieces.iter().map(|piece| piece.len).sum();
-        if self.total == Some(have) { Insertion::Complete } else { Insertion::Incomplete }
+        if self.total == Some(have) { InsertResult::Complete } else { InsertResult::Incomplete }
     }
 
-    /// Bytes of its buffers.
+    /// Capacity of the fragments' buffers.
     pub(super) fn room(&self) -> usize {
         self.pieces.iter().map(|piece| piece.packet.capacity()).sum()
     }
 
-    /// Puts the pieces, of which none is missing, together.
-    pub(super) fn join(mut self, pool: &mut Pool) -> Outcome {
+    /// Assembles a complete datagram.
+    pub(super) fn join(mut self, pool: &mut Pool) -> Reassembled {
         let pieces = self.pieces.len() as u64;
         let longest = self.pieces.iter().map(|piece| piece.packet.len()).max().unwrap_or(0);
         let Some(mut packet) = self.assemble(pool) else {
-            return Outcome::Ruined { pieces: self.give_up(pool) };
+            return Reassembled::Aborted { pieces: self.give_up(pool) };
         };
         if let Some(first) = self.pieces.first_mut() {
             (packet.mark, packet.if_id) = (first.packet.mark, first.packet.if_id);
         }
-        let is_astride = self.is_astride;
+        let spans_rekey = self.spans_rekey;
         self.give_up(pool);
-        Outcome::Whole { packet, pieces, longest, is_astride }
+        Reassembled::Whole { packet, pieces, longest, spans_rekey }
     }
 
     fn assemble(&self, pool: &mut Pool) -> Option<PacketBuf> {
@@ -149,13 +149,14 @@ impl Datagram {
             let (header, _) = Ipv6Header::mut_from_prefix(bytes).ok()?;
             header.payload_len = len.into();
             header.set_traffic_class(ecn.in_tos(header.traffic_class()));
-            // The fragment header, which stands behind the head, begins with what it holds a part of.
+            // The fragment header, which follows the head, begins with the protocol of the payload.
             bytes[first.next_header_at] = first.packet.bytes()[first.head];
         }
         Some(packet)
     }
 
-    /// What all pieces say of congestion; `None` where only some know ECN (`net/ipv4/inet_fragment.c: ip_frag_ecn_table`).
+    /// ECN of the whole datagram; `None` if only some fragments are ECN-capable
+    /// (`net/ipv4/inet_fragment.c: ip_frag_ecn_table`).
     fn ecn(&self) -> Option<Ecn> {
         let all = || self.pieces.iter().map(|piece| piece.ecn);
         let first = all().next()?;
@@ -181,7 +182,7 @@ impl Piece {
         self.offset + self.len
     }
 
-    /// Takes a fragment apart; gives it back when it can't be one.
+    /// Parses a fragment; returns the packet if it is none.
     pub(super) fn of(packet: PacketBuf, ip: &IpPacket) -> Result<(Key, Self), PacketBuf> {
         let (ident, offset, is_last) = match ip.fragment {
             Fragment::First { id, more } => (id, 0, !more),
@@ -211,7 +212,7 @@ impl Piece {
     }
 }
 
-/// Where the fragment header stands, and which byte announces it.
+/// Offset of the fragment header, and of the byte that names it.
 fn fragment_header(bytes: &[u8]) -> Option<(usize, usize)> {
     let (mut announced_at, mut at) = (6, ipv6::HEADER_LEN);
     for _ in 0..=ipv6::MAX_EXTENSIONS {

@@ -1,4 +1,4 @@
-//! By what a fragment came.
+//! The SAs that a fragment came by.
 
 use std::net::IpAddr;
 
@@ -6,31 +6,31 @@ use crate::ids::MAX_DEPTH;
 use crate::{DeviceId, IfId, Mark, Mode, Reqid, Sa, SaProtocol, Selector, UdpEncap};
 use uxfrm_crypto::Transform;
 
-/// The states that a fragment came by, the outermost first, by their turns; 0 for none.
-pub(crate) type Turns = [u64; MAX_DEPTH];
+/// Insertion sequence numbers of the SAs that a fragment came by, outermost first; 0 for none.
+pub(crate) type SaSeqs = [u64; MAX_DEPTH];
 
-/// The states that a fragment came by, the outermost first; none for what came in the clear.
+/// The SAs that a fragment came by, outermost first; none for plain fragments.
 ///
-/// Only what came by [kin](Kin) is put together: what came in the clear, or by another peer's
-/// state, becomes no part of it.
+/// Only fragments of the same [family](SaFamily) are reassembled: neither plain fragments nor those
+/// of another peer's SA mix with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Origin {
-    pub(super) kin: Vec<Kin>,
-    /// Which of all kin it were.
-    pub(super) turns: Turns,
+pub(crate) struct FragmentOrigin {
+    pub(super) kin: Vec<SaFamily>,
+    /// Which SAs of the family.
+    pub(super) turns: SaSeqs,
 }
 
-/// All that states have in common of which one takes the other's place: the same peer, for the same
-/// policy, and by the same rules for what passes. So a datagram may come astride a rekey.
+/// Properties that an SA shares with its successor after a rekey: the same peer, policy and filter
+/// rules. So a datagram may span a rekey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Kin {
-    /// Its turn where nothing says which states belong together: no reqid, or a peer that may be anybody.
+pub(crate) struct SaFamily {
+    /// The SA's own sequence number if it has no family: no reqid, or a wildcard peer.
     alone: Option<u64>,
     reqid: Reqid,
     ends: (IpAddr, IpAddr),
     protocol: SaProtocol,
     mode: Mode,
-    /// With the peer's port: several may be behind one address.
+    /// Includes the peer's port: several peers may share one address.
     encap: Option<UdpEncap>,
     selector: Option<Selector>,
     if_id: IfId,
@@ -38,12 +38,12 @@ pub(crate) struct Kin {
     output_mark: Mark,
     flags: u8,
     device: Option<DeviceId>,
-    /// What keeps others from adding to it.
+    /// Strength of the authentication.
     transform: Transform,
     has_window: bool,
 }
 
-impl Kin {
+impl SaFamily {
     fn of(sa: &Sa) -> Self {
         let config = sa.config();
         let is_anybody =
@@ -68,8 +68,8 @@ impl Kin {
 }
 
 #[cfg(test)]
-impl Kin {
-    /// That of a state that no other takes the place of.
+impl SaFamily {
+    /// An SA without a family.
     pub(super) fn alone(turn: u64) -> Self {
         let nowhere = IpAddr::from([0; 4]);
         Self {
@@ -91,12 +91,12 @@ impl Kin {
     }
 }
 
-impl<'a> FromIterator<&'a Sa> for Origin {
+impl<'a> FromIterator<&'a Sa> for FragmentOrigin {
     fn from_iter<T: IntoIterator<Item = &'a Sa>>(states: T) -> Self {
         let mut origin = Self::default();
         for (turn, sa) in origin.turns.iter_mut().zip(states) {
             *turn = sa.turn();
-            origin.kin.push(Kin::of(sa));
+            origin.kin.push(SaFamily::of(sa));
         }
         origin
     }

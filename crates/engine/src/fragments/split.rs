@@ -1,33 +1,34 @@
-//! Cutting an IP packet (RFC 791 §3.2, RFC 8200 §4.5).
+//! Fragmentation of IP packets (RFC 791 §3.2, RFC 8200 §4.5).
 
 use uxfrm_packet::ipv6::FragmentHeader;
 use uxfrm_packet::{Batch, Pool, Protocol, SizeClass, Version, ipv4, ipv6};
 use zerocopy::IntoBytes;
 
-/// How to cut.
+/// How to fragment a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
-    /// The packet's.
+    /// IP version of the packet.
     pub version: Version,
-    /// Where the part begins that is cut; the bytes before go with every piece.
+    /// Offset of the fragmentable part; the bytes before it are copied to every fragment.
     pub place: usize,
-    /// The byte that names what stands there.
+    /// Offset of the byte that names the protocol of the fragmentable part.
     pub next_header_at: usize,
-    /// Bytes of a piece at the most.
+    /// Maximum length of a fragment.
     pub mtu: usize,
-    /// Identification of all pieces; an IPv4 packet's own goes before it, as that of a fragment does whatever it is.
+    /// Identification for all fragments. A non-zero one of an IPv4 packet takes precedence, and
+    /// that of a fragment always.
     pub ident: u32,
 }
 
-/// Which part of the whole a piece has.
+/// The part of the datagram that a fragment carries.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// In bytes, from the place where the whole is cut.
+    /// In bytes, within the fragmentable part.
     offset: usize,
     is_last: bool,
 }
 
-/// Cuts `whole`, an IP packet; the pieces go to `out` in order.
+/// Fragments the IP packet `whole` and appends the fragments to `out` in order.
 pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batch) {
     let (head, body) = whole.split_at(cut.place.min(whole.len()));
     let extra = match cut.version {
@@ -56,7 +57,8 @@ pub fn split(whole: &[u8], cut: &Cut, mark: u32, pool: &mut Pool, out: &mut Batc
     }
 }
 
-/// What is cut may be a fragment itself: its pieces are the datagram's then (`net/ipv4/ip_output.c: ip_frag_init`).
+/// A fragment may be fragmented further; the results are fragments of its datagram
+/// (`net/ipv4/ip_output.c: ip_frag_init`).
 fn finish_v4(bytes: &mut [u8], cut: &Cut, part: Part) {
     let [_, _, high, low] = cut.ident.to_be_bytes();
     let whole = u16::from_be_bytes([bytes[6], bytes[7]]) & !ipv4::DONT_FRAGMENT;
@@ -67,12 +69,12 @@ fn finish_v4(bytes: &mut [u8], cut: &Cut, part: Part) {
     }
     let len = narrow(bytes.len());
     bytes[2..4].copy_from_slice(&len.to_be_bytes());
-    // A packet with DF may have none of its own.
+    // A packet with DF may have no identification.
     if whole == 0 && bytes[4..6] == [0, 0] {
         bytes[4..6].copy_from_slice(&[high, low]);
     }
     bytes[6..8].copy_from_slice(&flags.to_be_bytes());
-    // The header is the whole packet's, which we wrote.
+    // The header is complete: it was copied from the whole packet.
     let _ = ipv4::fill_checksum(bytes);
 }
 
@@ -89,7 +91,8 @@ fn finish_v6(bytes: &mut [u8], cut: &Cut, part: Part) {
     bytes[4..6].copy_from_slice(&len.to_be_bytes());
 }
 
-/// Options without the copied bit are in the first fragment only; in the others "no operation" stands in their place.
+/// Options without the copied bit are only in the first fragment; others have "no operation" in
+/// their place.
 fn blank_options(mut options: &mut [u8]) {
     while let [kind, rest @ ..] = options {
         let len = match (*kind, rest.first()) {
@@ -106,7 +109,7 @@ fn blank_options(mut options: &mut [u8]) {
     }
 }
 
-/// Lengths and offsets within one IP packet.
+/// A length or offset within an IP packet.
 fn narrow(len: usize) -> u16 {
     debug_assert!(len <= usize::from(u16::MAX));
     #[expect(clippy::cast_possible_truncation, reason = "an IP packet is below 64 KiB")]

@@ -1,4 +1,5 @@
-//! An address as a number: read, compared and hashed in words, where an [`IpAddr`] is copied byte by byte.
+//! An IP address as an integer: compared and hashed in words, where an [`IpAddr`] is copied byte by
+//! byte.
 
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use crate::Family;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) family: Family,
-    /// Of IPv4 the lowest 32.
+    /// IPv4 uses the lowest 32.
     pub(crate) bits: u128,
 }
 

@@ -1,7 +1,8 @@
-//! When those who keep a copy of a state's counters are told of them (`XFRM_MSG_NEWAE`): `net/xfrm/xfrm_replay.c: xfrm_replay_notify`.
+//! Aevents: when listeners are told of an SA's counters (`XFRM_MSG_NEWAE`):
+//! `net/xfrm/xfrm_replay.c: xfrm_replay_notify`.
 //!
-//! The kernel looks with every packet. Here whoever serves listeners looks now and then, so packets pay nothing and a
-//! listener hears of a state at most once per look.
+//! The kernel checks with every packet. Here the netlink server checks now and then, so packets pay
+//! nothing, and a listener hears of an SA at most once per check.
 
 use std::{
     num::NonZeroU32,
@@ -11,9 +12,9 @@ use std::{
 
 use crate::Moment;
 
-/// Thresholds of one state, and what was told last. For the one thread that tells; others may read.
+/// Thresholds of one SA, and what was reported last. One thread reports; others may read.
 #[derive(Debug)]
-pub struct Aevents {
+pub struct AeventState {
     packets: AtomicU32,
     time: AtomicU32,
     told_sent: AtomicU64,
@@ -23,36 +24,36 @@ pub struct Aevents {
     mapped_at: AtomicU64,
 }
 
-/// How far counters run ahead of what was told.
+/// How far counters may exceed what was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Sequence numbers (`XFRMA_REPLAY_THRESH`); 0 lets time alone decide.
+    /// Sequence numbers (`XFRMA_REPLAY_THRESH`); 0: only time decides.
     pub packets: u32,
-    /// Tenths of a second (`XFRMA_ETIMER_THRESH`); 0 lets packets alone decide.
+    /// Tenths of a second (`XFRMA_ETIMER_THRESH`); 0: only packets decide.
     pub time: u32,
 }
 
-/// No moment yet.
+/// No time yet.
 const NEVER: u64 = u64::MAX;
 
-/// Why counters are told.
+/// Cause of an aevent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// So many packets (`XFRM_AE_CR`).
+    /// Enough packets (`XFRM_AE_CR`).
     Packets,
-    /// Some packets, so long ago (`XFRM_AE_CE`).
+    /// Some packets, long enough ago (`XFRM_AE_CE`).
     Time,
 }
 
-/// `net.core.xfrm_aevent_rseqth` and `xfrm_aevent_etime` as they are by default.
+/// Defaults of `net.core.xfrm_aevent_rseqth` and `xfrm_aevent_etime`.
 impl Default for Thresholds {
     fn default() -> Self {
         Self { packets: 2, time: 10 }
     }
 }
 
-impl Aevents {
-    /// For a state whose counters everybody knows.
+impl AeventState {
+    /// For an SA whose counters all listeners know.
     pub(crate) fn new(sent: u64, received: u64, now: Moment) -> Self {
         let Thresholds { packets, time } = Thresholds::default();
         Self {
@@ -81,7 +82,7 @@ impl Aevents {
         self.time.store(thresholds.time, Ordering::Relaxed);
     }
 
-    /// Whether the last numbers sent and received are to be told now. If so, they count as told.
+    /// Whether an aevent about these numbers is due. If so, they count as reported.
     #[must_use]
     pub fn due(&self, sent: u64, received: u64, now: Moment) -> Option<Cause> {
         let told = |told: &AtomicU64| told.load(Ordering::Relaxed);
@@ -99,9 +100,10 @@ impl Aevents {
         Some(cause)
     }
 
-    /// Whether it is to be told now that packets come from another address or from `port` (`XFRM_MSG_MAPPING`;
-    /// `net/xfrm/xfrm_state.c: km_new_mapping`). If so, it counts as told. `age` is the state's
-    /// [`mapping_age`](crate::SaConfig::mapping_age): without it every packet tells.
+    /// Whether a mapping event is due for packets from another address or from `port`
+    /// (`XFRM_MSG_MAPPING`; `net/xfrm/xfrm_state.c: km_new_mapping`). If so, it counts as reported.
+    /// `age` is the SA's [`mapping_age`](crate::SaConfig::mapping_age): without it every packet
+    /// causes an event.
     #[must_use]
     pub fn mapping_due(&self, port: u16, age: Option<NonZeroU32>, now: Moment) -> bool {
         let Some(age) = age else { return true };
@@ -117,7 +119,7 @@ impl Aevents {
         due
     }
 
-    /// These numbers are known to all who listen.
+    /// All listeners know these numbers.
     pub(crate) fn tell(&self, sent: u64, received: u64, now: Moment) {
         self.told_sent.store(sent, Ordering::Relaxed);
         self.told_received.store(received, Ordering::Relaxed);
@@ -130,9 +132,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_or_time_make_an_event_and_nothing_makes_none() {
+    fn aevent_is_due_by_packets_or_time() {
         let at = Moment::from_secs;
-        let aevents = Aevents::new(5, 0, at(100));
+        let aevents = AeventState::new(5, 0, at(100));
         assert_eq!(aevents.due(5, 0, at(1000)), None, "nothing new, however long ago");
         assert_eq!(aevents.due(6, 0, at(100)), None);
         assert_eq!(aevents.due(7, 0, at(100)), Some(Cause::Packets));
@@ -146,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_told_once_an_age_or_when_its_port_changes() {
+    fn mapping_event_is_due_once_per_age_or_new_port() {
         let at = Moment::from_secs;
-        let (aevents, age) = (Aevents::new(0, 0, at(0)), NonZeroU32::new(10));
+        let (aevents, age) = (AeventState::new(0, 0, at(0)), NonZeroU32::new(10));
         let due = [(4500, 1), (4500, 11), (4500, 12), (4501, 13), (4500, 13), (4500, 23)]
             .map(|(port, second)| aevents.mapping_due(port, age, at(second)));
         assert_eq!(due, [true, false, true, true, true, false]);

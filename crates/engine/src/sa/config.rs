@@ -1,4 +1,4 @@
-//! What a state says, checked: the fields of `struct xfrm_usersa_info` and its attributes.
+//! Configuration of an SA, checked: the fields of `struct xfrm_usersa_info` and its attributes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use uxfrm_crypto::{KeyMaterial, Transform};
 use crate::ids::{Direction, Mode, Offload, SaProtocol};
 use crate::{Cpu, Family, IfId, KeepaliveInterval, Limits, Mark, Reqid, Sa, Selector, Spi};
 
-/// What names a state on the way in.
+/// Identifies an SA for inbound packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SaId {
     /// Destination of the outer header.
@@ -20,12 +20,12 @@ pub struct SaId {
     pub protocol: SaProtocol,
 }
 
-/// Algorithm and keys of a state. No `Clone`: key bytes stay in one place.
+/// Algorithm and keys of an SA. No `Clone`: key bytes stay in one place.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SaTransform {
     /// The algorithm.
     pub transform: Transform,
-    /// The cipher's key with its salt or nonce behind it; empty for none.
+    /// The cipher's key followed by its salt or nonce; empty for none.
     pub encryption_key: KeyMaterial,
     /// The authentication key; empty for AEADs and for none.
     pub authentication_key: KeyMaterial,
@@ -74,13 +74,14 @@ impl SaTransform {
 
 /// `encap espinudp SPORT DPORT OADDR`.
 ///
-/// With a source port of 0, which Linux would send as it stands, each inner flow has a source port of its own, as with `encap-sport auto`
-/// of a tunnel: so networks spread the flows of one SA over paths and queues. Such a packet is ESP in FOU as well (`ip fou add port DPORT ipproto 50`).
+/// With a source port of 0, which Linux would send as it stands, each inner flow gets its own
+/// source port, as with `encap-sport auto` of a tunnel: so networks spread the flows of one SA over
+/// paths and queues. Such a packet is ESP in FOU as well (`ip fou add port DPORT ipproto 50`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UdpEncap {
     /// RFC 3948, or the older drafts' form with eight zero bytes.
     pub kind: UdpEncapKind,
-    /// Source port of the UDP header; 0 for one of the inner flow's own.
+    /// Source port of the UDP header; 0 for one per inner flow.
     pub source_port: u16,
     /// Destination port of the UDP header.
     pub destination_port: u16,
@@ -107,13 +108,13 @@ impl UdpEncap {
         }
     }
 
-    /// Whether each inner flow has a source port of its own.
+    /// Whether each inner flow has its own source port.
     #[must_use]
     pub const fn spreads_flows(&self) -> bool {
         self.source_port == 0
     }
 
-    /// Whether `sender` is not where a state with this encapsulation and `source` expects its packets from.
+    /// Whether `sender` is not the source that an SA with this encapsulation and `source` expects.
     pub(crate) fn has_moved(&self, source: IpAddr, sender: SocketAddr) -> bool {
         sender.ip() != source || !self.spreads_flows() && sender.port() != self.source_port
     }
@@ -142,7 +143,7 @@ bitflags! {
         const NOPMTUDISC = 4;
         /// `wildrecv`: the destination address does not count on the way in.
         const WILDRECV = 8;
-        /// `icmp`: ICMP errors may pass although the selector does not fit them.
+        /// `icmp`: ICMP errors may pass although the selector does not match them.
         const ICMP = 16;
         /// `af-unspec`: the selector's family may differ from the state's.
         const AF_UNSPEC = 32;
@@ -175,26 +176,27 @@ pub struct ReplayConfig {
     pub received: u64,
 }
 
-/// A state as configured. Comparing two takes no less time where keys differ early.
+/// Configuration of an SA. Comparison takes the same time wherever keys differ.
 #[derive(Debug, PartialEq)]
 pub struct SaConfig {
     /// Destination, SPI and protocol.
     pub id: SaId,
-    /// Source of the outer header; unspecified takes what the packet has.
+    /// Source of the outer header; unspecified takes the packet's own.
     pub source: IpAddr,
-    /// How it wraps.
+    /// Mode.
     pub mode: Mode,
-    /// For whose templates it is.
+    /// Request id that ties it to templates.
     pub reqid: Reqid,
     /// `seq`: the acquire that this state answers; 0 for none.
     pub acquire_seq: u32,
     /// Algorithm and keys.
     pub transform: SaTransform,
-    /// The traffic it may carry; `None` any of either family.
+    /// The traffic it may carry; `None` for any, of either family.
     pub selector: Option<Selector>,
-    /// Packets whose mark fits find it.
+    /// Look-ups find it for packets with this mark.
     pub mark: Mark,
-    /// `output-mark` / `set-mark`: laid over a packet's mark once it is processed.
+    /// `output-mark`
+    /// `set-mark`: set over a packet's mark once it is processed.
     pub output_mark: Mark,
     /// XFRM interface id.
     pub if_id: IfId,
@@ -208,25 +210,26 @@ pub struct SaConfig {
     pub extra_flags: SaExtraFlags,
     /// ESP in UDP.
     pub encap: Option<UdpEncap>,
-    /// Keeps a NAT on the way from forgetting an idle state; outbound, with [`UdpEncapKind::Esp`] only.
+    /// Interval of NAT keepalives; outbound, with [`UdpEncapKind::Esp`] only.
     pub nat_keepalive: Option<KeepaliveInterval>,
-    /// Seconds for which listeners are not told again that the peer's address is another (`XFRMA_MTIMER_THRESH`), unless its port
+    /// Minimum seconds between mapping events (`XFRMA_MTIMER_THRESH`), unless the peer's port
     /// changes once more; inbound, with encapsulation only.
     pub mapping_age: Option<NonZeroU32>,
-    /// Pad the inner packet to this many bytes, tunnel mode only; 0 does not.
+    /// TFC padding to this length, tunnel mode only; 0 for none.
     pub tfc_padding: u32,
-    /// `dir in|out`; `None` serves both ways.
+    /// `dir in|out`; `None` for both.
     pub direction: Option<Direction>,
     /// `pcpu-num`.
     pub pcpu: Option<Cpu>,
     /// Care-of address, kept for listing.
     pub care_of: Option<IpAddr>,
-    /// Offload asked for.
+    /// Requested offload.
     pub offload: Option<Offload>,
 }
 
 impl SaConfig {
-    /// A state in transport mode of which nothing else is said: no reqid, selector, mark, limit or flag, and no replay protection.
+    /// An SA in transport mode with defaults: no reqid, selector, mark, limit or flag, and no
+    /// replay protection.
     #[must_use]
     pub fn new(id: SaId, source: IpAddr, transform: SaTransform) -> Self {
         Self {
@@ -337,33 +340,34 @@ impl SaConfig {
     }
 }
 
-/// What a migration can change of a state: `XFRM_MSG_MIGRATE` its ends and encapsulation, `XFRM_MSG_MIGRATE_STATE` all of this.
+/// What a migration can change: `XFRM_MSG_MIGRATE` addresses and encapsulation,
+/// `XFRM_MSG_MIGRATE_STATE` all of this.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SaMove {
     /// Source of the outer header.
     pub source: IpAddr,
     /// Destination of the outer header.
     pub destination: IpAddr,
-    /// For whose templates it is.
+    /// Request id that ties it to templates.
     pub reqid: Reqid,
-    /// The traffic it may carry; `None` any of either family.
+    /// The traffic it may carry; `None` for any, of either family.
     pub selector: Option<Selector>,
-    /// Packets whose mark fits find it.
+    /// Look-ups find it for packets with this mark.
     pub mark: Mark,
-    /// Laid over a packet's mark once it is processed.
+    /// Set over a packet's mark once it is processed.
     pub output_mark: Mark,
-    /// ESP in UDP; what needs it goes with it.
+    /// ESP in UDP; settings that need it go with it.
     pub encap: Option<UdpEncap>,
     /// [`SaConfig::nat_keepalive`]
     pub nat_keepalive: Option<KeepaliveInterval>,
     /// [`SaConfig::mapping_age`]
     pub mapping_age: Option<NonZeroU32>,
-    /// Offload asked for.
+    /// Requested offload.
     pub offload: Option<Offload>,
 }
 
 impl SaMove {
-    /// One that changes nothing of a state.
+    /// A migration that changes nothing.
     #[must_use]
     pub fn of(sa: &Sa) -> Self {
         let config = sa.config();
@@ -389,14 +393,14 @@ impl SaConfig {
         Family::of(self.id.destination)
     }
 
-    /// The last number that it may send: without ESN the number on the wire must not begin again, unless `oseq-may-wrap`
-    /// says so; the IV counter never does.
+    /// The last number that it may send: without ESN the number on the wire must not restart,
+    /// unless `oseq-may-wrap` allows it; the IV counter never does.
     #[must_use]
     pub fn last_number(&self) -> u64 {
         last_number(self.flags, self.extra_flags)
     }
 
-    /// These words with those of a migration.
+    /// This configuration after a migration.
     pub(crate) fn moved(self, to: SaMove) -> Self {
         Self {
             id: SaId { destination: to.destination, ..self.id },

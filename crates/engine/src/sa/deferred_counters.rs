@@ -1,51 +1,53 @@
-//! Packets that a worker has let pass and their states have yet to count.
+//! Deferred counters: packets that a worker has passed and their SAs have yet to count.
 //!
-//! Where each packet of a batch is of another state, or comes alone, counting it on counters that all workers share costs more than all else that is done
-//! for its state. So a worker keeps such counts to itself for a while: those of states that [count whenever it may be](Sa::counts_whenever). It promises
-//! that none is lost, that none is kept for longer than ten milliseconds of traffic, and that packets which come now and then are counted at once: who
-//! sends three and looks sees three.
+//! If consecutive packets belong to different SAs, or batches have one packet, counting on counters
+//! that all workers share costs more than all other work for the SA. So a worker defers such
+//! counts, for SAs that [allow it](Sa::counts_whenever). None is lost, none is deferred for longer
+//! than ten milliseconds of traffic, and sparse packets are counted at once: three packets sent
+//! show as three.
 
 use std::sync::Arc;
 
 use super::Sa;
 use crate::Moment;
 
-/// What one worker owes states.
+/// A worker's deferred counts.
 #[derive(Debug, Default)]
-pub(crate) struct Arrears {
-    debts: Vec<Debt>,
-    /// Packets of all of them.
+pub(crate) struct DeferredCounters {
+    pending: Vec<PendingCount>,
+    /// Packets of all SAs.
     packets: usize,
-    /// When the latest batch was, and when the latest that paid.
+    /// Time of the latest batch, and of the latest flush.
     latest: Moment,
-    paid: Moment,
+    flushed: Moment,
 }
 
-/// What one state is yet to count.
+/// Deferred count of one SA.
 #[derive(Debug)]
-struct Debt {
+struct PendingCount {
     sa: Arc<Sa>,
     packets: u32,
     bytes: u64,
 }
 
-/// So soon, in nanoseconds, and with so many packets, all is paid: each state then has some packets at once, or hardly any.
-const SOON: u64 = 10_000_000;
-const MOST: usize = 1 << 16;
-/// Nanoseconds from one batch to the next in which there is time to count.
-const QUIET: u64 = 100_000;
-/// States that are waited for together.
-const PIECE: usize = 32;
+/// Flush after so many nanoseconds or packets: then each SA has many packets per count, or there
+/// are few SAs.
+const FLUSH_INTERVAL: u64 = 10_000_000;
+const MAX_PACKETS: usize = 1 << 16;
+/// Gap between batches in nanoseconds that leaves time to count.
+const IDLE_GAP: u64 = 100_000;
+/// SAs prefetched together.
+const PREFETCH_GROUP: usize = 32;
 
-impl Arrears {
-    /// Notes packets of a state, if it counts whenever it may be. `place` is where its debt is likely to be, and then where it is. Who has one need not
-    /// be looked at for that, which may be far away.
+impl DeferredCounters {
+    /// Defers packets of an SA, if it allows that. `place` is the likely index of its count, and is
+    /// updated. An SA with a pending count is not read, as it may be out of the cache.
     #[inline(always)]
-    pub(crate) fn note(&mut self, place: &mut u32, sa: &Arc<Sa>, packets: u32, bytes: u64) -> bool {
-        match self.debts.get_mut(*place as usize) {
-            Some(debt) if Arc::ptr_eq(&debt.sa, sa) => {
-                debt.packets += packets;
-                debt.bytes += bytes;
+    pub(crate) fn add(&mut self, place: &mut u32, sa: &Arc<Sa>, packets: u32, bytes: u64) -> bool {
+        match self.pending.get_mut(*place as usize) {
+            Some(count) if Arc::ptr_eq(&count.sa, sa) => {
+                count.packets += packets;
+                count.bytes += bytes;
                 self.packets += packets as usize;
                 true
             }
@@ -53,32 +55,36 @@ impl Arrears {
         }
     }
 
-    /// Whether any state is yet to count.
-    pub(crate) const fn are_any(&self) -> bool {
+    /// Whether any count is pending.
+    pub(crate) const fn has_pending(&self) -> bool {
         self.packets > 0
     }
 
     /// To be called after a batch.
     #[inline]
-    pub(crate) fn settle(&mut self, now: Moment) {
+    pub(crate) fn flush_due(&mut self, now: Moment) {
         let before = std::mem::replace(&mut self.latest, now);
         let passed = |since: Moment, nanoseconds| now.0.saturating_sub(since.0) >= nanoseconds;
-        let is_due = self.packets >= MOST || passed(self.paid, SOON) || passed(before, QUIET);
+        let is_due = self.packets >= MAX_PACKETS
+            || passed(self.flushed, FLUSH_INTERVAL)
+            || passed(before, IDLE_GAP);
         if self.packets > 0 && is_due {
-            self.pay();
+            self.flush();
         }
     }
 
-    /// Has all states count.
+    /// Counts everything.
     #[inline(never)]
-    pub(crate) fn pay(&mut self) {
-        for debts in self.debts.chunks(PIECE) {
-            debts.iter().for_each(|debt| debt.sa.fetch_active());
-            debts.iter().for_each(|debt| debt.sa.fetch_usage());
-            debts.iter().for_each(|debt| debt.sa.count(debt.packets, debt.bytes, self.latest));
+    pub(crate) fn flush(&mut self) {
+        for pending in self.pending.chunks(PREFETCH_GROUP) {
+            pending.iter().for_each(|count| count.sa.fetch_active());
+            pending.iter().for_each(|count| count.sa.fetch_usage());
+            pending
+                .iter()
+                .for_each(|count| count.sa.count(count.packets, count.bytes, self.latest));
         }
-        self.debts.clear();
-        (self.packets, self.paid) = (0, self.latest);
+        self.pending.clear();
+        (self.packets, self.flushed) = (0, self.latest);
     }
 
     #[inline(never)]
@@ -86,17 +92,17 @@ impl Arrears {
         if !sa.counts_whenever() {
             return false;
         }
-        *place = u32::try_from(self.debts.len()).unwrap_or(u32::MAX);
-        self.debts.push(Debt { sa: Arc::clone(sa), packets, bytes });
+        *place = u32::try_from(self.pending.len()).unwrap_or(u32::MAX);
+        self.pending.push(PendingCount { sa: Arc::clone(sa), packets, bytes });
         self.packets += packets as usize;
         true
     }
 }
 
-/// A worker that ends owes nothing.
-impl Drop for Arrears {
+/// No count is lost when a worker ends.
+impl Drop for DeferredCounters {
     fn drop(&mut self) {
-        self.pay();
+        self.flush();
     }
 }
 
@@ -110,7 +116,7 @@ mod tests {
     use crate::sa::usage::Lifecycle;
     use crate::{Limits, SaConfig};
 
-    /// One that has limits of time only, and was used.
+    /// An SA with time limits only that was used.
     fn state(spi: u32) -> Arc<Sa> {
         let sa = new(&sample("10.0.0.2", spi));
         sa.charge(1, 10, Moment(4));
@@ -126,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn states_count_soon_each_its_own() {
+    fn deferred_counts_are_flushed_per_sa() {
         let states = [1, 2, 3].map(state);
         let mut places = [7, 0, 0];
-        let mut arrears = Arrears::default();
-        let often = SOON * 2 / QUIET;
+        let mut deferred = DeferredCounters::default();
+        let often = FLUSH_INTERVAL * 2 / IDLE_GAP;
         for round in 1..=often {
             for (sa, place) in states.iter().zip(&mut places) {
-                assert!(arrears.note(place, sa, sa.id().spi.0, 100));
+                assert!(deferred.add(place, sa, sa.id().spi.0, 100));
             }
-            arrears.settle(Moment(SOON * round / often));
+            deferred.flush_due(Moment(FLUSH_INTERVAL * round / often));
             let expected = if round < often { (1, 10) } else { (1 + often, 10 + 100 * often) };
             assert_eq!(counted(&states[0]), expected);
         }
@@ -144,42 +150,42 @@ mod tests {
             [&states[1], &states[2]].map(|sa| counted(sa).0),
             [1 + 2 * often, 1 + 3 * often]
         );
-        assert_eq!(states[0].usage().last_used(), Some(Moment(SOON)));
+        assert_eq!(states[0].usage().last_used(), Some(Moment(FLUSH_INTERVAL)));
         assert!(states.iter().all(|sa| Arc::strong_count(sa) == 1), "states are let go of");
     }
 
     #[test]
-    fn who_comes_now_and_then_is_counted_at_once() {
+    fn sparse_packets_are_counted_at_once() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
+        let mut deferred = DeferredCounters::default();
         for (moment, expected) in
-            [(QUIET, 2), (2 * QUIET, 3), (3 * QUIET - 1, 3), (4 * QUIET - 1, 5)]
+            [(IDLE_GAP, 2), (2 * IDLE_GAP, 3), (3 * IDLE_GAP - 1, 3), (4 * IDLE_GAP - 1, 5)]
         {
-            assert!(arrears.note(&mut 0, &sa, 1, 10));
-            arrears.settle(Moment(moment));
+            assert!(deferred.add(&mut 0, &sa, 1, 10));
+            deferred.flush_due(Moment(moment));
             assert_eq!(counted(&sa).0, expected);
         }
     }
 
     #[test]
-    fn many_packets_are_counted_however_soon_and_those_of_who_ends_too() {
+    fn many_packets_and_drop_flush_counts() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
-        let most = u32::try_from(MOST).unwrap();
-        arrears.note(&mut 0, &sa, most - 2, 5);
-        arrears.settle(Moment(5));
+        let mut deferred = DeferredCounters::default();
+        let most = u32::try_from(MAX_PACKETS).unwrap();
+        deferred.add(&mut 0, &sa, most - 2, 5);
+        deferred.flush_due(Moment(5));
         assert_eq!(counted(&sa), (1, 10));
-        arrears.note(&mut 0, &sa, 2, 5);
-        arrears.settle(Moment(5));
-        assert_eq!(counted(&sa), (MOST as u64 + 1, 20));
-        arrears.note(&mut 0, &sa, 3, 7);
-        drop(arrears);
-        assert_eq!(counted(&sa), (MOST as u64 + 4, 27));
+        deferred.add(&mut 0, &sa, 2, 5);
+        deferred.flush_due(Moment(5));
+        assert_eq!(counted(&sa), (MAX_PACKETS as u64 + 1, 20));
+        deferred.add(&mut 0, &sa, 3, 7);
+        drop(deferred);
+        assert_eq!(counted(&sa), (MAX_PACKETS as u64 + 4, 27));
     }
 
-    /// It ages from its first packet, and none passes a limit.
+    /// The first use starts its ageing, and no packet may pass a limit.
     #[test]
-    fn the_first_packet_and_what_counts_towards_a_limit_are_counted_at_once() {
+    fn first_use_and_limited_sas_are_not_deferred() {
         let limited = |limit: fn(&mut Limits)| {
             let mut config = sample("10.0.0.2", 1);
             limit(&mut config.limits);
@@ -195,32 +201,32 @@ mod tests {
             limited(|limits| limits.bytes.soft = u64::MAX - 1),
         ];
         for sa in states {
-            assert!(!Arrears::default().note(&mut 0, &sa, 1, 7));
+            assert!(!DeferredCounters::default().add(&mut 0, &sa, 1, 7));
         }
         let aged = limited(|limits| limits.used_seconds.hard = 100);
-        assert!(Arrears::default().note(&mut 0, &aged, 1, 7));
+        assert!(DeferredCounters::default().add(&mut 0, &aged, 1, 7));
     }
 
-    /// They passed before it did.
+    /// They passed before it expired.
     #[test]
-    fn a_state_that_has_expired_counts_what_it_let_pass() {
+    fn expired_sa_counts_passed_packets() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
-        arrears.note(&mut 0, &sa, 3, 7);
+        let mut deferred = DeferredCounters::default();
+        deferred.add(&mut 0, &sa, 3, 7);
         sa.advance(Lifecycle::Expired);
-        arrears.pay();
+        deferred.flush();
         assert_eq!(counted(&sa), (4, 17));
     }
 
     #[test]
-    fn who_goes_on_in_a_states_place_counts_what_that_let_pass() {
+    fn continuing_sa_takes_deferred_counts() {
         let sa = state(1);
-        let mut arrears = Arrears::default();
-        arrears.note(&mut 0, &sa, 3, 7);
+        let mut deferred = DeferredCounters::default();
+        deferred.add(&mut 0, &sa, 3, 7);
         let config = sample("10.0.0.3", 1);
         let heir = Sa::continuing(&sa, config, Arc::clone(&sa.words), None);
         assert_eq!(counted(&heir), (1, 10));
-        arrears.pay();
+        deferred.flush();
         assert_eq!((counted(&heir), counted(&sa)), ((4, 17), (1, 10)));
     }
 }

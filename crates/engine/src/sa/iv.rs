@@ -1,10 +1,12 @@
-//! Which IVs an SA sends: a random prefix, then the low half of the sequence number.
+//! IVs of an SA: a random prefix, then the low half of the sequence number.
 //!
-//! Counter modes break when one key meets one IV twice. A sender never repeats a number, but numbers alone are not enough: hand-made
-//! states often have *one key for both directions*, a key may serve several states, and a lost file of used numbers begins at 1 again.
-//! So the upper half of the 64-bit IV counter is 32 random bits, drawn for each state, each start and each upper half of the number, and
-//! never computed from addresses. Whoever keeps numbers across restarts draws none that it knows for the key; see `docs/sequence-numbers.md`.
-//! The kernel's `crypto/seqiv.c` masks the number with random bits of each state's own, too.
+//! Counter modes break when one key meets one IV twice. A sender never repeats a number, but
+//! numbers alone are not enough: manual SAs often have *one key for both directions*, a key may
+//! serve several SAs, and a lost file of used numbers begins at 1 again. So the upper half of the
+//! 64-bit IV counter is 32 random bits, drawn for each SA, each start and each upper half of the
+//! number, and never computed from addresses. An owner that keeps numbers across restarts draws
+//! none that it knows for the key; see `docs/sequence-numbers.md`. The kernel's `crypto/seqiv.c`
+//! masks the number with random bits per SA, too.
 
 use std::{
     num::NonZeroU32,
@@ -13,12 +15,12 @@ use std::{
 
 use crate::Sa;
 
-/// The upper half of the IVs of the 2^32 sequence numbers that share an upper half.
+/// Upper half of the IVs for the 2^32 sequence numbers that share an upper half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IvPrefix {
-    /// The numbers' upper half.
+    /// Upper half of the sequence numbers.
     upper: u32,
-    /// Zero: none was drawn.
+    /// Zero if none was drawn.
     bits: u32,
 }
 
@@ -32,7 +34,7 @@ impl IvPrefix {
         Self { upper, bits: bits.get() }
     }
 
-    /// The IV counter of a sequence number; `None` when the number has another upper half.
+    /// The IV counter of a sequence number; `None` if it has another upper half.
     #[must_use]
     #[inline(always)]
     pub const fn counter(self, sequence: u64) -> Option<u64> {
@@ -43,7 +45,8 @@ impl IvPrefix {
         }
     }
 
-    /// What turns so many numbers from `first` on into IV counters, laid over each by XOR; `None` unless all of them have its upper half.
+    /// XOR mask from sequence numbers to IV counters for `count` numbers from `first` on; `None`
+    /// unless all have this upper half.
     #[inline(always)]
     pub(crate) const fn over(self, first: u64, count: usize) -> Option<u64> {
         let last = first.saturating_add(count as u64);
@@ -54,7 +57,7 @@ impl IvPrefix {
         }
     }
 
-    /// The numbers' upper half.
+    /// Upper half of the sequence numbers.
     #[must_use]
     pub const fn upper(self) -> u32 {
         self.upper
@@ -66,23 +69,26 @@ impl IvPrefix {
         NonZeroU32::new(self.bits)
     }
 
-    /// Of a state whose owner draws no prefix but the first one: each upper half has another, the first one's for certain.
+    /// For an SA whose owner draws only the first prefix: each upper half has another one, never
+    /// the first.
     pub(crate) fn derived(first: NonZeroU32, upper: u32) -> Self {
-        // An odd step reaches every value once, so halves of one state never share a prefix; 0 stands for the value that is left out.
+        // An odd step reaches every value once, so no two halves of an SA share a prefix; 0 maps to
+        // the value left out.
         let bits = first.get().wrapping_add(upper.wrapping_mul(0x9e37_79b1));
         Self { upper, bits: if bits == 0 { u32::MAX } else { bits } }
     }
 }
 
 impl Sa {
-    /// The IV prefix of the number that it sends next, for who keeps it at hand: [`IvPrefix::counter`] tells when it no longer serves.
+    /// IV prefix of the next number to send, for callers that keep it: [`IvPrefix::counter`] tells
+    /// when it no longer serves.
     #[must_use]
     pub fn next_iv_prefix(&self) -> IvPrefix {
         let next = self.sequence().last().saturating_add(1);
         self.iv_prefix(upper_half(next)).unwrap_or(IvPrefix::NONE)
     }
 
-    /// The IV prefix of all numbers with an upper half, if it was drawn.
+    /// The IV prefix for an upper half, if it was drawn.
     #[must_use]
     pub fn iv_prefix(&self, upper: u32) -> Option<IvPrefix> {
         let first = self.first();
@@ -90,7 +96,7 @@ impl Sa {
         let set = || first.live_if_used().and_then(|live| live.ivs.of(upper));
         match (upper, drawn) {
             (0, _) => drawn.map(|bits| IvPrefix::new(0, bits)),
-            // Without an owner nobody draws for later halves.
+            // Without an owner, later halves are derived.
             (_, Some(bits)) if !self.words.keeper.is_some() => {
                 Some(set().unwrap_or_else(|| IvPrefix::derived(bits, upper)))
             }
@@ -98,7 +104,7 @@ impl Sa {
         }
     }
 
-    /// From now on numbers with its upper half take this prefix: before any of them is reserved.
+    /// Sets the prefix for numbers with its upper half, before any of them is reserved.
     pub fn set_iv_prefix(&self, prefix: IvPrefix) {
         let first = self.first();
         match (prefix.upper(), prefix.bits()) {
@@ -107,10 +113,11 @@ impl Sa {
         }
     }
 
-    /// The IV counter of a number that it gave out.
+    /// The IV counter of a number that was handed out.
     ///
     /// # Panics
-    /// When no prefix was drawn for the number: an IV must not be guessed. Owners draw before they reserve ([`Sequence::reserve`](crate::Sequence::reserve)).
+    /// When no prefix was drawn for the number: an IV must not be guessed. Owners draw before they
+    /// reserve ([`Sequence::reserve`](crate::Sequence::reserve)).
     #[must_use]
     #[cold]
     pub fn iv_counter(&self, sequence: u64) -> u64 {
@@ -119,7 +126,7 @@ impl Sa {
             .expect("a prefix is drawn before its numbers are reserved")
     }
 
-    /// Numbers above `sent` go on with the prefixes that another generation had.
+    /// Keeps another generation's prefixes for numbers above `sent`.
     pub(super) fn keep_iv_prefixes(&self, old: &Self, sent: u64) {
         let upper = upper_half(sent);
         [0, upper, upper.saturating_add(1)]
@@ -133,18 +140,18 @@ const fn upper_half(number: u64) -> u32 {
     (number >> 32) as u32
 }
 
-/// The prefixes of two neighbouring upper halves: all that batches under way may need.
+/// Prefixes of two consecutive upper halves: all that batches in flight may need.
 #[derive(Debug, Default)]
 pub(crate) struct IvPrefixes([AtomicU64; 2]);
 
 impl IvPrefixes {
-    /// Those of the upper half and of the one before it; what the one two halves before had is forgotten.
+    /// Sets the prefix of an upper half, in the slot of the one two halves before.
     pub(crate) fn set(&self, prefix: IvPrefix) {
         let word = u64::from(prefix.upper) << 32 | u64::from(prefix.bits);
         self.0[prefix.upper as usize & 1].store(word, Ordering::Relaxed);
     }
 
-    /// The one of an upper half, if it was drawn.
+    /// The prefix of an upper half, if it was drawn.
     pub(crate) fn of(&self, upper: u32) -> Option<IvPrefix> {
         let word = self.0[upper as usize & 1].load(Ordering::Relaxed);
         #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
@@ -153,22 +160,23 @@ impl IvPrefixes {
     }
 }
 
-/// Draws prefixes for the states of a database, from a seed that is random.
+/// Draws prefixes for the SAs of a database from a random seed.
 #[derive(Debug)]
-pub(crate) struct PrefixSource(u64);
+pub(crate) struct IvPrefixSource(u64);
 
-impl PrefixSource {
+impl IvPrefixSource {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Gives a new state the prefix of the first numbers that it will send.
+    /// Sets the prefix of the first numbers of a new SA.
     pub(crate) fn give(&mut self, sa: &Sa) {
-        // As the first half's, from which others are derived where nobody else draws them.
+        // Set as the first half's prefix, from which others are derived.
         sa.set_iv_prefix(IvPrefix::new(0, self.next()));
     }
 
-    /// The next of a pseudo-random sequence (splitmix64). Prefixes are no secrets: packets carry them.
+    /// The next value of a pseudo-random sequence (splitmix64). Prefixes are no secrets: packets
+    /// carry them.
     fn next(&mut self) -> NonZeroU32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -204,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn two_neighbouring_halves_are_known() {
+    fn prefixes_of_two_consecutive_halves_are_kept() {
         let prefixes = IvPrefixes::default();
         assert_eq!(prefixes.of(0), None, "none was drawn yet");
         for upper in 0..5 {

@@ -1,5 +1,6 @@
-//! NAT keepalives: a NAT forgets who sends through it when nobody does for a while, so an idle state sends one byte now and then
-//! (RFC 3948 §4). It mirrors `net/xfrm/xfrm_nat_keepalive.c`: the first one at once, the next when nothing was sent for the interval.
+//! NAT keepalives: an idle SA sends one byte now and then, so that the NAT keeps its mapping (RFC
+//! 3948 §4). Mirrors `net/xfrm/xfrm_nat_keepalive.c`: the first one at once, the next when nothing
+//! was sent for the interval.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -18,25 +19,26 @@ use zerocopy::IntoBytes as _;
 
 use crate::{Moment, Sa};
 
-/// Seconds of silence after which an outbound state sends a keepalive (`XFRMA_NAT_KEEPALIVE_INTERVAL`).
+/// Seconds of silence after which an outbound SA sends a keepalive
+/// (`XFRMA_NAT_KEEPALIVE_INTERVAL`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeepaliveInterval(pub NonZeroU32);
 
-/// A keepalive that is due: a datagram of the byte 0xff between the ends of a state's encapsulation.
+/// A due keepalive: a datagram of the byte 0xff between the UDP endpoints of an SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// The state's source, which is unspecified when the host is to choose, and the encapsulation's source port.
+    /// The SA's source, unspecified if the host is to choose, and the encapsulation's source port.
     pub source: SocketAddr,
-    /// The state's destination and the encapsulation's destination port.
+    /// The SA's destination and the encapsulation's destination port.
     pub destination: SocketAddr,
 }
 
-/// What a state has to do about its NAT.
+/// What an SA has to do about keepalives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// Send now, and look again then.
+pub(crate) enum KeepaliveAction {
+    /// Send now, and check again at this time.
     Send(Keepalive, Moment),
-    /// Something was sent: look again then.
+    /// Something was sent: check again at this time.
     Wait(Moment),
 }
 
@@ -46,7 +48,7 @@ const UDP_LEN: u16 = 9;
 const _: () = assert!(UDP_LEN as usize == udp::HEADER_LEN + PAYLOAD.len());
 
 impl KeepaliveInterval {
-    /// `None` for 0, which is none.
+    /// `None` for 0, which means no keepalives.
     #[must_use]
     pub const fn from_secs(seconds: u32) -> Option<Self> {
         match NonZeroU32::new(seconds) {
@@ -61,7 +63,7 @@ impl KeepaliveInterval {
 }
 
 impl Keepalive {
-    /// The whole IP packet; `None` for ends of two families, which no state has.
+    /// The whole IP packet; `None` if the families differ, which no SA has.
     #[must_use]
     pub fn packet(&self) -> Option<PacketBuf> {
         let mut bytes = match (self.source.ip(), self.destination.ip()) {
@@ -88,25 +90,26 @@ impl Keepalive {
     }
 }
 
-/// Nothing for states without an interval, and for those whose flows have ports of their own: there is no one mapping to keep.
-pub(crate) fn turn(sa: &Sa, now: Moment) -> Option<Turn> {
+/// `None` for SAs without an interval, and for those with a source port per flow: there is no
+/// single mapping to keep.
+pub(crate) fn turn(sa: &Sa, now: Moment) -> Option<KeepaliveAction> {
     let config = sa.config();
     let encap = config.encap.filter(|encap| !encap.spreads_flows())?;
     let interval = config.nat_keepalive?.duration();
     let silent_from = sa.usage().last_used().map(|used| used.plus(interval));
     Some(match silent_from.filter(|moment| *moment > now) {
-        Some(later) => Turn::Wait(later),
+        Some(later) => KeepaliveAction::Wait(later),
         None => {
             let keepalive = Keepalive {
                 source: SocketAddr::new(sa.source(), encap.source_port),
                 destination: SocketAddr::new(sa.id().destination, encap.destination_port),
             };
-            Turn::Send(keepalive, now.plus(interval))
+            KeepaliveAction::Send(keepalive, now.plus(interval))
         }
     })
 }
 
-/// An unspecified source is the host's to fill in, and the checksum then.
+/// The host fills in an unspecified source, and then the checksum.
 fn ipv4_header(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     const LEN: u16 = 20 + UDP_LEN;
     let mut header = Ipv4Header::new(from, to, Protocol::UDP, LEN);
@@ -131,7 +134,7 @@ mod tests {
 
     /// As Linux sends it.
     #[test]
-    fn the_packet_is_one_byte_over_udp() {
+    fn keepalive_is_one_byte_over_udp() {
         let packet = between("192.0.2.1:4500", "192.0.2.2:1024").packet().unwrap();
         let ip = Ipv4::parse(packet.bytes()).unwrap();
         assert!(ip.checksum_is_right() && ip.header.dont_fragment());

@@ -1,26 +1,27 @@
-//! The keys of a state as they were given, until a packet wants them expanded. Promises: wiped when dropped, never printed, copied
-//! only from heap to heap, so that no stack keeps them.
+//! Keys of an SA as given, until a packet needs them expanded. They are wiped when dropped, never
+//! printed, and copied only from heap to heap, so that no stack keeps them.
 
 use std::fmt;
 
 use uxfrm_crypto::KeyMaterial;
 use zeroize::Zeroizing;
 
-/// Encryption and authentication key, one behind the other. Up to [`SHORT`] bytes (AES-128-GCM with its salt) stand in the state itself.
-pub(super) enum Keys {
+/// Encryption key followed by authentication key. Up to [`SHORT`] bytes (AES-128-GCM with its salt)
+/// are stored inline.
+pub(super) enum LazyKeys {
     Short { encryption: u8, len: u8, bytes: Zeroizing<[u8; SHORT]> },
     Long { encryption: u32, bytes: Zeroizing<Box<[u8]>> },
 }
 
 const SHORT: usize = 21;
 
-impl Keys {
+impl LazyKeys {
     /// None yet.
     pub(super) fn none() -> Self {
         Self::Short { encryption: 0, len: 0, bytes: Zeroizing::default() }
     }
 
-    /// Copies keys to where this stands.
+    /// Copies keys in place.
     pub(super) fn copy(&mut self, encryption: &[u8], authentication: &[u8]) {
         let (split, all) = (encryption.len(), encryption.len() + authentication.len());
         if all <= SHORT {
@@ -57,7 +58,7 @@ impl Keys {
     }
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for LazyKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (encryption, authentication) = self.expose();
         write!(f, "Keys({} and {} bytes, redacted)", encryption.len(), authentication.len())
@@ -69,11 +70,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_any_length_are_what_was_given() {
+    fn keys_of_any_length_round_trip() {
         let bytes: Vec<u8> = (0..=255).collect();
         for encryption in [0, 1, 16, 20, 21, 22, 36, 64] {
             for authentication in [0, 1, 5, 16, 21, 64, 128] {
-                let mut keys = Keys::none();
+                let mut keys = LazyKeys::none();
                 keys.copy(&bytes[..encryption], &bytes[100..100 + authentication]);
                 let given = (&bytes[..encryption], &bytes[100..100 + authentication]);
                 assert_eq!(keys.expose(), given);
@@ -81,6 +82,6 @@ mod tests {
                 assert_eq!((one.expose(), other.expose()), given);
             }
         }
-        assert_eq!(size_of::<Keys>(), 24);
+        assert_eq!(size_of::<LazyKeys>(), 24);
     }
 }

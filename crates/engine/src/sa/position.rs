@@ -1,4 +1,5 @@
-//! How far a state is: numbers and counts, as they cross to a device, from it, and from one device to another.
+//! Progress of an SA: numbers and counters, as they move between the engine and devices, or between
+//! devices.
 
 use std::sync::Arc;
 
@@ -7,43 +8,43 @@ use super::usage::{Failures, Lifecycle};
 use super::{Live, Sa};
 use crate::{DeviceCounts, Moment, SaConfig};
 
-/// How far a state is.
+/// Progress of an SA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// The last number sent, all 64 bits.
     pub sent: u64,
     /// The highest number received, all 64 bits.
     pub received: u64,
-    /// The numbers in the window that were received.
+    /// Received numbers in the window.
     pub window: Vec<u64>,
-    /// What it has carried; `None` where who counts knows better.
+    /// What it has carried; `None` if the receiver counts itself.
     pub carried: Option<Carried>,
 }
 
-/// What a state has carried, for the limits that it is held to.
+/// What an SA has carried, for its limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Packets.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// When the first one was carried.
+    /// Time of the first packet.
     pub first_used: Option<Moment>,
 }
 
-/// What counters do not tell of a state that another has carried.
+/// History of an SA that another has carried, besides its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// What went wrong.
+    /// Failures.
     pub failures: Failures,
     /// Its latest use.
     pub last_used: Option<Moment>,
-    /// Whether its soft limit was told.
+    /// Whether its soft limit was reported.
     pub lifecycle: Lifecycle,
 }
 
 impl Sa {
-    /// How far it is.
+    /// Its progress.
     #[must_use]
     pub fn position(&self) -> Position {
         let usage = self.usage();
@@ -59,7 +60,7 @@ impl Sa {
         }
     }
 
-    /// The numbers in its window that were received.
+    /// Received numbers in its window.
     #[must_use]
     pub fn received_in_window(&self) -> Vec<u64> {
         let highest = self.highest_received();
@@ -68,7 +69,7 @@ impl Sa {
         numbers.filter(|number| self.has_received(*number)).collect()
     }
 
-    /// Goes on from where another has carried it. Numbers only go on.
+    /// Continues from the progress of another. Numbers only rise.
     pub fn go_on_from(&self, position: &Position) {
         let Live { usage, replay, .. } = self.live();
         self.sequence().skip_to(position.sent);
@@ -78,16 +79,16 @@ impl Sa {
         }
     }
 
-    /// Goes on with another's history. For a state that is not in use yet.
+    /// Continues with another's history. For an SA that is not in use yet.
     pub fn go_on_with(&self, History { failures, last_used, lifecycle }: History) {
         let usage = &self.live().usage;
         usage.set_history(failures, last_used);
-        // One at its hard limit meets it again with its next packet, and is told of then.
+        // An SA at its hard limit reaches it again with its next packet, and reports it then.
         usage.advance(lifecycle.min(Lifecycle::Dying));
     }
 
-    /// The next generation, as an update makes it (`XFRM_MSG_UPDSA`): the same numbers, counts and keys, other limits and encapsulation. For who has a
-    /// copy of a database's state.
+    /// The next generation after an update (`XFRM_MSG_UPDSA`): the same numbers, counters and keys,
+    /// other limits and encapsulation. For owners of a copy of a database's SA.
     #[must_use]
     pub fn updated(self: &Arc<Self>, update: &SaConfig) -> Arc<Self> {
         let words: SaWords = self.words.updated(update);
@@ -96,7 +97,7 @@ impl Sa {
         new
     }
 
-    /// Takes over what a device has counted.
+    /// Takes over a device's counters.
     pub(crate) fn take_over(&self, counts: &DeviceCounts) {
         self.live().usage.take_over(counts);
         if counts.sent > 0 {
@@ -104,7 +105,7 @@ impl Sa {
         }
     }
 
-    /// Takes over what a device has received, and would have. Where nothing is new, its window is not asked for.
+    /// Takes over what a device has received or would have. Without news, its window is not read.
     pub(crate) fn take_over_window(
         &self,
         counts: &DeviceCounts,

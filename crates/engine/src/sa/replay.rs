@@ -1,27 +1,32 @@
 //! The inbound anti-replay window (RFC 4303 §3.4.3, appendix A2), without a lock.
 //!
 //! # How it works
-//! Numbers are grouped in blocks of 32. A ring of 64-bit words holds the bits of the newest blocks (the shape of RFC 6479); a
-//! word says itself whose bits it holds: `low 32 bits of the block number << 32 | bitmap`. So recycling a word for a newer
-//! block and setting its first bit are *one* compare-and-swap, and nothing needs to be cleared.
+//! Numbers are grouped in blocks of 32. A ring of 64-bit words holds the bits of the newest blocks
+//! (the shape of RFC 6479); a word says itself whose bits it holds:
+//! `low 32 bits of the block number << 32 | bitmap`. So recycling a word for a newer block and
+//! setting its first bit are *one* compare-and-swap, and nothing needs to be cleared.
 //!
 //! # Why no number is accepted twice
-//! The first acceptance leaves a word with the number's tag and its bit. A word's tag only ever moves forward, and a bit is
-//! only ever set. So a second attempt finds the same tag with the bit set ([`DropReason::InReplay`]) or a newer tag
-//! ([`DropReason::InTooOld`]). The window's head plays no part in this: it may lag behind without harm.
+//! The first acceptance leaves a word with the number's tag and its bit. A word's tag only ever
+//! moves forward, and a bit is only ever set. So a second attempt finds the same tag with the bit
+//! set ([`DropReason::InReplay`]) or a newer tag ([`DropReason::InTooOld`]). The window's head
+//! plays no part in this: it may lag behind without harm.
 //!
 //! # Why tags of 32 bits suffice
-//! "Newer" is decided by the sign of the tags' difference, right while the blocks are less than 2^31 apart (2^36 numbers).
-//! A number that is tried is at most 2^32 above the head that [`ReplayWindow::check`] saw, and above `head - window` as
-//! [`ReplayWindow::accept`] sees it. `accept` loads the word *before* the head: the acquiring load of a word written by another thread
-//! makes that thread's own reading of the head visible, so the head is no more than 2^32 below the tag's block, and a tag newer than
-//! the number's block is less than 2^28 blocks newer. A *stale* tag may be further behind (a word that was not touched for 2^36
-//! numbers): it is then mistaken for a newer or equal one and the packet is refused, never wrongly accepted. Who is told that another has received numbers that
-//! far ahead has all words move on (`learn`), lest that be so for good.
+//! "Newer" is decided by the sign of the tags' difference, right while the blocks are less than
+//! 2^31 apart (2^36 numbers). A number that is tried is at most 2^32 above the head that
+//! [`ReplayWindow::check`] saw, and above `head - window` as [`ReplayWindow::accept`] sees it.
+//! `accept` loads the word *before* the head: the acquiring load of a word written by another
+//! thread makes that thread's own reading of the head visible, so the head is no more than 2^32
+//! below the tag's block, and a tag newer than the number's block is less than 2^28 blocks newer. A
+//! *stale* tag may be further behind (a word that was not touched for 2^36 numbers): it is then
+//! mistaken for a newer or equal one and the packet is refused, never wrongly accepted. Who is told
+//! that another has received numbers that far ahead has all words move on (`learn`), lest that be
+//! so for good.
 
 use uxfrm_packet::prefetch_far;
 
-use super::replay_store::{HeadCell, Keeper};
+use super::replay_store::{Keeper, SharedHead};
 use crate::DropReason;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -31,46 +36,47 @@ use crate::sync::{AtomicU64, Ordering};
 pub struct ReplayWindow {
     /// The highest number accepted; only rises.
     head: AtomicU64,
-    /// Numbers above it take a closer look: they come near `edge`.
+    /// Numbers above it take the slow path: they come near `edge`.
     near: AtomicU64,
     window: u32,
     numbers: Numbers,
-    /// A power of two of words, more than the blocks that a window can touch; empty when the check is off.
+    /// A power of two of words, more than the blocks that a window can touch; empty without a
+    /// replay check.
     ring: Box<[AtomicU64]>,
     /// Where the highest number outlives the process.
     cell: Option<&'static AtomicU64>,
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<PersistentWindow>>,
 }
 
-/// What more a window has whose numbers are kept across restarts.
+/// Extension of a window whose numbers are kept across restarts.
 #[derive(Debug)]
-struct Kept {
-    /// No number above it is accepted, as it is not yet on the disk that it may have been.
+struct PersistentWindow {
+    /// Reserved edge: no number above it is accepted, as a crash would forget it.
     edge: AtomicU64,
-    /// The highest authentic number that was refused for being above it.
+    /// The highest authentic number refused for being above the edge.
     wanted: AtomicU64,
-    /// Up to there numbers may have been received before a restart.
+    /// Numbers up to this may have been received before a restart.
     restart: AtomicU64,
     keeper: Keeper,
-    /// Gives the cell back when the window goes.
-    _cell: Option<HeadCell>,
+    /// Releases the cell when the window is dropped.
+    _cell: Option<SharedHead>,
 }
 
-/// Numbers that a new state may receive before its owner has reserved any: whoever keeps numbers
-/// counts on it. A peer may begin at full rate, and 400,000 packets a second use them up in 40 ms,
-/// in which the owner wakes and a disk writes.
+/// Numbers that a new SA may receive before its owner has reserved any. A peer may begin at full
+/// rate, and 400,000 packets a second use them up in 40 ms, in which the owner wakes and a disk
+/// writes.
 pub const FIRST_RESERVED: u64 = 1 << 14;
 
-/// From which number on the owner is to reserve more, where numbers up to `edge` may be received
-/// and `head` was: from half of what is left on; of little from an eighth on, as it may be gone
-/// before the owner looks by itself.
+/// The number from which the owner is to reserve more, given the `edge` and the `head`: half of
+/// what is left; an eighth if that is little, as it may be used up before the owner wakes by
+/// itself.
 const fn near_edge(head: u64, edge: u64) -> u64 {
     let left = edge.saturating_sub(head);
     let share = if left <= FIRST_RESERVED { 8 } else { 2 };
     head.saturating_add(left / share)
 }
 
-/// How long sequence numbers are.
+/// Width of sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
     /// 32 bits, all in the packet.
@@ -79,7 +85,8 @@ pub enum Numbers {
     Extended,
 }
 
-/// A number that is not known to have been received: good for authenticating the packet, then for [`ReplayWindow::accept`].
+/// A number that passed the replay check: use it to authenticate the packet, then for
+/// [`ReplayWindow::accept`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate(u64);
 
@@ -99,8 +106,8 @@ impl ReplayWindow {
     #[cfg(test)]
     pub(super) const READ: usize = std::mem::offset_of!(Self, kept);
 
-    /// A window of `window` packets (cut to [`MAX_WINDOW`]; 0 switches the check off) in which every number up to and with
-    /// `received` counts as seen.
+    /// A window of `window` packets (at most [`MAX_WINDOW`]; 0 switches the check off) in which all
+    /// numbers up to `received` count as received.
     #[must_use]
     pub fn new(window: u32, numbers: Numbers, received: u64) -> Self {
         let window = window.min(MAX_WINDOW);
@@ -115,14 +122,15 @@ impl ReplayWindow {
         }
     }
 
-    /// The same, of a state whose received numbers are kept across restarts: it accepts [`FIRST_RESERVED`] more before some are
-    /// [reserved](ReplayWindow::reserve). Without a check there is nothing to keep.
-    pub(super) fn kept(mut self, keeper: &Keeper, cell: Option<HeadCell>) -> Self {
+    /// The same for an SA whose received numbers are kept across restarts: it accepts
+    /// [`FIRST_RESERVED`] more before some are [reserved](ReplayWindow::reserve). Without a replay
+    /// check there is nothing to keep.
+    pub(super) fn kept(mut self, keeper: &Keeper, cell: Option<SharedHead>) -> Self {
         if self.window == 0 || !keeper.is_some() {
             return self;
         }
-        self.cell = cell.as_ref().map(HeadCell::number);
-        self.kept = Some(Box::new(Kept {
+        self.cell = cell.as_ref().map(SharedHead::number);
+        self.kept = Some(Box::new(PersistentWindow {
             edge: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             restart: AtomicU64::new(0),
@@ -135,8 +143,8 @@ impl ReplayWindow {
         self
     }
 
-    /// Accepts no number above `edge` from now on, until told otherwise. The owner writes it down
-    /// first. When enough of what is left is used (`near_edge`), the owner is woken
+    /// Sets the reserved edge: no number above `edge` is accepted. The owner stores it first. When
+    /// enough of what is left is used (`near_edge`), the owner is woken
     /// ([`ReplayStore::wake`](super::replay_store::ReplayStore::wake)).
     pub fn reserve(&self, edge: u64) {
         let Some(kept) = &self.kept else { return };
@@ -145,7 +153,7 @@ impl ReplayWindow {
         self.near.store(near_edge(head, edge), Ordering::Relaxed);
     }
 
-    /// The owner was woken and reserves no more yet: it is woken again when half of what is left is
+    /// The owner was woken but cannot reserve more yet: wake it again when half of what is left is
     /// used.
     pub fn go_on(&self) {
         let Some(kept) = &self.kept else { return };
@@ -155,14 +163,15 @@ impl ReplayWindow {
         }
     }
 
-    /// The highest number that was accepted, or would have been were it not above the reserved edge: what is reserved next begins there.
+    /// The highest number accepted, or refused only for being above the edge: the next reservation
+    /// begins there.
     #[must_use]
     pub fn wanted(&self) -> u64 {
         let wanted = self.kept.as_ref().map_or(0, |kept| kept.wanted.load(Ordering::Relaxed));
         self.highest().max(wanted)
     }
 
-    /// Up to where numbers are accepted now; `u64::MAX` where nobody keeps them.
+    /// The reserved edge; `u64::MAX` without a [`ReplayStore`](super::replay_store::ReplayStore).
     #[must_use]
     pub fn reserved(&self) -> u64 {
         self.kept.as_ref().map_or(u64::MAX, |kept| kept.edge.load(Ordering::Relaxed))
@@ -174,27 +183,28 @@ impl ReplayWindow {
         self.cell
     }
 
-    /// Up to where numbers may have been received before a restart; 0 where there was none.
+    /// Highest number that may have been received before a restart; 0 without one.
     #[must_use]
     pub fn restarted_at(&self) -> u64 {
         self.kept.as_ref().map_or(0, |kept| kept.restart.load(Ordering::Relaxed))
     }
 
-    /// A device has this window's numbers, and would have accepted this one were it not above the edge. When it or what the device has received is
-    /// near the edge, the owner is woken.
+    /// For a window on a device, which refused this number for being above the edge. Wakes the
+    /// owner if this number or the received ones are near the edge.
     pub(super) fn want(&self, number: u64) {
         let Some(kept) = &self.kept else { return };
         let is_news = kept.wanted.fetch_max(number, Ordering::Relaxed) < number;
         let edge = kept.edge.load(Ordering::Relaxed);
         let is_near = self.highest() > self.near.load(Ordering::Relaxed)
             && self.near.swap(edge, Ordering::Relaxed) < edge;
-        // Each once, so that a disk that takes no writes keeps nobody busy.
+        // Once per number, so that a disk that takes no writes keeps nobody busy.
         if is_near || is_news && number > edge {
             kept.keeper.wake();
         }
     }
 
-    /// Begins behind a restart: numbers up to `received` may have been accepted before it, and drop under a reason of their own.
+    /// Begins after a restart: numbers up to `received` may have been accepted before it, and have
+    /// their own drop reason.
     pub(super) fn restart_at(&self, received: u64) {
         let oldest = received.saturating_sub(u64::from(self.window)) + 1;
         if received > self.highest() {
@@ -211,20 +221,20 @@ impl ReplayWindow {
     fn approach(&self, number: u64) -> Result<(), DropReason> {
         let Some(kept) = &self.kept else { return Ok(()) };
         let edge = kept.edge.load(Ordering::Relaxed);
-        // Once: until the owner has moved the edge, numbers up to it pass without a closer look.
+        // Once: until the owner has moved the edge, numbers up to it take the fast path.
         if self.near.swap(edge, Ordering::Relaxed) < edge {
             kept.keeper.wake();
         }
         if number <= edge {
             return Ok(());
         }
-        // The peer has gone on far above, as after a crash of its own: the owner reserves from there.
+        // The peer continued far above, as after its own crash: the owner reserves from there.
         kept.wanted.fetch_max(number, Ordering::Relaxed);
         kept.keeper.wake();
         Err(DropReason::InReplayReserve)
     }
 
-    /// Why a number that is refused is refused, if it may have been received before a restart.
+    /// The drop reason of a refused number that may have been received before a restart.
     #[cold]
     #[must_use]
     pub fn explain(&self, low: u32, reason: DropReason) -> DropReason {
@@ -238,47 +248,53 @@ impl ReplayWindow {
     fn note(&self, number: u64) {
         self.head.fetch_max(number, Ordering::AcqRel);
         if let Some(cell) = self.cell {
-            // The packet has not been delivered yet: a crash before this loses it, and one after this refuses it.
+            // The packet has not been delivered yet: a crash before this loses it, one after this
+            // refuses it.
             cell.fetch_max(number, Ordering::Relaxed);
         }
     }
 
-    /// Infers the upper half (RFC 4303 §A2.2) and looks whether the number may be new. The cheap check before
-    /// authentication; says nothing about a packet with the same number that is under way elsewhere.
+    /// Infers the upper half (RFC 4303 §A2.2) and checks whether the number may be new. This is the
+    /// cheap check before authentication; it does not know of packets with the same number in
+    /// flight elsewhere.
     ///
     /// # Errors
-    /// [`DropReason::InTooOld`] below the window, [`DropReason::InReplay`] when already received, [`DropReason::InNoNumber`] for number 0.
+    /// [`DropReason::InTooOld`] below the window, [`DropReason::InReplay`] when already received,
+    /// [`DropReason::InNoNumber`] for number 0.
     #[inline]
     pub fn check(&self, low: u32) -> Result<Candidate, DropReason> {
-        // Relaxed: a stale head can only make this check milder, or the inferred half wrong, and then the ICV is.
+        // Relaxed: a stale head can only make this check milder, or the inferred half wrong, which
+        // the ICV detects.
         let head = self.head.load(Ordering::Relaxed);
         let number = match self.numbers {
             Numbers::Short => u64::from(low),
             Numbers::Extended => infer(low, head, self.window).ok_or(DropReason::InTooOld)?,
         };
-        // Above all that were received none was; `accept` looks again.
+        // No number above the head was received; `accept` checks again.
         if number > head || self.window == 0 {
             return Ok(Candidate(number));
         }
-        let spot = Spot::of(number, self.ring.len());
-        // Acquire: whoever wrote the tag had read a head at most 2^32 below; see the module's doc.
+        let spot = WindowSlot::of(number, self.ring.len());
+        // Acquire: the writer of the tag had read a head at most 2^32 below; see the module docs.
         let word = self.ring[spot.slot].load(Ordering::Acquire);
         self.refuse_old(number)?;
         spot.mark(word).map(|_| Candidate(number))
     }
 
-    /// Asks for what [`ReplayWindow::check`] and [`ReplayWindow::accept`] read of a number. The slot hangs on its lower half only.
+    /// Prefetches what [`ReplayWindow::check`] and [`ReplayWindow::accept`] read for a number. The
+    /// slot depends on its lower half only.
     #[inline]
     pub(crate) fn prefetch(&self, low: u32) {
         if self.window != 0 {
-            prefetch_far(&self.ring[Spot::of(low.into(), self.ring.len()).slot]);
+            prefetch_far(&self.ring[WindowSlot::of(low.into(), self.ring.len()).slot]);
         }
     }
 
-    /// Takes the number of an authenticated packet, at most once whatever other threads do, and advances the window.
+    /// Accepts the number of an authenticated packet, at most once whatever other threads do, and
+    /// advances the window.
     ///
     /// # Errors
-    /// [`DropReason::InTooOld`], [`DropReason::InReplay`] as [`ReplayWindow::check`].
+    /// [`DropReason::InTooOld`], [`DropReason::InReplay`] as for [`ReplayWindow::check`].
     #[inline]
     pub fn accept(&self, Candidate(number): Candidate) -> Result<(), DropReason> {
         if number > self.near.load(Ordering::Relaxed) {
@@ -290,13 +306,14 @@ impl ReplayWindow {
     #[inline(always)]
     fn take(&self, number: u64) -> Result<(), DropReason> {
         if self.window != 0 {
-            let spot = Spot::of(number, self.ring.len());
+            let spot = WindowSlot::of(number, self.ring.len());
             let word = &self.ring[spot.slot];
             let mut seen = word.load(Ordering::Acquire);
             loop {
                 self.refuse_old(number)?;
                 let marked = spot.mark(seen)?;
-                // AcqRel: release our reading of the head with the new tag, acquire the other's when we lose.
+                // AcqRel: release our reading of the head with the new tag; acquire the other's on
+                // failure.
                 match word.compare_exchange_weak(seen, marked, Ordering::AcqRel, Ordering::Acquire)
                 {
                     Ok(_) => break,
@@ -308,8 +325,8 @@ impl ReplayWindow {
         Ok(())
     }
 
-    /// Takes as many of the first of `numbers` as one operation can, if it takes any: neighbours, all of them new. Says how many; the
-    /// first one that it did not take may still be [accepted](Self::accept) by itself.
+    /// Accepts as many of the first `numbers` as one atomic operation can: consecutive new ones in
+    /// a block. Returns how many; the next one may still be [accepted](Self::accept) by itself.
     #[inline]
     pub(crate) fn accept_some(&self, numbers: impl IntoIterator<Item = Candidate>) -> usize {
         let mut numbers = numbers.into_iter();
@@ -320,9 +337,9 @@ impl ReplayWindow {
             self.head.fetch_max(highest, Ordering::AcqRel);
             return count;
         }
-        let mut spot = Spot::of(first.0, self.ring.len());
+        let mut spot = WindowSlot::of(first.0, self.ring.len());
         let (block, mut count) = (first.0 / BLOCK_BITS, 1);
-        // The bit of the next number, as long as they come one after the other within the block, as nearly all do: none is too old for another then.
+        // Consecutive numbers within the block, as nearly all are: none is too old for another.
         let (mut next, mut next_bit) = (first.0, spot.bit);
         for Candidate(number) in numbers {
             (next, next_bit) = (next.wrapping_add(1), next_bit << 1);
@@ -362,47 +379,48 @@ impl ReplayWindow {
         count
     }
 
-    /// Whether a number in the window was received: a bit of a dump.
+    /// Whether a number in the window was received: one bit of a dump.
     #[must_use]
     pub fn has(&self, number: u64) -> bool {
         if self.window == 0 || number > self.highest() || self.refuse_old(number).is_err() {
             return false;
         }
-        let spot = Spot::of(number, self.ring.len());
+        let spot = WindowSlot::of(number, self.ring.len());
         let word = self.ring[spot.slot].load(Ordering::Acquire);
         spot.mark(word) == Err(DropReason::InReplay)
     }
 
-    /// Takes numbers as received that another has received, up to `received`. The window only moves on, and what was received stays so.
+    /// Marks numbers that another has received, up to `received`. The window only advances, and
+    /// received numbers stay so.
     pub(crate) fn learn(&self, received: u64, numbers: impl IntoIterator<Item = u64>) {
         self.move_on(received);
         for number in numbers {
-            // Known already, or too old to matter.
+            // Known already, or below the window.
             let _ = self.take(number);
         }
         self.note(received);
     }
 
-    /// Takes no number from now on, so that another window can go on where this one ends. Tells the highest number received, and those received
-    /// that it still knows: whoever is about to mark one more finds its word changed.
+    /// Closes the window, so that another can continue. Returns the highest number received and
+    /// those that it still knows. A thread about to mark one more finds its word changed.
     pub(crate) fn end(&self) -> (u64, Vec<u64>) {
         let near = self.highest() / BLOCK_BITS;
-        // Newer than all blocks of which a number may be, and without one.
+        // Newer than all blocks in use, and empty.
         let closed = join(low_half(near + (1 << 30)), 0);
         let words = self.ring.iter().map(|word| word.swap(closed, Ordering::AcqRel));
         let received: Vec<_> = words.flat_map(|word| received_in(word, near)).collect();
-        // Who took the last one may not have moved the head yet.
+        // The thread that accepted the last number may not have moved the head yet.
         let highest = received.iter().copied().fold(self.highest(), u64::max);
         (highest, received)
     }
 
-    /// Has words for blocks up to that of `received`, in which no number is. It may be so far ahead that the tags there are would pass for newer ones, and
-    /// all numbers for too old, for good.
+    /// Advances all words to blocks up to that of `received`. It may be so far ahead that old tags
+    /// would pass for newer ones, and all numbers for too old, for good.
     fn move_on(&self, received: u64) {
         let newest = received / BLOCK_BITS;
         let words = self.ring.len() as u64;
         for (slot, word) in (0..words).zip(&self.ring) {
-            // The newest block that belongs there; before block 0 there is none.
+            // The newest block of this slot; before block 0 there is none.
             let Some(block) = newest.checked_sub(newest.wrapping_sub(slot) & (words - 1)) else {
                 continue;
             };
@@ -417,9 +435,11 @@ impl ReplayWindow {
         }
     }
 
-    /// Whether a word, which was read just now, is of an older block than another one that may have numbers up to `received`.
+    /// Whether a word, read just now, belongs to an older block than another one that may have
+    /// numbers up to `received`.
     fn is_behind(&self, word: u64, other: u64, received: u64) -> bool {
-        // No word is of a number more than 2^32 above the head, which is read behind it (see the module's doc), and a ring is far shorter than the rest.
+        // No word has a number more than 2^32 above the head, which is read after it (see the
+        // module docs), and a ring is far shorter than the rest.
         let far = received.saturating_sub(self.head.load(Ordering::Acquire)) > 1 << 33;
         let ahead = low_half(other >> 32).wrapping_sub(low_half(word >> 32));
         far || ahead != 0 && ahead >> 31 == 0
@@ -431,7 +451,7 @@ impl ReplayWindow {
         self.head.load(Ordering::Relaxed)
     }
 
-    /// Bits that the window holds; 0 when the check is off.
+    /// Window size in bits; 0 without a replay check.
     #[must_use]
     pub const fn window(&self) -> u32 {
         self.window
@@ -450,28 +470,30 @@ impl ReplayWindow {
     }
 }
 
-/// Whether a number that was refused, of which a packet tells the lower half, may have been received before a restart, up to `restart` (0 for none).
+/// Whether a refused number, of which a packet has the lower half, may have been received before a
+/// restart, up to `restart` (0 for none).
 #[must_use]
 pub fn is_before_restart(low: u32, restart: u64) -> bool {
-    // The number just below: with ESN a packet tells its lower half alone.
+    // The nearest number below: with ESN a packet has the lower half only.
     let before = u64::from(low_half(restart).wrapping_sub(low));
     restart != 0 && before <= restart && before < 1 << 31
 }
 
-/// Where a number's bit is; or the bits of several in one block.
+/// Position of a number's bit, or of several bits in one block.
 #[derive(Clone, Copy)]
-struct Spot {
+struct WindowSlot {
     slot: usize,
     tag: u32,
     bit: u32,
 }
 
-impl Spot {
+impl WindowSlot {
     #[inline]
     fn of(number: u64, words: usize) -> Self {
         let block = number / BLOCK_BITS;
         let tag = low_half(block);
-        // A ring has at most 256 words, so the low half of the block number is enough to find the slot.
+        // A ring has at most 256 words, so the low half of the block number is enough to find the
+        // slot.
         Self { slot: tag as usize & (words - 1), tag, bit: 1 << (number % BLOCK_BITS) }
     }
 
@@ -494,7 +516,7 @@ impl Spot {
         Ok(join(self.tag, self.bit))
     }
 
-    /// The word with all these bits set; `None` when one is set already, or the block is too old.
+    /// The word with all these bits set; `None` if one is set already, or the block is too old.
     #[inline]
     fn mark_all(self, word: u64) -> Option<u64> {
         let (tag, bitmap) = (low_half(word >> 32), low_half(word));
@@ -507,7 +529,8 @@ impl Spot {
 
 const BLOCK_BITS: u64 = 32;
 
-/// The numbers whose bits a word has, in the block that is the nearest one to block `near` with its tag; none where that is before block 0.
+/// The numbers whose bits a word has, in the block with its tag nearest to block `near`; none
+/// before block 0.
 fn received_in(word: u64, near: u64) -> impl Iterator<Item = u64> {
     let (tag, bitmap) = (low_half(word >> 32), low_half(word));
     let ahead = tag.wrapping_sub(low_half(near)).cast_signed();
@@ -518,13 +541,14 @@ fn received_in(word: u64, near: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// From the lowest of some bits to the highest.
+/// Distance from the lowest bit to the highest.
 #[inline]
 const fn span(bits: u32) -> u32 {
     u32::BITS - bits.leading_zeros() - bits.trailing_zeros()
 }
 
-/// The full number of a packet whose lower half is `low` (RFC 4303 §A2.2). `None` for one before 0 or after 2^64 - 1.
+/// The full number of a packet with lower half `low` (RFC 4303 §A2.2). `None` before 0 or after
+/// 2^64 - 1.
 #[inline]
 fn infer(low: u32, head: u64, window: u32) -> Option<u64> {
     let (head_high, head_low) = (head >> 32, low_half(head));
@@ -538,7 +562,8 @@ fn infer(low: u32, head: u64, window: u32) -> Option<u64> {
     high.map(|high| high << 32 | u64::from(low))
 }
 
-/// One word more than the blocks that a window can touch, so that the newest block never takes the place of one still in it.
+/// One word more than the blocks that a window can touch, so that the newest block never replaces
+/// one still in it.
 fn ring(window: u32, received: u64) -> Box<[AtomicU64]> {
     if window == 0 {
         return Box::new([]);
@@ -546,7 +571,8 @@ fn ring(window: u32, received: u64) -> Box<[AtomicU64]> {
     let words = ((window as usize - 1) / 32 + 2).next_power_of_two();
     let newest = received / BLOCK_BITS;
     let place = |slot: usize| {
-        // The newest block at or below `received` that belongs in this slot; before block 0 it is one that never comes.
+        // The newest block at or below `received` of this slot; before block 0 it is one that never
+        // comes.
         let behind = newest.wrapping_sub(slot as u64) & (words as u64 - 1);
         let block = newest.wrapping_sub(behind);
         let bitmap = if behind == 0 { up_to(received % BLOCK_BITS) } else { u32::MAX };

@@ -1,10 +1,11 @@
-//! The state that a template asks key managers for.
+//! The SA that a template requests from key managers.
 
 use std::net::IpAddr;
 
 use crate::{Cpu, IfId, Mark, Mode, Reqid, SaProtocol, Spi};
 
-/// The state that a template wants for a packet: what a larval state is made from (`xfrm_init_tempstate`).
+/// The SA that a template needs for a packet: what a larval SA is made from
+/// (`xfrm_init_tempstate`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Wanted {
     /// Source of the outer header; unspecified when neither template nor host has one.
@@ -23,6 +24,6 @@ pub struct Wanted {
     pub mark: Mark,
     /// The policy's XFRM interface id.
     pub if_id: IfId,
-    /// For this processor alone: others have a state, and the policy has `flag cpu-acquire`.
+    /// For this CPU only: others have an SA, and the policy has `flag cpu-acquire`.
     pub pcpu: Option<Cpu>,
 }

@@ -1,56 +1,61 @@
-//! Outbound sequence numbers: handed out in blocks, one atomic operation per batch, no number twice.
+//! Outbound sequence numbers: handed out in blocks, one atomic operation per batch, no number
+//! twice.
 
 use uxfrm_packet::prefetch_far;
 
 use crate::DropReason;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The IV has its low half, so the promise "none
-/// twice" is what GCM rests on; it holds for any number of workers, also where the numbers end.
+/// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The IV contains the low half, so the
+/// security of GCM rests on the promise "none twice"; it holds for any number of workers, also at
+/// the end of the numbers.
 #[derive(Debug)]
 pub struct Sequence {
-    /// The last number handed out, or beyond [`Sequence::limit`] when workers asked for more than there was.
+    /// The last number handed out, or beyond [`Sequence::limit`] when workers asked for more than
+    /// there was.
     last: AtomicU64,
-    /// Up to here numbers may be handed out now; see [`Sequence::reserve`]. Never above `limit`.
+    /// Numbers up to this may be handed out now; see [`Sequence::reserve`]. Never above `limit`.
     ceiling: AtomicU64,
     limit: u64,
 }
 
-/// Consecutive numbers that belong to whoever took them.
+/// Consecutive numbers that belong to the caller who took them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceBlock {
     /// The lowest, all 64 bits; the packet carries the low half.
     pub first: u64,
-    /// How many: at least 1, at most what was asked for.
+    /// How many: at least 1, at most as many as requested.
     pub count: u32,
 }
 
 impl Sequence {
-    /// Numbers above `sent` up to and with `limit`.
+    /// Numbers above `sent` up to `limit`.
     #[must_use]
     pub fn new(sent: u64, limit: u64) -> Self {
         Self { last: AtomicU64::new(sent), ceiling: AtomicU64::new(limit), limit }
     }
 
-    /// Hands out no number above `ceiling` from now on, until told otherwise. So that whoever keeps numbers across a restart (static keys) is
-    /// always ahead of those in use: write `ceiling` down first, then call this.
+    /// Sets the ceiling: no number above it is handed out. An owner that keeps numbers across a
+    /// restart (static keys) stores `ceiling` first and then calls this, so that stored numbers are
+    /// always ahead of used ones.
     pub fn reserve(&self, ceiling: u64) {
-        // Release: who takes one of these numbers finds the IV prefix that was drawn for it.
+        // Release: a thread that takes one of these numbers finds the IV prefix drawn for it.
         self.ceiling.store(ceiling.min(self.limit), Ordering::Release);
     }
 
-    /// Up to where numbers may be handed out now.
+    /// The ceiling.
     #[must_use]
     pub fn reserved(&self) -> u64 {
         self.ceiling.load(Ordering::Relaxed)
     }
 
-    /// Begins above `used`, or at the end if all were used; numbers that are further already stay. For a state that has handed out none.
+    /// Begins above `used`, or at the end if all were used; never goes back. For an SA that has
+    /// handed out none.
     pub fn skip_to(&self, used: u64) {
         self.last.fetch_max(used.min(self.limit), Ordering::Relaxed);
     }
 
-    /// Hands out no number any more. No number above the one it gives was ever handed out, or will be.
+    /// Closes the sequence. No number above the returned one was ever handed out, or will be.
     #[must_use]
     pub fn close(&self) -> u64 {
         let ceiling = self.reserved();
@@ -59,40 +64,42 @@ impl Sequence {
             self.last.fetch_max(NEAR_WRAP, Ordering::Relaxed);
             return ceiling;
         }
-        // A worker that still sees the old ceiling comes before this in the order of `last`, or finds itself above that ceiling.
+        // A worker that still sees the old ceiling comes before this in the order of `last`, or
+        // finds itself above that ceiling.
         self.last.swap(NEAR_WRAP, Ordering::Relaxed).min(ceiling)
     }
 
-    /// Undoes [`Sequence::close`]: numbers above `last` up to and with `ceiling` may be handed out again.
+    /// Undoes [`Sequence::close`]: numbers above `last` up to `ceiling` may be handed out again.
     pub fn reopen(&self, last: u64, ceiling: u64) {
-        // Who asks in between finds the closed counter, or nothing reserved.
+        // A request in between finds the closed counter, or nothing reserved.
         self.last.store(last.min(self.limit), Ordering::Relaxed);
         self.reserve(ceiling);
     }
 
-    /// Whether it hands out no number any more, by [`Sequence::close`].
+    /// Whether it is closed by [`Sequence::close`].
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.reserved() == 0 && self.last.load(Ordering::Relaxed) >= NEAR_WRAP
     }
 
-    /// As [`Sequence::close`], for numbers that nobody keeps across a restart and that are not reserved therefore.
+    /// Like [`Sequence::close`], for numbers without a reservation.
     pub(crate) fn end(&self) -> u64 {
-        // As many as that are never sent, and below it closing tells how many were.
+        // So many numbers are never sent, and below this value closing knows how many were.
         let ceiling = self.ceiling.fetch_min(NEAR_WRAP - 1, Ordering::Relaxed);
         let last = self.last.load(Ordering::Relaxed);
         if last >= NEAR_WRAP { ceiling } else { self.close() }
     }
 
-    /// Takes up to `count` (at least 1) numbers; fewer only where they end, and none when they have ended.
+    /// Takes up to `count` (at least 1) numbers; fewer only at their end, and none after it.
     ///
     /// # Errors
-    /// [`DropReason::OutSequenceOverflow`] when no number is left; it stays so. [`DropReason::OutSequenceReserve`] when none is
-    /// reserved.
+    /// [`DropReason::OutSequenceOverflow`] when no number is left, for good.
+    /// [`DropReason::OutSequenceReserve`] when none is reserved.
     #[inline]
     pub fn take(&self, count: u32) -> Result<SequenceBlock, DropReason> {
-        // Relaxed for `last`: a read-modify-write always sees the latest value of its own variable, and no other data hangs on it.
-        // Acquire for `ceiling`: IV prefixes are drawn before it rises.
+        // Relaxed for `last`: a read-modify-write always sees the latest value of its own variable,
+        // and no other data depends on it. Acquire for `ceiling`: IV prefixes are drawn before it
+        // rises.
         let wanted = u64::from(count.max(1));
         let last = self.last.load(Ordering::Relaxed);
         if last >= self.ceiling.load(Ordering::Relaxed) {
@@ -111,7 +118,7 @@ impl Sequence {
         }
     }
 
-    /// Why [`Sequence::take`] gave fewer numbers than it was asked for.
+    /// Why [`Sequence::take`] gave fewer numbers than requested.
     #[cold]
     pub(crate) fn lack(&self) -> DropReason {
         if self.last.load(Ordering::Relaxed) >= self.limit {
@@ -121,7 +128,7 @@ impl Sequence {
         }
     }
 
-    /// Asks for the end of what [`Sequence::take`] reads and writes, which may begin in one cache line and end in the next.
+    /// Prefetches the end of what [`Sequence::take`] accesses, which may span two cache lines.
     #[inline]
     pub(crate) fn prefetch_limit(&self) {
         prefetch_far(&self.limit);
@@ -133,7 +140,7 @@ impl Sequence {
         self.last.load(Ordering::Relaxed).min(self.limit)
     }
 
-    /// The counter must not wrap itself: here it stays at the end.
+    /// Here the counter stays at the end instead of wrapping.
     #[cold]
     fn take_near_wrap(&self, wanted: u64) -> u64 {
         let add = |last: u64| Some(last.saturating_add(wanted));
@@ -150,8 +157,8 @@ impl SequenceBlock {
     }
 }
 
-/// From here on the counter is moved by compare-and-swap. Far enough below the end that additions which loaded a lower value
-/// before (one per thread, each below 2^32) cannot wrap it.
+/// From here on the counter is moved by compare-and-swap. Far enough below the end that additions
+/// which loaded a lower value before (one per thread, each below 2^32) cannot wrap it.
 const NEAR_WRAP: u64 = 1 << 63;
 
 #[cfg(test)]
@@ -169,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_packet_is_one_more_than_was_sent() {
+    fn first_number_follows_last_sent() {
         assert_eq!(Sequence::new(0, 9).take(1), Ok(SequenceBlock { first: 1, count: 1 }));
         assert_eq!(Sequence::new(7, 9).take(1), Ok(SequenceBlock { first: 8, count: 1 }));
     }
 
     #[test]
-    fn what_is_left_is_given_and_then_nothing() {
+    fn remaining_numbers_are_given_then_none() {
         for limit in [u64::from(u32::MAX), u64::MAX] {
             let sequence = Sequence::new(limit - 10, limit);
             assert_eq!(drain(&sequence, 4), (limit - 9..=limit).collect::<Vec<_>>());
@@ -197,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_begins_above_what_was_used_and_not_below_what_it_says() {
+    fn skip_to_never_goes_back() {
         let sequence = Sequence::new(7, 100);
         sequence.skip_to(3);
         assert_eq!(sequence.last(), 7);
@@ -208,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_closed_by_mistake_goes_on() {
+    fn reopened_sequence_continues() {
         let sequence = Sequence::new(0, 100);
         sequence.reserve(10);
         assert_eq!(sequence.take(4), Ok(SequenceBlock { first: 1, count: 4 }));
@@ -219,10 +226,10 @@ mod tests {
         assert_eq!(drain(&sequence, 3), (5..=10).collect::<Vec<_>>());
     }
 
-    /// Threads take while it is closed: they got nothing above what it said at its close, and little less, which is what they asked
-    /// for in vain at that moment.
+    /// Threads take while it is closed: they get nothing above the returned number, and little
+    /// less, which is what they requested in vain at that moment.
     #[test]
-    fn a_closed_counter_knows_its_last_number() {
+    fn closed_sequence_knows_last_number() {
         for limit in [u64::from(u32::MAX), u64::MAX] {
             let sequence = Sequence::new(0, limit);
             sequence.reserve(1 << 30);
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_counter_tells_its_last_number_whatever_was_reserved() {
+    fn ended_sequence_ignores_reservation() {
         for limit in [u64::from(u32::MAX), u64::MAX] {
             let sequence = Sequence::new(7, limit);
             sequence.take(3).unwrap();
@@ -258,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_counter_stays_refused() {
+    fn overflow_stays_refused() {
         let sequence = Sequence::new(u64::MAX, u64::MAX);
         assert!((0..1000).all(|_| sequence.take(u32::MAX).is_err()));
     }

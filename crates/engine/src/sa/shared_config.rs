@@ -1,4 +1,5 @@
-//! What a state says and others say too: most states of a gateway differ in addresses, SPI, reqid and keys alone, so all else is kept once.
+//! Shared configuration: most SAs of a gateway differ only in addresses, SPI, reqid and keys, so
+//! everything else is stored once.
 
 use std::{
     hash::BuildHasher,
@@ -15,14 +16,14 @@ use crate::{
     SaExtraFlags, SaFlags, SaId, SaProtocol, Selector, Spi, UdpEncap,
 };
 
-/// The words of a state that others may share. The fields are those of [`SaConfig`].
+/// The part of a configuration that SAs can share. The fields are those of [`SaConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SaWords {
-    /// Packets whose mark fits find it.
+    /// Look-ups find it for packets with this mark.
     pub mark: Mark,
-    /// How it wraps.
+    /// Mode.
     pub mode: Mode,
-    /// `dir in|out`; `None` serves both ways.
+    /// `dir in|out`; `None` for both.
     pub direction: Option<Direction>,
     /// Flags.
     pub flags: SaFlags,
@@ -32,51 +33,52 @@ pub struct SaWords {
     pub if_id: IfId,
     /// `pcpu-num`.
     pub pcpu: Option<Cpu>,
-    /// The traffic it may carry; `None` any of either family.
+    /// The traffic it may carry; `None` for any, of either family.
     pub selector: Option<Selector>,
     /// ESP in UDP.
     pub encap: Option<UdpEncap>,
-    /// Keeps a NAT on the way from forgetting an idle state.
+    /// Interval of NAT keepalives.
     pub nat_keepalive: Option<KeepaliveInterval>,
-    /// Seconds for which listeners are not told again that the peer's address is another.
+    /// Minimum seconds between mapping events.
     pub mapping_age: Option<NonZeroU32>,
     /// Limits.
     pub limits: Limits,
     /// The algorithm.
     pub transform: Transform,
-    /// Who computes it.
+    /// Crypto backend.
     pub backend: Backend,
-    /// Packets that may come late; 0 switches the check off.
+    /// Replay window in packets; 0 switches the check off.
     pub window: u32,
-    /// Pad the inner packet to this many bytes; 0 does not.
+    /// TFC padding to this length; 0 for none.
     pub tfc_padding: u32,
-    /// `output-mark` / `set-mark`: laid over a packet's mark once it is processed.
+    /// `output-mark`
+    /// `set-mark`: set over a packet's mark once it is processed.
     pub output_mark: Mark,
     /// Care-of address, kept for listing.
     pub care_of: Option<IpAddr>,
-    /// Offload asked for.
+    /// Requested offload.
     pub offload: Option<Offload>,
-    /// Who keeps its received numbers across restarts.
+    /// Keeps received numbers across restarts.
     pub keeper: Keeper,
 }
 
-/// Words that were said lately, so that who says them again shares them. Of a fixed size: what is pushed out is only not shared with
-/// those to come.
+/// Recent configurations, so that equal ones are shared. Of fixed size: an evicted one is just not
+/// shared with later ones.
 #[derive(Debug)]
-pub(crate) struct Lexicon {
+pub(crate) struct ConfigInterner {
     known: Box<[Option<Arc<SaWords>>]>,
     hasher: foldhash::fast::RandomState,
 }
 
-/// Both ends, SPI and protocol, in 16 bytes for IPv4.
+/// Both addresses, SPI and protocol, in 16 bytes for IPv4.
 #[derive(Debug)]
 pub(super) enum Name {
     V4 { protocol: SaProtocol, spi: Spi, source: Ipv4Addr, destination: Ipv4Addr },
-    V6 { protocol: SaProtocol, spi: Spi, ends: Box<Ends> },
+    V6 { protocol: SaProtocol, spi: Spi, ends: Box<SaEndpoints> },
 }
 
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct SaEndpoints {
     source: IpAddr,
     destination: IpAddr,
 }
@@ -84,7 +86,7 @@ pub(super) struct Ends {
 const KNOWN: usize = 1024;
 
 impl SaWords {
-    /// Those of a state whose packets `backend` encrypts.
+    /// The shared part of a configuration with this crypto backend.
     #[must_use]
     pub fn of(config: &SaConfig, backend: Backend) -> Self {
         Self {
@@ -111,13 +113,13 @@ impl SaWords {
         }
     }
 
-    /// As [`SaConfig::last_number`].
+    /// Like [`SaConfig::last_number`].
     #[must_use]
     pub fn last_number(&self) -> u64 {
         super::config::last_number(self.flags, self.extra_flags)
     }
 
-    /// These with those of `update` that `XFRM_MSG_UPDSA` changes.
+    /// This configuration with the fields of `update` that `XFRM_MSG_UPDSA` changes.
     pub(crate) fn updated(&self, update: &SaConfig) -> Self {
         let marks = update.output_mark != Mark::default();
         Self {
@@ -131,15 +133,15 @@ impl SaWords {
     }
 }
 
-impl Default for Lexicon {
+impl Default for ConfigInterner {
     fn default() -> Self {
         let hasher = foldhash::fast::RandomState::default();
         Self { known: vec![None; KNOWN].into(), hasher }
     }
 }
 
-impl Lexicon {
-    /// The words, shared with who said the same lately.
+impl ConfigInterner {
+    /// Returns a shared copy of a configuration.
     pub(crate) fn share(&mut self, words: SaWords) -> Arc<SaWords> {
         #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash will do")]
         let place = self.hasher.hash_one(&words) as usize % self.known.len();
@@ -156,7 +158,7 @@ impl Name {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 Self::V4 { protocol, spi, source, destination }
             }
-            _ => Self::V6 { protocol, spi, ends: Box::new(Ends { source, destination }) },
+            _ => Self::V6 { protocol, spi, ends: Box::new(SaEndpoints { source, destination }) },
         }
     }
 
@@ -201,21 +203,21 @@ mod tests {
     }
 
     #[test]
-    fn who_says_the_same_shares_it_and_who_does_not_is_understood() {
-        let mut lexicon = Lexicon::default();
-        let first = lexicon.share(words(1));
-        assert!(Arc::ptr_eq(&first, &lexicon.share(words(1))));
+    fn equal_configs_are_shared() {
+        let mut interner = ConfigInterner::default();
+        let first = interner.share(words(1));
+        assert!(Arc::ptr_eq(&first, &interner.share(words(1))));
         // Far more than it keeps.
         for window in 0..4096 {
-            assert_eq!(lexicon.share(words(window)).window, window);
+            assert_eq!(interner.share(words(window)).window, window);
         }
-        assert_eq!(lexicon.share(words(1)), first);
-        let kept = lexicon.known.iter().flatten().count();
+        assert_eq!(interner.share(words(1)), first);
+        let kept = interner.known.iter().flatten().count();
         assert!((KNOWN / 2..=KNOWN).contains(&kept), "{kept}");
     }
 
     #[test]
-    fn a_name_says_what_it_was_given() {
+    fn sa_name_round_trips() {
         let ends = [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"), ("0.0.0.0", "fd00::2")];
         for (source, destination) in ends {
             let id = sample(destination, 7).id;

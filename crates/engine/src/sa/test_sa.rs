@@ -1,4 +1,4 @@
-//! A state for tests.
+//! SAs for tests.
 
 use std::net::IpAddr;
 

@@ -1,20 +1,20 @@
-//! What a state has carried, whether it may carry more, and what went wrong on it.
+//! Usage of an SA: counters, limits and failures.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::{Budget, DropReason, Limits, Moment};
 
-/// How far a state is in its life (`km.state` and `km.dying` of the kernel). A deleted state is in no snapshot any more; batches under way
-/// may still use it.
+/// Lifecycle state of an SA (`km.state` and `km.dying` of the kernel). A deleted SA is in no
+/// snapshot any more; batches in flight may still use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Lifecycle {
-    /// Larval: a key manager was asked for it.
+    /// Larval: an acquire was sent.
     Acquire = 0,
     /// In use.
     Valid = 1,
-    /// In use, past a soft limit: a younger state is preferred.
+    /// In use, past a soft limit: a younger SA is preferred.
     Dying = 2,
     /// Could not be made.
     Error = 3,
@@ -22,26 +22,29 @@ pub enum Lifecycle {
     Expired = 4,
 }
 
-/// The answer to [`Sa::charge`](crate::Sa::charge).
+/// Result of [`Sa::charge`](crate::Sa::charge).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// Counted.
     Ok,
-    /// Counted, and a soft limit was passed for the first time: send [`Event::SaSoftLimit`](crate::Event::SaSoftLimit).
+    /// Counted, and a soft limit was passed for the first time: raise
+    /// [`Event::SaSoftLimit`](crate::Event::SaSoftLimit).
     SoftLimit,
-    /// A batch of several packets of which only some fit under a hard limit. Nothing was counted: charge one by one.
+    /// A batch of several packets of which only some fit under a hard limit. Nothing was counted:
+    /// charge one by one.
     Crossing,
-    /// Not counted, drop; a hard limit was passed for the first time: send [`Event::SaHardLimit`](crate::Event::SaHardLimit).
+    /// Not counted, drop; a hard limit was passed for the first time: raise
+    /// [`Event::SaHardLimit`](crate::Event::SaHardLimit).
     HardLimit,
-    /// Not counted, drop: the state is past a hard limit.
+    /// Not counted, drop: the SA is past a hard limit.
     Expired,
 }
 
-/// Counts of a state (`struct xfrm_lifetime_cur`, `struct xfrm_stats`), shared by all workers.
+/// Counters of an SA (`struct xfrm_lifetime_cur`, `struct xfrm_stats`), shared by all workers.
 #[derive(Debug)]
 pub struct Usage {
     lifecycle: AtomicU8,
-    _spare: Spare,
+    _spare: Niche,
     bytes: AtomicU64,
     packets: AtomicU64,
     first_used: AtomicU64,
@@ -51,24 +54,25 @@ pub struct Usage {
     integrity_failed: AtomicU32,
 }
 
-/// What is charged to a state that has gone on as another: it did not count it, as its counts were taken over already.
+/// A count that came after another SA took the counters over, and was not added here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Late {
+pub(super) struct LateCount {
     pub(super) packets: u32,
     pub(super) bytes: u64,
 }
 
-/// On counts that were taken over. No limit is as high.
-const ENDED: u64 = 1 << 63;
+/// Flag in counters that were taken over. No limit is as high.
+const CLOSED: u64 = 1 << 63;
 
-/// The values that it has not tell what else may stand in a state's place, so that who asks need not read another cache line.
+/// An enum with one value, whose unused values tell variants of an enclosing enum apart without
+/// another cache line.
 #[derive(Debug)]
 #[repr(u8)]
-enum Spare {
+enum Niche {
     None,
 }
 
-/// What of a state's failures `ip -s xfrm state` lists (`struct xfrm_stats`).
+/// Failures that `ip -s xfrm state` lists (`struct xfrm_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     /// Numbers below the window.
@@ -79,16 +83,16 @@ pub struct Failures {
     pub integrity_failed: u32,
 }
 
-/// No moment yet.
+/// No time yet.
 const NEVER: u64 = u64::MAX;
 
 impl Usage {
-    /// Counts of a new state.
+    /// Counters of a new SA.
     #[must_use]
     pub const fn new(lifecycle: Lifecycle) -> Self {
         Self {
             lifecycle: AtomicU8::new(lifecycle as u8),
-            _spare: Spare::None,
+            _spare: Niche::None,
             bytes: AtomicU64::new(0),
             packets: AtomicU64::new(0),
             first_used: AtomicU64::new(NEVER),
@@ -101,12 +105,13 @@ impl Usage {
 
     /// Counts `packets` packets of `bytes` bytes together, or refuses them.
     ///
-    /// As in `net/xfrm/xfrm_state.c: xfrm_state_check_expire`, limits are held against what was counted *before* a packet: of
-    /// a hard limit of N packets N pass, and the soft event comes with packet N + 1. No more ever pass, whatever the number of workers;
-    /// a few less may when another worker is just then taking back a [`Charge::Crossing`].
+    /// As in `net/xfrm/xfrm_state.c: xfrm_state_check_expire`, limits are compared with the count
+    /// *before* a packet: of a hard limit of N packets N pass, and the soft event comes with packet
+    /// N + 1. No more ever pass, whatever the number of workers; a few less may while another
+    /// worker takes back a [`Charge::Crossing`].
     ///
     /// # Errors
-    /// [`Late`], of what another is to count.
+    /// [`LateCount`], for the SA that continues.
     #[inline]
     pub(super) fn charge(
         &self,
@@ -114,7 +119,7 @@ impl Usage {
         packets: u32,
         bytes: u64,
         now: Moment,
-    ) -> Result<Charge, Late> {
+    ) -> Result<Charge, LateCount> {
         self.touch(now);
         if self.lifecycle() >= Lifecycle::Error {
             return Ok(Charge::Expired);
@@ -134,11 +139,11 @@ impl Usage {
         Ok(charge)
     }
 
-    /// Counts packets that have passed before, up to the `latest`.
+    /// Counts packets that have passed, up to the `latest`.
     ///
     /// # Errors
-    /// [`Late`], of what another is to count.
-    pub(super) fn count(&self, packets: u32, bytes: u64, latest: Moment) -> Result<(), Late> {
+    /// [`LateCount`], for the SA that continues.
+    pub(super) fn count(&self, packets: u32, bytes: u64, latest: Moment) -> Result<(), LateCount> {
         self.touch(latest);
         let before = self.add(packets, bytes);
         if before.has_ended() { Err(self.late(before, packets, bytes)) } else { Ok(()) }
@@ -150,10 +155,14 @@ impl Usage {
         self.first_used.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Counts what another state has let pass that this one goes on from: what reaches limits is met by the next packet. Past a hard one it
-    /// is refused, together ([`Charge::Crossing`]) or alone.
-    pub(super) fn charge_late(&self, limits: &Limits, late: Late) -> Result<Charge, Late> {
-        let Late { packets, bytes } = late;
+    /// Counts packets of the SA that this one continues: the next packet meets the limits they
+    /// reach. Past a hard limit the next one is refused, together ([`Charge::Crossing`]) or alone.
+    pub(super) fn charge_late(
+        &self,
+        limits: &Limits,
+        late: LateCount,
+    ) -> Result<Charge, LateCount> {
+        let LateCount { packets, bytes } = late;
         let before = self.add(packets, bytes);
         if before.has_ended() {
             return Err(self.late(before, packets, bytes));
@@ -167,26 +176,26 @@ impl Usage {
         Ok(if packets > 1 { Charge::Crossing } else { Charge::Expired })
     }
 
-    /// Counts nothing more from now on, and gives the bytes and packets counted, so that another can go on from there: whoever counts is told
-    /// of all that is not among them.
+    /// Closes the counters and returns bytes and packets, so that another can continue: later
+    /// counts are returned as late.
     pub(super) fn end(&self) -> (u64, u64) {
-        let end = |count: &AtomicU64| count.fetch_or(ENDED, Ordering::AcqRel) & !ENDED;
+        let end = |count: &AtomicU64| count.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED;
         // In the order of `add`.
         let packets = end(&self.packets);
         (end(&self.bytes), packets)
     }
 
-    /// Goes on from another's counts: what has been counted here meanwhile stays.
+    /// Adds another's counters to what was counted here meanwhile.
     pub(super) fn go_on(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
         self.packets.fetch_add(packets, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
     }
 
-    /// What there was before.
+    /// Returns the values before.
     #[inline]
-    fn add(&self, packets: u32, bytes: u64) -> Tally {
-        Tally {
+    fn add(&self, packets: u32, bytes: u64) -> UsageCount {
+        UsageCount {
             packets: self.packets.fetch_add(u64::from(packets), Ordering::Relaxed),
             bytes: self.bytes.fetch_add(bytes, Ordering::Relaxed),
         }
@@ -197,27 +206,27 @@ impl Usage {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes back what was counted after the end, which may have come between packets and bytes.
+    /// Takes back what was counted after the close, which may have come between packets and bytes.
     #[cold]
-    fn late(&self, before: Tally, packets: u32, bytes: u64) -> Late {
-        // With the end comes who goes on.
+    fn late(&self, before: UsageCount, packets: u32, bytes: u64) -> LateCount {
+        // The close publishes the SA that continues.
         fence(Ordering::Acquire);
-        let late = Late {
-            packets: if before.packets >= ENDED { packets } else { 0 },
-            bytes: if before.bytes >= ENDED { bytes } else { 0 },
+        let late = LateCount {
+            packets: if before.packets >= CLOSED { packets } else { 0 },
+            bytes: if before.bytes >= CLOSED { bytes } else { 0 },
         };
         self.subtract(late.packets.into(), late.bytes);
         late
     }
 
-    /// Sets counts and the moment of the first use to what another knows.
+    /// Sets counters and the first use to another's values.
     pub(super) fn set(&self, bytes: u64, packets: u64, first_used: Option<Moment>) {
-        self.bytes.store(bytes.min(ENDED - 1), Ordering::Relaxed);
-        self.packets.store(packets.min(ENDED - 1), Ordering::Relaxed);
+        self.bytes.store(bytes.min(CLOSED - 1), Ordering::Relaxed);
+        self.packets.store(packets.min(CLOSED - 1), Ordering::Relaxed);
         self.first_used.store(first_used.map_or(NEVER, |moment| moment.0), Ordering::Relaxed);
     }
 
-    /// Takes over what a device has counted. A device counts up only.
+    /// Takes over a device's counters. A device only counts up.
     pub(super) fn take_over(&self, counts: &DeviceCounts) {
         let DeviceCounts { packets, bytes, first_used, last_used, failures, .. } = *counts;
         self.set(bytes, packets, first_used);
@@ -227,10 +236,11 @@ impl Usage {
         self.integrity_failed.store(failures.integrity_failed, Ordering::Relaxed);
     }
 
-    /// Holds what was counted elsewhere against limits, as `net/xfrm/xfrm_state.c: xfrm_state_check_expire` does: [`Charge::HardLimit`]
-    /// and [`Charge::SoftLimit`] once each.
+    /// Compares a device's counters with limits, as
+    /// `net/xfrm/xfrm_state.c: xfrm_state_check_expire` does: [`Charge::HardLimit`] and
+    /// [`Charge::SoftLimit`] once each.
     pub(super) fn check(&self, limits: &Limits) -> Charge {
-        let tally = Tally { packets: self.packets(), bytes: self.bytes() };
+        let tally = UsageCount { packets: self.packets(), bytes: self.bytes() };
         if tally.reaches(limits, |budget| budget.hard) {
             return match self.advance(Lifecycle::Expired) {
                 true => Charge::HardLimit,
@@ -241,18 +251,19 @@ impl Usage {
         if soft && self.advance(Lifecycle::Dying) { Charge::SoftLimit } else { Charge::Ok }
     }
 
-    /// Holds what was counted elsewhere against soft limits below the hard ones, which a packet has passed before it came to those: true once.
+    /// Compares a device's counters with soft limits below the hard ones; returns true once.
     pub(super) fn check_soft(&self, limits: &Limits) -> bool {
         let passed = |budget: Budget, count| budget.soft < budget.hard && count >= budget.soft;
         let soft = passed(limits.packets, self.packets()) || passed(limits.bytes, self.bytes());
         soft && self.advance(Lifecycle::Dying)
     }
 
-    /// How far the state is.
+    /// The lifecycle state.
     #[must_use]
     #[inline]
     pub fn lifecycle(&self) -> Lifecycle {
-        // Acquire pairs with the release in `advance`: who sees `Expired` sees what was counted before.
+        // Acquire pairs with the release in `advance`: a thread that sees `Expired` sees what was
+        // counted before.
         match self.lifecycle.load(Ordering::Acquire) {
             0 => Lifecycle::Acquire,
             1 => Lifecycle::Valid,
@@ -263,19 +274,20 @@ impl Usage {
         }
     }
 
-    /// Moves on to `next`. True for the one caller who did it; false when the state was there already or further.
+    /// Advances to `next`. Returns true for the one caller who did it; false if the SA was there
+    /// already or beyond.
     pub(super) fn advance(&self, next: Lifecycle) -> bool {
         self.lifecycle.fetch_max(next as u8, Ordering::AcqRel) < next as u8
     }
 
-    /// New limits: a soft one that was passed may be passed again.
+    /// For new limits: a soft one may be passed again.
     pub(super) fn revive(&self) {
         let (dying, valid) = (Lifecycle::Dying as u8, Lifecycle::Valid as u8);
         // Not dying, nothing to revive.
         let _ = self.lifecycle.compare_exchange(dying, valid, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Counts a failure of an inbound packet that belongs to this state; others are ignored.
+    /// Counts a failure of an inbound packet; other drop reasons are ignored.
     #[cold]
     #[expect(clippy::wildcard_enum_match_arm, reason = "all other reasons are not a state's own")]
     pub(super) fn count_failure(&self, reason: DropReason) {
@@ -291,13 +303,13 @@ impl Usage {
     /// Bytes carried.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed) & !ENDED
+        self.bytes.load(Ordering::Relaxed) & !CLOSED
     }
 
     /// Packets carried.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        self.packets.load(Ordering::Relaxed) & !ENDED
+        self.packets.load(Ordering::Relaxed) & !CLOSED
     }
 
     /// When the first packet was charged.
@@ -322,7 +334,7 @@ impl Usage {
         }
     }
 
-    /// Goes on with the failures and the latest use of another that carried the state until now.
+    /// Continues with the failures and the latest use of another.
     pub(super) fn set_history(&self, failures: Failures, last_used: Option<Moment>) {
         self.replay_window.store(failures.replay_window, Ordering::Relaxed);
         self.replay.store(failures.replay, Ordering::Relaxed);
@@ -344,14 +356,14 @@ impl Usage {
         self.last_used.store(now.0, Ordering::Relaxed);
     }
 
-    /// The charge has been counted and reaches a limit, soft or hard.
+    /// The charge is counted and reaches a limit, soft or hard.
     #[cold]
     fn charge_near_limit(
         &self,
         limits: &Limits,
         packets: u32,
-        before: Tally,
-        after: Tally,
+        before: UsageCount,
+        after: UsageCount,
     ) -> Charge {
         let warned = self.lifecycle() >= Lifecycle::Dying;
         if packets > 1 {
@@ -370,28 +382,28 @@ impl Usage {
     }
 }
 
-/// Counts at one instant.
+/// Counters at one instant.
 #[derive(Clone, Copy)]
-struct Tally {
+struct UsageCount {
     packets: u64,
     bytes: u64,
 }
 
-impl Tally {
+impl UsageCount {
     #[inline]
     fn plus(self, packets: u32, bytes: u64) -> Self {
         Self { packets: self.packets + u64::from(packets), bytes: self.bytes.saturating_add(bytes) }
     }
 
-    /// Not above, and not ended: then every packet on the way here was below when it was looked at.
+    /// Not above, and not closed: then every packet of the batch was below when it was checked.
     #[inline]
     fn within(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {
-        self.packets <= limit(limits.packets).min(ENDED - 1)
-            && self.bytes <= limit(limits.bytes).min(ENDED - 1)
+        self.packets <= limit(limits.packets).min(CLOSED - 1)
+            && self.bytes <= limit(limits.bytes).min(CLOSED - 1)
     }
 
     fn has_ended(self) -> bool {
-        self.packets >= ENDED || self.bytes >= ENDED
+        self.packets >= CLOSED || self.bytes >= CLOSED
     }
 
     fn reaches(self, limits: &Limits, limit: impl Fn(Budget) -> u64) -> bool {
@@ -406,7 +418,7 @@ fn moment(at: &AtomicU64) -> Option<Moment> {
     }
 }
 
-/// What a device has carried for a state.
+/// A device's counters of an SA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
     /// Packets, counted as [`Sa::charge`](crate::Sa::charge) would.
@@ -417,13 +429,14 @@ pub struct DeviceCounts {
     pub sent: u64,
     /// The highest number received, 0 for none.
     pub received: u64,
-    /// The highest authentic number that was refused for being above what is [reserved](Devices::reserve_received), 0 for none.
+    /// The highest authentic number refused for being above the [reserved
+    /// edge](crate::Devices::reserve_received), 0 for none.
     pub wanted: u64,
     /// When the first packet was carried.
     pub first_used: Option<Moment>,
     /// When the latest packet was carried.
     pub last_used: Option<Moment>,
-    /// What went wrong.
+    /// Failures.
     pub failures: Failures,
 }
 

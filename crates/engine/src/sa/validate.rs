@@ -1,4 +1,5 @@
-//! What a state must fulfil to be added: the kernel's checks in the kernel's order, so that of two faults the same one is named.
+//! Validation of a new SA: the kernel's checks in the kernel's order, so that of two faults the
+//! same one is reported.
 
 use crate::{
     Direction, Error, Family, Mode, SaConfig, SaProtocol, Selector, Spi, UdpEncapKind,
@@ -8,7 +9,8 @@ use crate::{
     },
 };
 
-/// `net/xfrm/xfrm_user.c: verify_newsa_info`, `verify_replay`, then `net/xfrm/xfrm_state.c: __xfrm_init_state`, `xfrm_init_replay`.
+/// `net/xfrm/xfrm_user.c: verify_newsa_info`, `verify_replay`, then
+/// `net/xfrm/xfrm_state.c: __xfrm_init_state`, `xfrm_init_replay`.
 pub(crate) fn verify(config: &SaConfig) -> Result<(), Error> {
     verify_words(config)?;
     verify_replay(config)?;
@@ -24,7 +26,8 @@ pub(crate) fn verify(config: &SaConfig) -> Result<(), Error> {
     verify_offload(config)
 }
 
-/// What the kernel fills in: a state without selector is for its own family, unless it says `af-unspec`.
+/// Defaults that the kernel fills in: an SA without selector is for its own family, unless it has
+/// `af-unspec`.
 pub(crate) fn complete(config: &mut SaConfig) {
     if config.selector.is_none() && !config.flags.contains(SaFlags::AF_UNSPEC) {
         config.selector = Some(Selector::any(config.family()));
@@ -117,7 +120,7 @@ fn verify_input(config: &SaConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the kernel looks up in its tables of modes and types; here they hold transport, tunnel and ESP.
+/// The kernel's tables of modes and types; here they hold transport, tunnel and ESP.
 fn verify_supported(config: &SaConfig) -> Result<(), Error> {
     let family = config.selector.as_ref().map(Selector::family);
     match config.mode {
@@ -156,7 +159,7 @@ fn verify_keepalive(config: &SaConfig) -> Result<(), Error> {
     }
 }
 
-/// `net/xfrm/xfrm_device.c: xfrm_dev_state_add`, up to where the device is looked for.
+/// `net/xfrm/xfrm_device.c: xfrm_dev_state_add`, up to the device look-up.
 fn verify_offload(config: &SaConfig) -> Result<(), Error> {
     let Some(offload) = &config.offload else { return Ok(()) };
     if config.direction.is_some_and(|direction| direction != offload.direction) {

@@ -1,5 +1,6 @@
-//! Flows of TCP and UDP whose packets differ in all ways, from many tunnels, one by one and in trains, for a host that takes super-packets: what
-//! comes out, cut again, is what came in, in order within each flow.
+//! Flows of TCP and UDP with packets that differ in all fields, from many tunnels, singly and in
+//! bursts, for a host that takes super-packets: the output, segmented again, equals the input, in
+//! order within each flow.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +13,7 @@ use uxfrm_testkit::{Gateway, Rng, Way, Wrapping, packets};
 
 use super::{esp, open};
 
-/// One of several flows between the same ends, and what its next packet is like.
+/// One of several flows between the same addresses, and its next packet.
 struct Flow {
     family: Family,
     protocol: Protocol,
@@ -143,7 +144,7 @@ impl Flow {
     }
 }
 
-/// A gateway at the end of so many tunnels, half of them by a UDP socket.
+/// A gateway with so many tunnels, half of them by a UDP socket.
 fn gateway(tunnels: u32, udp: UdpSuper) -> Gateway {
     let base = Wrapping::tunnel4();
     let host = HostPort::SuperPackets { udp };
@@ -162,7 +163,7 @@ fn gateway(tunnels: u32, udp: UdpSuper) -> Gateway {
     gateway
 }
 
-/// As they come from the wire: some in trains.
+/// As received from the wire: some in bursts.
 fn from_the_wire(
     tunnels: u32,
     sequences: &mut [u32],
@@ -182,7 +183,7 @@ fn from_the_wire(
             arriving.push(PacketBuf::from_slice(&whole));
             continue;
         }
-        // A train goes on as long as its wagons are equally long; a shorter one ends it.
+        // All packets of a burst but the last are equally long.
         let goes_on = arriving.last().filter(|_| rng.permille(850)).and_then(|last| {
             last.udp.as_ref()?;
             let stride = match last.segments {
@@ -222,7 +223,7 @@ fn cut(packet: &PacketBuf) -> Vec<Vec<u8>> {
     (0..plan.count()).map(write).collect()
 }
 
-/// By what names its flow, without an id that means nothing, and without what was behind its own length.
+/// By the fields of its flow, without a meaningless id and without trailing bytes.
 fn file(flows: &mut BTreeMap<Vec<u8>, Vec<Vec<u8>>>, mut packet: Vec<u8>) {
     let (len, ports) = match packet[0] >> 4 {
         4 => (usize::from(u16::from_be_bytes([packet[2], packet[3]])), 20),
@@ -239,7 +240,7 @@ fn file(flows: &mut BTreeMap<Vec<u8>, Vec<Vec<u8>>>, mut packet: Vec<u8>) {
 }
 
 #[test]
-fn super_packets_from_tunnels_are_what_came_in() {
+fn coalesced_tunnel_packets_equal_input() {
     let (mut joined, mut trains) = (0, 0);
     for seed in 0..150 {
         let mut rng = Rng::new(seed);

@@ -1,4 +1,5 @@
-//! What comes in, whatever it is and by however many workers: held against what may come in, worked out here without the engine.
+//! Inbound packets of any kind, by any number of workers, against a reference policy check in the
+//! test.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -16,7 +17,7 @@ use uxfrm_engine::SaTransform;
 use uxfrm_packet::{PacketBuf, Protocol};
 use uxfrm_testkit::packets;
 
-/// Neither hides nor vouches for anything, so that whatever is within comes through to the code behind.
+/// Without encryption and authentication, so that changed bytes reach the code behind.
 fn open() -> SaTransform {
     SaTransform {
         transform: Transform::cipher_auth(None, None).unwrap(),
@@ -25,7 +26,7 @@ fn open() -> SaTransform {
     }
 }
 
-/// Text for such a state, right behind its trailer.
+/// ESP for such an SA, with padding.
 fn esp(spi: u32, sequence: u32, payload: &[u8], next_header: Protocol) -> Vec<u8> {
     let padding = u8::try_from((4 - (payload.len() + 2) % 4) % 4).unwrap();
     let trailer: Vec<u8> = (1..=padding).chain([padding, next_header.0]).collect();

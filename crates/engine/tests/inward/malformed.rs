@@ -1,5 +1,5 @@
-//! Whatever is inside ESP: each such packet is treated among others, and in trains, as it is alone by a gateway that has seen none before; and its
-//! neighbours are not harmed.
+//! Malformed packets inside ESP: each gets the same result among others and in bursts as alone at a
+//! fresh gateway, and affects no other packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -49,7 +49,7 @@ fn shapes() -> Vec<Shape> {
     shapes
 }
 
-/// Payload, padding as it stands there with its length, next header.
+/// Payload, padding with its length, next header.
 type Text = (Vec<u8>, Vec<u8>, u8);
 
 impl Shape {
@@ -112,7 +112,7 @@ impl Shape {
         packets::ip(source, destination, protocol, upper)
     }
 
-    /// What comes every day.
+    /// A common packet.
     fn good(&self, len: usize) -> Text {
         let (source, destination) = self.wrapping.hosts(Way::Right);
         let end = |address: IpAddr, port| SocketAddr::new(address, port).to_string();
@@ -318,7 +318,7 @@ fn odd_uppers() -> Vec<(String, u8, Vec<u8>)> {
     odd
 }
 
-/// What became of packets: those that arrived, and why others did not.
+/// Delivered packets, and drop reasons of others.
 type Outcome = (Vec<Vec<u8>>, BTreeMap<DropReason, u64>);
 
 fn outcome(gateway: &mut Gateway, packets: Vec<PacketBuf>) -> Outcome {
@@ -354,7 +354,8 @@ fn train(shape: &Shape, wagons: &[PacketBuf]) -> PacketBuf {
     train
 }
 
-/// Behind good ones where it is no longer than they are, as only the last wagon may be shorter; before one otherwise.
+/// Only the last packet of a burst may be shorter: behind good ones if it is not longer, otherwise
+/// before one.
 fn in_a_train<'a>(good: &'a Text, text: &'a Text) -> Vec<&'a Text> {
     let len = |text: &Text| text.0.len() + text.1.len();
     if len(text) <= len(good) {
@@ -383,7 +384,7 @@ fn each_as_alone(shape: &Shape, seen: &mut BTreeSet<DropReason>) {
         assert_eq!(alone.0.len() as u64 + dropped, 1, "{shape:?} {name}");
         seen.extend(alone.1.keys());
         let what = |how: &str| format!("{:?} {:?} {name}, {how}", shape.wrapping, shape.outside);
-        // Where the last packets were good ones, then where they were such.
+        // After good packets, and after such ones.
         for _ in 0..3 {
             assert_eq!(outcome(&mut gateway, vec![next(0, &good)]), well);
         }
@@ -414,7 +415,7 @@ fn each_as_alone(shape: &Shape, seen: &mut BTreeSet<DropReason>) {
             let packets = vec![next(0, &good), train(shape, &wagons), next(0, &good)];
             assert_eq!(outcome(&mut gateway, packets), sum(&wanted), "{}", what("in a train"));
         }
-        // Super-packets are another way out; all drops are the same, and no more or fewer pass.
+        // With coalescing all drops are the same, and as many packets pass.
         let host = HostPort::SuperPackets { udp: UdpSuper::Refused };
         let mut joining = shape.gateway(host);
         let batch = vec![next(0, &good), next(0, &text), next(1, &good)];
@@ -428,7 +429,7 @@ fn each_as_alone(shape: &Shape, seen: &mut BTreeSet<DropReason>) {
 }
 
 #[test]
-fn whatever_is_inside_is_treated_as_alone_and_harms_no_neighbour() {
+fn malformed_inner_packets_affect_no_others() {
     let mut seen = BTreeSet::new();
     shapes().iter().for_each(|shape| each_as_alone(shape, &mut seen));
     let known = [

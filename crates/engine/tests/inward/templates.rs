@@ -1,5 +1,6 @@
-//! Random states, policies and packets in up to three layers, in batches, while states and policies come and go: what passes is what a slow
-//! reading of `__xfrm_policy_check` lets pass, and all else is dropped for the reason that it says.
+//! Random SAs, policies and packets in up to three layers, in batches, while SAs and policies
+//! change: packets pass or are dropped, with the same reason, as by a slow transcription of
+//! `__xfrm_policy_check`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -67,13 +68,13 @@ struct Flow {
     port: u16,
 }
 
-/// What stands in the test for the database.
+/// The test's model of the database.
 #[derive(Debug, Default)]
 struct World {
     states: Vec<State>,
     policies: Vec<Policy>,
     defaults: Defaults,
-    /// Few, so that they come by several ways.
+    /// Few, so that they come by several paths.
     flows: Vec<Flow>,
 }
 
@@ -189,7 +190,7 @@ impl World {
         gateway
     }
 
-    /// Something else, in both.
+    /// Changes the model and the database.
     fn change(&mut self, gateway: &mut Gateway, rng: &mut Rng) {
         match rng.below(5) {
             0 | 1 => {
@@ -236,7 +237,7 @@ impl World {
         self.states.iter().find(|state| (state.spi, state.destination) == (spi, destination))
     }
 
-    /// `xfrm_input` and `__xfrm_policy_check`, of a packet with these layers, the outermost first.
+    /// `xfrm_input` and `__xfrm_policy_check` for a packet with these layers, the outermost first.
     fn judge(&self, layers: &[Layer], plain: &Flow) -> Result<(), DropReason> {
         let mut flow = *plain;
         let mut path = Vec::new();
@@ -315,7 +316,7 @@ impl World {
     }
 }
 
-/// ESP around a packet, as its sender meant it.
+/// One ESP layer, as the sender meant it.
 #[derive(Clone, Copy, Debug)]
 struct Layer {
     spi: u32,
@@ -330,14 +331,14 @@ fn route(world: &World, rng: &mut Rng) -> (Vec<Layer>, Flow) {
     let wanted = any_of(&[0, 1, 1, 1, 1, 2, 2, 3], rng);
     for _ in 0..wanted {
         let state = any_of(&world.states, rng);
-        // One that is found by another destination's SPI may not be there.
+        // An SA found by another destination's SPI may not exist.
         let own = if rng.permille(100) { at(any_of(&OWN, rng)) } else { state.destination };
         let mode = world.find(state.spi, own).map_or(state.mode, |state| state.mode);
-        // Some come from elsewhere than their state says, which nobody asks about.
+        // Some come from another source than the SA's, which is not checked.
         let source = if rng.permille(800) { state.source } else { at(any_of(&PEERS, rng)) };
         layers.push(Layer { spi: state.spi, source, destination: own, mode });
     }
-    // What is within transport mode has its addresses.
+    // A packet in transport mode has the addresses inside.
     for at in (1..layers.len()).rev() {
         if layers[at - 1].mode == Mode::Transport
             && layers[at - 1].destination != layers[at].destination
@@ -377,14 +378,14 @@ fn wrapped(layers: &[Layer], flow: &Flow, number: u32) -> PacketBuf {
 }
 
 fn number_in(packet: &PacketBuf) -> u32 {
-    // There may be layers around it still.
+    // There may be more layers around it.
     let bytes = packet.bytes();
     let at = bytes.windows(MARKER.len()).position(|bytes| bytes == MARKER).unwrap();
     u32::from_be_bytes(*bytes[at + MARKER.len()..].first_chunk().unwrap())
 }
 
 #[test]
-fn what_passes_is_what_a_slow_check_lets_pass() {
+fn fast_paths_agree_with_slow_check() {
     let mut reached: BTreeMap<_, u64> = BTreeMap::new();
     let mut passed = 0;
     for seed in 0..300 {

@@ -1,4 +1,5 @@
-//! Two workers of one database, each with some of each SA's packets, and with replays of the other's.
+//! Two workers of one database, each with a part of each SA's packets, and with replays of the
+//! other's.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -28,7 +29,7 @@ impl Lane {
         Self { worker, pool: Pool::new(), out: Output::default(), events: Vec::new() }
     }
 
-    /// The numbers that packets which passed carry.
+    /// The numbers of packets that passed.
     fn take(&mut self, packets: Vec<PacketBuf>, now: Moment) -> Vec<u64> {
         let mut batch: Batch = packets.into_iter().collect();
         self.worker.inbound(&mut batch, now, &mut self.pool, &mut self.out);
@@ -58,7 +59,7 @@ fn numbered(number: u64) -> PacketBuf {
     packets::udp("10.1.0.1:7", "10.2.0.1:9", &[&[7; 12], &number.to_be_bytes()[..]].concat())
 }
 
-/// Sealed by each of these states in turn, by rights of a sender that has sent so many before.
+/// Sealed by these SAs in turn, by a sender that has sent so many before.
 fn sealed(wrapping: &Wrapping, spis: &[u32], seed: u64, sent: u64, each: u64) -> Vec<PacketBuf> {
     let mut by_state: Vec<_> = (0..)
         .zip(spis)
@@ -100,7 +101,7 @@ fn esn(window: u32, suite: Suite) -> Wrapping {
     Wrapping { flags: SaFlags::ESN, window, suite, ..Wrapping::tunnel4() }
 }
 
-/// Packets swapped by fewer places than `reach`.
+/// Packets moved by fewer places than `reach`.
 fn shuffled(packets: Vec<PacketBuf>, reach: usize, rng: &mut Rng) -> Vec<PacketBuf> {
     let mut keyed: Vec<_> = packets
         .into_iter()
@@ -117,7 +118,8 @@ fn count(passed: &mut BTreeMap<u64, u64>, numbers: Vec<u64>) {
     }
 }
 
-/// All in some order among two workers, and again later by the other one, in the same batches and in later ones.
+/// All packets in some order among two workers, and replayed later to the other one, in the same
+/// batches and in later ones.
 fn each_passes_once(window: u32, spis: &[u32], suite: Suite, rng: &mut Rng) {
     const EACH: u64 = 1500;
     let wrapping = esn(window, suite);
@@ -126,7 +128,7 @@ fn each_passes_once(window: u32, spis: &[u32], suite: Suite, rng: &mut Rng) {
     let mut lanes = [Lane::of(&right, 1), Lane::of(&right, 2)];
     let sent = sealed(&wrapping, spis, 0, before, EACH);
     let all = sent.len() as u64;
-    // No more is late than half of the window, batches with it.
+    // No packet is later than half of the window, batches included.
     let reach = (window as usize / 4 * spis.len()).max(1);
     let mut rest = shuffled(sent, reach, rng).into_iter().peekable();
     let mut passed = BTreeMap::new();
@@ -166,7 +168,7 @@ fn each_passes_once(window: u32, spis: &[u32], suite: Suite, rng: &mut Rng) {
     assert_eq!(passed.len() as u64, all, "window {window} {:?}", lanes.map(|lane| lane.reasons()));
     let refused: u64 = lanes.iter().map(|lane| lane.worker.inward().dropped).sum();
     assert_eq!(refused, given - all);
-    // One that is far too old is taken for one of the next 2^32, whose ICV is another.
+    // A number that is far too old is taken for one of the next 2^32, whose ICV differs.
     let old = |lane: &Lane| {
         lane.drops(DropReason::InReplay)
             + lane.drops(DropReason::InTooOld)
@@ -176,7 +178,7 @@ fn each_passes_once(window: u32, spis: &[u32], suite: Suite, rng: &mut Rng) {
 }
 
 #[test]
-fn two_workers_take_each_packet_once_across_two_to_the_32() {
+fn two_workers_accept_each_packet_once_across_32_bits() {
     let mut rng = Rng::new(11);
     for window in [32, 64, 4096] {
         for spis in
@@ -188,9 +190,9 @@ fn two_workers_take_each_packet_once_across_two_to_the_32() {
     }
 }
 
-/// Both have all packets at the same time.
+/// Both get all packets at the same time.
 #[test]
-fn two_threads_that_have_all_packets_let_each_pass_once() {
+fn two_threads_with_same_packets_pass_each_once() {
     for (window, spis) in
         [(64, &[0x1000][..]), (4096, &[0x1000]), (4096, &[0x1000, 0x1001, 0x2002])]
     {
@@ -217,16 +219,17 @@ fn two_threads_that_have_all_packets_let_each_pass_once() {
         let mut by_number = BTreeMap::new();
         passed.into_iter().for_each(|numbers| count(&mut by_number, numbers));
         assert!(by_number.values().all(|times| *times == 1));
-        // One of the two has been first with each.
+        // Each packet was accepted by one of the two.
         if window == 4096 || spis.len() == 1 {
             assert_eq!(by_number.len(), sent.len());
         }
     }
 }
 
-/// A state goes and another comes by its name, with other keys, while both workers know the old one well.
+/// An SA is replaced by one with the same SPI and other keys, while both workers have the old one
+/// cached.
 #[test]
-fn a_state_of_the_same_name_takes_nothing_of_the_one_before() {
+fn readded_sa_accepts_no_old_packet() {
     for spis in [&[0x1000][..], &(0x1000..0x1020).collect::<Vec<_>>()] {
         let wrapping = esn(64, Suite::Gcm128);
         let mut right = receiver(&wrapping, spis, 0, 0);
@@ -274,9 +277,9 @@ fn a_state_of_the_same_name_takes_nothing_of_the_one_before() {
     }
 }
 
-/// Old and new state at once, in any mixture.
+/// Old and new SA at once, in any mixture.
 #[test]
-fn while_rekeying_both_states_pass_by_both_workers() {
+fn both_sas_pass_during_rekey_on_both_workers() {
     let wrapping = esn(64, Suite::Gcm128);
     let mut rng = Rng::new(6);
     let mut right = receiver(&wrapping, &[0x1000], 0, 0);
@@ -305,9 +308,9 @@ fn while_rekeying_both_states_pass_by_both_workers() {
     }
 }
 
-/// A hard limit, which two workers reach together: in turn, and at the same time.
+/// A hard limit that two workers reach together: in turn, and at the same time.
 #[test]
-fn two_workers_together_keep_a_hard_limit() {
+fn two_workers_share_hard_limit() {
     let each = 500;
     for spis in [&[0x1000][..], &(0x1000..0x1018).collect::<Vec<_>>()] {
         for hard in [1, 63, 64, 130, 499] {

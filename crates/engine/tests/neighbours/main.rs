@@ -1,5 +1,6 @@
-//! Packets that come as neighbours are treated as each would be alone: one gateway takes them in batches, the second one by one, and the third
-//! too, which forgets between them how the last one looked. Their states neither hide nor vouch for anything, so that what is changed gets through to the code behind.
+//! Templates of earlier packets change no result: one gateway takes packets in batches, the second
+//! one by one, and the third likewise with its templates cleared in between. The SAs neither
+//! encrypt nor authenticate, so that changed bytes reach the code behind.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails so; clippy.toml does not reach helpers of integration tests"
@@ -22,10 +23,10 @@ use uxfrm_engine::{
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments, UdpPath, ipv4};
 use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
 
-/// Two states of each shape with neighbouring SPIs, and one whose SPI ends as the first one's.
+/// Two SAs of each shape with consecutive SPIs, and one whose SPI has the same low bits.
 const SPIS: [u32; 3] = [0, 1, 0x100];
 
-/// How a state's packets come.
+/// Outer form of an SA's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outside {
     Ip,
@@ -80,7 +81,7 @@ impl Shape {
         state
     }
 
-    /// A plain packet that its states may carry.
+    /// A plain packet that its SAs may carry.
     fn plain(&self, port: u16) -> Vec<u8> {
         let (source, destination) = self.wrapping.hosts(Way::Right);
         let end = |address: IpAddr, port| match address {
@@ -90,7 +91,7 @@ impl Shape {
         packets::udp_bytes(&end(source, 7), &end(destination, port), b"payload of a packet")
     }
 
-    /// ESP around a plain packet, and what is around that.
+    /// ESP around a plain packet, and its outer headers.
     fn wrapped(&self, spi: u32, sequence: u32, plain: &[u8]) -> PacketBuf {
         let (header, kind) = match (self.wrapping.mode, plain[0] >> 4) {
             (Mode::Tunnel, 4) => (0, Protocol::IPIP),
@@ -157,7 +158,7 @@ fn gateway() -> Gateway {
     gateway
 }
 
-/// Has all that is known of how packets look forgotten: policies are others.
+/// Clears the templates by a change of policies.
 fn forget(gateway: &mut Gateway) {
     let policy = Wrapping::tunnel4().policy(Direction::Out, Way::Left);
     let key = PolicyKey {
@@ -183,7 +184,8 @@ fn seen(packets: &[PacketBuf]) -> Vec<String> {
     packets.iter().map(seen).collect()
 }
 
-/// Why packets were dropped. Which of two reasons a number has that came before hangs on whether those before it in its batch have moved the window.
+/// Drop reasons. Which of two reasons a replayed number gets depends on whether the batch has moved
+/// the window already.
 fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
     let mut reasons: BTreeMap<_, _> = gateway.reasons().into_iter().collect();
     let old = reasons.remove(&DropReason::InTooOld).unwrap_or(0);
@@ -191,7 +193,7 @@ fn reasons(gateway: &Gateway) -> BTreeMap<DropReason, u64> {
     reasons
 }
 
-/// All three gateways take the same; what comes out.
+/// All three gateways take the same packets; their output.
 struct Three {
     together: Gateway,
     in_turn: Gateway,
@@ -221,7 +223,7 @@ impl Three {
         arrived
     }
 
-    /// What states and policies counted, traffic, and what key managers heard.
+    /// Counters of SAs and policies, traffic, and events.
     fn assert_same_counts(&self) {
         let counts = |gateway: &Gateway| {
             let snapshot = gateway.database.snapshot();
@@ -239,11 +241,11 @@ impl Three {
     }
 }
 
-/// What is changed in a packet, so that it is another than its neighbours: bytes of the plain one, bytes of the whole, what lies around it.
+/// Changes a packet: bytes of the plain one, bytes of the whole, or trailing bytes.
 fn change(packet: &mut Vec<u8>, rng: &mut Rng) {
     let at = rng.below(packet.len().min(64));
     match rng.below(9) {
-        // Where flow, lengths and fragments are.
+        // The offsets of flow, lengths and fragment bits.
         0 => packet[rng.below(12)] ^= 1 << rng.below(8),
         1 => packet[at] ^= 1 << rng.below(8),
         2 => packet[1] ^= 1 << rng.below(8),
@@ -259,7 +261,7 @@ fn change(packet: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Mostly the next packet of the first state; of a thousand, about `often` are otherwise in each of some ways.
+/// Mostly the next packet of the first SA; about `often` of a thousand differ in each of some ways.
 fn next(shape: &Shape, sequence: &mut [u32; 4], often: usize, rng: &mut Rng) -> PacketBuf {
     let number = if rng.permille(often) { rng.below(4) } else { 0 };
     let mut rarely =
@@ -294,7 +296,8 @@ fn next(shape: &Shape, sequence: &mut [u32; 4], often: usize, rng: &mut Rng) -> 
     packet
 }
 
-/// Batches of packets of which about `often` in a thousand are otherwise in each of some ways. How many passed.
+/// Batches of packets of which about `often` in a thousand differ in each of some ways. Returns how
+/// many passed.
 fn batches_as_one_by_one(often: usize, sizes: [usize; 5], seed: u64) -> usize {
     let mut rng = Rng::new(seed);
     let mut passed = 0;
@@ -314,14 +317,14 @@ fn batches_as_one_by_one(often: usize, sizes: [usize; 5], seed: u64) -> usize {
 }
 
 #[test]
-fn in_batches_as_one_by_one() {
+fn batches_agree_with_single_packets() {
     let passed = batches_as_one_by_one(80, [1, 2, 5, 40, 150], 35);
     assert!(passed > 8000, "{passed} passed");
 }
 
-/// All shapes and states in turn, so that each is found again by its SPI.
+/// All shapes and SAs in turn, so that each is found by its SPI.
 #[test]
-fn states_in_turn_as_one_by_one() {
+fn alternating_sas_agree_with_single_packets() {
     let mut three = Three::new();
     let shapes = shapes();
     let mut passed = 0;
@@ -340,9 +343,9 @@ fn states_in_turn_as_one_by_one() {
     assert!(passed > 2000, "{passed} passed, {:?}", three.together.reasons());
 }
 
-/// Each differs from its neighbours in one thing, which alone would make all the difference.
+/// Each packet differs from the others in one field that matters.
 #[test]
-fn one_thing_is_enough_to_be_another() {
+fn any_field_difference_leaves_fast_path() {
     type Twist = fn(&Shape, &mut PacketBuf);
     let twists: [(&str, Option<DropReason>, Twist); 14] = [
         ("nothing", None, |_, _| {}),
@@ -397,9 +400,9 @@ fn one_thing_is_enough_to_be_another() {
     }
 }
 
-/// Packets that end before their ports, with padding behind that is as long and looks as if it were them.
+/// Packets that end before their ports, with trailing bytes that look like ports.
 #[test]
-fn what_is_behind_a_packet_is_not_its_own() {
+fn trailing_bytes_are_ignored() {
     let shape = &shapes()[0];
     let mut three = Three::new();
     for round in 0..3 {
@@ -419,9 +422,9 @@ fn what_is_behind_a_packet_is_not_its_own() {
     }
 }
 
-/// In transport mode a packet may have in it what a tunnel's would look like.
+/// A payload in transport mode may look like a tunnel's.
 #[test]
-fn a_packet_in_transport_mode_is_not_taken_for_a_tunnels() {
+fn transport_packet_is_not_taken_for_tunnel() {
     let shape = &shapes()[9];
     assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
     let mut three = Three::new();
@@ -438,7 +441,7 @@ fn a_packet_in_transport_mode_is_not_taken_for_a_tunnels() {
 
 /// Several packets in one buffer.
 #[test]
-fn packets_of_a_train_leave_apart() {
+fn burst_packets_are_delivered_singly() {
     let shape = &shapes()[0];
     let mut together = gateway();
     for round in 0..4_u32 {
@@ -459,9 +462,9 @@ fn packets_of_a_train_leave_apart() {
     }
 }
 
-/// A state's peer that is behind a NAT now: each batch says so.
+/// A peer that is behind a NAT now: each batch reports it.
 #[test]
-fn neighbours_from_elsewhere_are_told_of() {
+fn remapped_packets_raise_mapping_events() {
     for shape in [&shapes()[1], &shapes()[2]] {
         let mut together = gateway();
         for round in 0..4 {
@@ -480,9 +483,9 @@ fn neighbours_from_elsewhere_are_told_of() {
     }
 }
 
-/// Neighbours of one SPI whose state takes packets with its mark only.
+/// Packets of one SPI whose SA requires a mark.
 #[test]
-fn another_mark_is_another_state() {
+fn other_mark_finds_other_sa() {
     let shape = &shapes()[0];
     let mut three = Three::new();
     for round in 0..3 {
@@ -498,9 +501,9 @@ fn another_mark_is_another_state() {
     assert_eq!(three.together.reasons(), [(DropReason::InNoState, 6)]);
 }
 
-/// ESP in ESP in ESP looks inside as it does outside, but is not the first layer.
+/// ESP in ESP in ESP has the same headers inside and outside.
 #[test]
-fn a_layer_inside_looks_like_one_outside() {
+fn nested_layer_with_same_headers_is_decapsulated() {
     let shape = &shapes()[0];
     let mut three = Three::new();
     for round in 0..3 {
@@ -516,15 +519,15 @@ fn a_layer_inside_looks_like_one_outside() {
         let batch = [1, 1, 2, 6, 7, 1].map(&mut wrapped).into();
         assert_eq!(three.take(batch, "layers").len(), 3);
     }
-    // No policy asks for more than one.
+    // No policy has more than one template.
     let reasons = [(DropReason::InTooDeep, 3), (DropReason::InTemplateMismatch, 6)];
     assert_eq!(reasons.map(|(reason, _)| (reason, three.together.drops(reason))), reasons);
 }
 
-/// An address that becomes the host's own, between two batches of one flow.
-/// Nothing in it is encrypted, so that it looks right inside and is forged all the same.
+/// An address becomes the host's own between two batches of a flow. Nothing is encrypted, so the
+/// forged packet matches inside.
 #[test]
-fn a_forged_packet_that_looks_right_is_dropped() {
+fn forged_packet_matching_template_is_dropped() {
     let mut pair = Pair::new(&Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() });
     let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
     for forged in [false, false, false, true, false] {
@@ -538,9 +541,9 @@ fn a_forged_packet_that_looks_right_is_dropped() {
     pair.right.assert_accounts();
 }
 
-/// The state has no device, so nobody knows what that has done with the packet.
+/// The SA is on no device, so the device's verdict is worthless.
 #[test]
-fn what_looks_right_and_comes_from_a_strange_device_is_dropped() {
+fn matching_packet_with_foreign_device_mark_is_dropped() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     let datagram = || packets::udp("10.1.0.1:7", "10.2.0.1:9", b"payload");
     for _ in 0..3 {
@@ -559,9 +562,9 @@ fn what_looks_right_and_comes_from_a_strange_device_is_dropped() {
     assert_eq!(pair.right.reasons(), [(DropReason::InDeviceMark, 1)]);
 }
 
-/// As it tells those of super-packets.
+/// As for super-packets.
 #[test]
-fn a_host_that_takes_super_packets_is_told_that_the_checksum_of_a_lone_one_is_right() {
+fn lone_packet_keeps_verified_checksum() {
     let host = HostPort::SuperPackets { udp: UdpSuper::Taken };
     let settings = Settings { host, ..Settings::default() };
     let mut pair = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });
@@ -575,7 +578,7 @@ fn a_host_that_takes_super_packets_is_told_that_the_checksum_of_a_lone_one_is_ri
 }
 
 #[test]
-fn what_was_found_out_on_another_host_is_forgotten() {
+fn host_change_clears_templates() {
     let shape = &shapes()[0];
     let mut gateway = gateway();
     let mut sequence = 0;
@@ -591,7 +594,7 @@ fn what_was_found_out_on_another_host_is_forgotten() {
     };
     gateway.database.set_host(with(&["192.0.2.2"]));
     assert_eq!((passes(&mut gateway), passes(&mut gateway)), (3, 3));
-    // Behind port 4500 of its own address ESP is looked for: of no state.
+    // Behind port 4500 of its own address, ESP is parsed: of no SA.
     gateway.database.set_host(with(&["192.0.2.2", "10.2.0.1"]));
     assert_eq!(passes(&mut gateway), 0);
     assert_eq!(gateway.reasons(), [(DropReason::InNoState, 3)]);

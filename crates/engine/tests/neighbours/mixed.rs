@@ -1,5 +1,5 @@
-//! Many neighbours of many states, which are opened and framed where they lie: what is otherwise among them is found all the same, and overtakes
-//! nobody.
+//! Many neighbours of many states, which are opened and framed where they lie: what is otherwise
+//! among them is found all the same, and overtakes nobody.
 
 use uxfrm_engine::{
     Action, Budget, Direction, DropReason, Event, HostPort, Limits, Mark, Mode, Moment, Output,
@@ -11,7 +11,8 @@ use uxfrm_testkit::{Gateway, Pair, Rng, Suite, Way, Wrapping, packets};
 use crate::runs::numbers;
 use crate::{Shape, Three, next, shapes};
 
-/// A batch of tunnels' packets in turn, of which about `often` in a thousand are otherwise in each of some ways.
+/// A batch of tunnels' packets in turn, of which about `often` in a thousand are otherwise in each
+/// of some ways.
 fn batch(
     size: usize,
     sequences: &mut [(Shape, [u32; 4])],
@@ -32,7 +33,7 @@ fn tunnels() -> Vec<(Shape, [u32; 4])> {
 }
 
 #[test]
-fn mixed_states_as_one_by_one() {
+fn mixed_sas_agree_with_single_packets() {
     let mut rng = Rng::new(37);
     let mut passed = 0;
     for often in [1, 1, 5, 20] {
@@ -51,7 +52,7 @@ fn mixed_states_as_one_by_one() {
 
 /// More states than stay at hand, and more than have a batch's place each.
 #[test]
-fn hundreds_of_states_as_one_by_one() {
+fn hundreds_of_sas_agree_with_single_packets() {
     let shape = &shapes()[0];
     let mut three = Three::new();
     for gateway in [&mut three.together, &mut three.in_turn, &mut three.alone] {
@@ -121,7 +122,7 @@ impl Hub {
 
 /// Nothing in it is encrypted, so that they look right inside and are forged all the same.
 #[test]
-fn forged_packets_among_others_are_dropped_and_no_others() {
+fn interleaved_forged_packets_are_dropped_alone() {
     for suite in [Suite::NullSha1, Suite::Gcm128, Suite::CbcSha1] {
         let wrapping = Wrapping { suite, ..Wrapping::tunnel4() };
         let mut hub = Hub::new(&wrapping, 4);
@@ -137,7 +138,7 @@ fn forged_packets_among_others_are_dropped_and_no_others() {
 }
 
 #[test]
-fn packets_that_came_before_among_others_are_dropped_and_no_others() {
+fn interleaved_replays_are_dropped_alone() {
     let mut hub = Hub::new(&Wrapping::tunnel4(), 4);
     for _ in 0..6 {
         let mut wire = hub.wire(40);
@@ -151,7 +152,7 @@ fn packets_that_came_before_among_others_are_dropped_and_no_others() {
 
 /// Of a limit within a batch so many of each state pass as are below it, and events are told once.
 #[test]
-fn limits_among_others_are_exact() {
+fn interleaved_limits_are_exact() {
     let packets = Budget { soft: 50, hard: 75 };
     let limits = Limits { packets, ..Limits::default() };
     let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &[limits; 2]);
@@ -168,9 +169,10 @@ fn limits_among_others_are_exact() {
     hub.receiver.assert_accounts();
 }
 
-/// Where one state's packets do not all pass, another's that once did not either are charged once all the same.
+/// Where one state's packets do not all pass, another's that once did not either are charged once
+/// all the same.
 #[test]
-fn a_limit_that_was_crossed_before_is_not_charged_again() {
+fn crossed_limit_is_not_charged_again() {
     let limits = [(50, 1000), (90, 95)]
         .map(|(soft, hard)| Limits { packets: Budget { soft, hard }, ..Limits::default() });
     let mut hub = Hub::with_limits(&Wrapping::tunnel4(), &limits);
@@ -188,7 +190,7 @@ fn a_limit_that_was_crossed_before_is_not_charged_again() {
 
 /// Counts that all workers share are not written for each packet; those of a state with limits are.
 #[test]
-fn states_among_others_count_a_little_later_and_all() {
+fn interleaved_counters_are_deferred_and_complete() {
     let packets = Budget { soft: 1000, hard: 2000 };
     let limits = [Limits::default(), Limits { packets, ..Limits::default() }];
     let wrapping = Wrapping::tunnel4();
@@ -224,7 +226,7 @@ fn states_among_others_count_a_little_later_and_all() {
 
 /// What was found out about a state ends with the next change of policies or states.
 #[test]
-fn a_change_counts_for_the_next_packet_of_each_state() {
+fn policy_change_applies_to_next_packet_of_each_sa() {
     let wrapping = Wrapping::tunnel4();
     let mut hub = Hub::new(&wrapping, 4);
     let arrives = |hub: &mut Hub| {
@@ -249,9 +251,10 @@ fn a_change_counts_for_the_next_packet_of_each_state() {
     hub.receiver.assert_accounts();
 }
 
-/// One of another kind now and then does not keep the others from being opened together, nor does it overtake them.
+/// One of another kind now and then does not keep the others from being opened together, nor does
+/// it overtake them.
 #[test]
-fn plain_packets_among_others_keep_their_place() {
+fn plain_packets_keep_their_order() {
     let mut hub = Hub::new(&Wrapping::tunnel4(), 4);
     for _ in 0..8 {
         let mut wire = hub.wire(250);
@@ -267,7 +270,7 @@ fn plain_packets_among_others_keep_their_place() {
 }
 
 #[test]
-fn packets_of_many_states_become_super_packets_where_the_host_takes_them() {
+fn interleaved_packets_are_coalesced() {
     for (udp, datagrams) in [(UdpSuper::Taken, 1), (UdpSuper::Refused, 40)] {
         let settings = Settings { host: HostPort::SuperPackets { udp }, ..Settings::default() };
         let wrapping = Wrapping { settings, ..Wrapping::tunnel4() };

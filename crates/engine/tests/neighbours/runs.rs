@@ -1,4 +1,5 @@
-//! Many neighbours of one state, which are opened and framed where they lie: what is otherwise among them is found all the same, and overtakes nobody.
+//! Many neighbours of one state, which are opened and framed where they lie: what is otherwise
+//! among them is found all the same, and overtakes nobody.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use uxfrm_testkit::{Pair, Suite, Way, Wrapping, packets};
 use crate::{Outside, batches_as_one_by_one, gateway, shapes};
 
 #[test]
-fn long_runs_as_one_by_one() {
+fn long_runs_agree_with_single_packets() {
     let passed = batches_as_one_by_one(5, [1, 20, 64, 150, 256], 36);
     assert!(passed > 80_000, "{passed} passed");
 }
@@ -30,7 +31,7 @@ pub(crate) fn numbers(arrived: &[PacketBuf]) -> Vec<usize> {
 
 /// Nothing in it is encrypted, so that they look right inside and are forged all the same.
 #[test]
-fn forged_packets_in_a_run_are_dropped_and_no_others() {
+fn forged_packets_in_run_are_dropped_alone() {
     for suite in [Suite::NullSha1, Suite::Gcm128, Suite::CbcSha1] {
         let mut pair = Pair::new(&Wrapping { suite, ..Wrapping::tunnel4() });
         for (round, forged) in
@@ -55,7 +56,7 @@ fn forged_packets_in_a_run_are_dropped_and_no_others() {
 
 /// Whoever has no key does not keep a policy in use.
 #[test]
-fn a_run_that_is_forged_uses_no_policy() {
+fn forged_run_uses_no_policy() {
     let mut pair = Pair::new(&Wrapping { suite: Suite::NullSha1, ..Wrapping::tunnel4() });
     let used = |pair: &Pair| {
         let snapshot = pair.right.database.snapshot();
@@ -79,7 +80,7 @@ fn a_run_that_is_forged_uses_no_policy() {
 }
 
 #[test]
-fn packets_that_came_before_in_a_run_are_dropped_and_no_others() {
+fn replays_in_run_are_dropped_alone() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     for _ in 0..3 {
         let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
@@ -98,7 +99,7 @@ fn packets_that_came_before_in_a_run_are_dropped_and_no_others() {
 
 /// Those of another flow stay where they were among the others.
 #[test]
-fn flows_in_one_state_keep_their_order() {
+fn flows_of_one_sa_keep_their_order() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     for round in 0..40 {
         let other = |number: usize| packets::udp("10.1.0.1:8", "10.2.0.1:9", &number.to_be_bytes());
@@ -122,9 +123,10 @@ fn flows_in_one_state_keep_their_order() {
     pair.assert_accounts();
 }
 
-/// It looks as packets of its state do, which are known; what policies say of them is asked for each run.
+/// It looks as packets of its state do, which are known; what policies say of them is asked for
+/// each run.
 #[test]
-fn a_run_that_the_policies_block_does_not_pass() {
+fn blocked_run_does_not_pass() {
     let shape = &shapes()[0];
     let mut gateway = gateway();
     let mut number = 0;
@@ -147,7 +149,7 @@ fn a_run_that_the_policies_block_does_not_pass() {
 
 /// In transport mode a packet may have in it what a tunnel's would look like.
 #[test]
-fn a_run_in_transport_mode_is_not_taken_for_a_tunnels() {
+fn transport_run_is_not_taken_for_tunnel() {
     let shape = &shapes()[9];
     assert_eq!((shape.wrapping.mode, shape.outside), (Mode::Transport, Outside::Ip));
     let (source, destination) = shape.wrapping.hosts(Way::Right);
@@ -167,7 +169,7 @@ fn a_run_in_transport_mode_is_not_taken_for_a_tunnels() {
 
 /// The state has no device, so nobody knows what that has done with the packets.
 #[test]
-fn a_run_from_a_strange_device_is_dropped() {
+fn run_with_foreign_device_mark_is_dropped() {
     let mut pair = Pair::new(&Wrapping::tunnel4());
     for _ in 0..3 {
         let wire = pair.left.outbound((0..40).map(datagram).collect()).0;
@@ -188,7 +190,7 @@ fn a_run_from_a_strange_device_is_dropped() {
 
 /// Of a limit within a batch so many pass as are below it, and events are told once.
 #[test]
-fn a_limit_within_a_run_is_exact() {
+fn limit_within_run_is_exact() {
     let shape = &shapes()[0];
     let mut gateway = gateway();
     let mut limited = shape.state(0);
@@ -208,7 +210,7 @@ fn a_limit_within_a_run_is_exact() {
 }
 
 #[test]
-fn a_run_becomes_super_packets_where_the_host_takes_them() {
+fn run_is_coalesced() {
     for (udp, datagrams) in [(UdpSuper::Taken, 1), (UdpSuper::Refused, 40)] {
         let settings = Settings { host: HostPort::SuperPackets { udp }, ..Settings::default() };
         let mut pair = Pair::new(&Wrapping { settings, ..Wrapping::tunnel4() });

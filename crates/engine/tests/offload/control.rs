@@ -41,7 +41,7 @@ fn full() -> DeviceRefusal {
 }
 
 #[test]
-fn a_state_that_goes_gives_its_place_back_whichever_way_it_goes() {
+fn removed_sa_is_detached_however_removed() {
     let mark = Mark::default();
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut database, nics) = database();
@@ -67,7 +67,7 @@ fn a_state_that_goes_gives_its_place_back_whichever_way_it_goes() {
 }
 
 #[test]
-fn what_fails_leaves_nothing_behind() {
+fn failed_change_leaves_nothing_attached() {
     let (mut database, nics) = database();
     add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
     let again = add(&mut database, state(OffloadKind::Packet, 1));
@@ -85,7 +85,7 @@ fn what_fails_leaves_nothing_behind() {
 }
 
 #[test]
-fn kind_crypto_falls_back_without_a_word_and_kind_packet_does_not() {
+fn crypto_offload_falls_back_and_packet_offload_fails() {
     let (mut database, nics) = database();
     nics.tables().declines = true;
     let sa = add(&mut database, state(OffloadKind::Crypto, 1)).unwrap();
@@ -102,7 +102,7 @@ fn kind_crypto_falls_back_without_a_word_and_kind_packet_does_not() {
 }
 
 #[test]
-fn a_policy_keeps_one_place_through_updates_and_gives_it_back() {
+fn policy_is_attached_once_across_updates() {
     let (mut database, nics) = database();
     add_policy(&mut database, policy()).unwrap();
     let update = |database: &mut Database, policy| {
@@ -124,7 +124,7 @@ fn a_policy_keeps_one_place_through_updates_and_gives_it_back() {
 }
 
 #[test]
-fn a_state_that_moves_leaves_its_device_and_finds_its_new_one() {
+fn migrated_sa_changes_device() {
     let (mut database, nics) = database();
     let old = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
     let destination = "192.0.2.77".parse().unwrap();
@@ -147,7 +147,7 @@ fn a_state_that_moves_leaves_its_device_and_finds_its_new_one() {
 }
 
 #[test]
-fn an_update_leaves_a_state_where_it_is() {
+fn update_keeps_sa_attached() {
     let (mut database, nics) = database();
     let old = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
     let limits = Limits { packets: Budget { soft: 1, hard: 2 }, ..Limits::default() };
@@ -162,7 +162,7 @@ fn an_update_leaves_a_state_where_it_is() {
 }
 
 #[test]
-fn a_device_counts_and_its_counts_meet_the_limits_once() {
+fn device_counters_reach_limits_once() {
     let (mut database, nics) = database();
     let packets = Budget { soft: 10, hard: 20 };
     let limits = Limits { packets, ..Limits::default() };
@@ -210,7 +210,7 @@ fn a_device_counts_and_its_counts_meet_the_limits_once() {
 
 /// The device told of both, and the database came to it after both.
 #[test]
-fn a_soft_limit_is_told_though_the_hard_one_was_reached_meanwhile() {
+fn soft_limit_is_reported_before_hard_one() {
     for lost in [false, true] {
         let (mut database, nics) = database();
         let packets = Budget { soft: 10, hard: 20 };
@@ -233,7 +233,7 @@ fn a_soft_limit_is_told_though_the_hard_one_was_reached_meanwhile() {
 
 /// `replay-seq 1000`, and what a client's bitmap says of the numbers below.
 #[test]
-fn a_device_begins_where_the_state_is_and_is_told_when_that_moves() {
+fn device_starts_at_sa_progress_and_follows() {
     let counters =
         |received, window| Counters { received: Some(received), window, ..Counters::default() };
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
@@ -264,7 +264,7 @@ fn a_device_begins_where_the_state_is_and_is_told_when_that_moves() {
 }
 
 #[test]
-fn what_a_device_received_is_shown_and_goes_with_the_state() {
+fn device_received_numbers_follow_sa() {
     let (mut database, nics) = database();
     let config = SaConfig {
         offload: offload(OffloadKind::Packet, "nic0", Direction::In),
@@ -292,7 +292,7 @@ fn what_a_device_received_is_shown_and_goes_with_the_state() {
 }
 
 #[test]
-fn a_device_uses_no_number_that_is_not_reserved_and_none_twice() {
+fn device_uses_reserved_numbers_once() {
     let (mut database, nics) = database();
     database.attend();
     let sa = add(&mut database, state(OffloadKind::Packet, 1)).unwrap();
@@ -314,7 +314,7 @@ fn a_device_uses_no_number_that_is_not_reserved_and_none_twice() {
 
 /// `xdo_dev_state_advance_esn`
 #[test]
-fn a_device_is_told_how_far_extended_numbers_are_in_kind_crypto_alone() {
+fn esn_progress_is_sent_for_crypto_offload_only() {
     let (mut database, nics) = database();
     let extended = |kind, spi| SaConfig { flags: SaFlags::ESN, ..state(kind, spi) };
     let sa = add(&mut database, extended(OffloadKind::Crypto, 1)).unwrap();
@@ -329,7 +329,7 @@ fn a_device_is_told_how_far_extended_numbers_are_in_kind_crypto_alone() {
 }
 
 #[test]
-fn a_limit_that_a_device_does_not_tell_of_is_met_all_the_same() {
+fn limit_without_device_event_is_met() {
     let (mut database, nics) = database();
     let limits = Limits { bytes: Budget { soft: 500, hard: 1000 }, ..Limits::default() };
     let sa = add(&mut database, SaConfig { limits, ..state(OffloadKind::Packet, 1) }).unwrap();
@@ -347,7 +347,7 @@ fn a_limit_that_a_device_does_not_tell_of_is_met_all_the_same() {
 
 /// As after a restart: the packets of the last run are not taken again.
 #[test]
-fn a_device_is_told_what_an_owner_knows_to_have_been_received() {
+fn device_learns_received_numbers_of_owner() {
     let (mut database, nics) = database();
     database.attend();
     let config = SaConfig {
@@ -370,7 +370,7 @@ fn a_device_is_told_what_an_owner_knows_to_have_been_received() {
 }
 
 #[test]
-fn larval_states_come_and_go() {
+fn larval_sas_are_attached_and_detached() {
     let (mut database, nics) = database();
     let wanted = Wanted {
         source: [192, 0, 2, 1].into(),

@@ -25,7 +25,8 @@ fn state(kind: OffloadKind) -> SaConfig {
     SaConfig { offload, ..Wrapping::tunnel4().sa(Way::Right, FIRST_SPI) }
 }
 
-/// The right gateway with its state on a device; in kind *packet* its `in` policy is there too, the one to forward is not.
+/// The right gateway with its state on a device; in kind *packet* its `in` policy is there too, the
+/// one to forward is not.
 fn right(kind: OffloadKind) -> (Gateway, Nics) {
     let (mut right, nics) = (Pair::without_states(&Wrapping::tunnel4()).right, Nics::default());
     right.database.set_devices(Box::new(nics.clone()));
@@ -71,7 +72,7 @@ fn all_sealed(opened: bool, count: usize) -> Vec<PacketBuf> {
 
 /// What looks alike is opened by who is to open it, each time.
 #[test]
-fn neighbours_of_what_a_device_opened_are_opened_here() {
+fn unmarked_packets_beside_marked_ones_are_opened() {
     let (mut gateway, nics) = right(CRYPTO);
     let good = mark(CRYPTO, nics.handle());
     let mut opened = all_sealed(true, 12);
@@ -97,7 +98,7 @@ fn neighbours_of_what_a_device_opened_are_opened_here() {
 
 /// A device has nothing to say of a state that it does not have, whatever is known of that.
 #[test]
-fn a_mark_is_refused_on_what_looks_like_its_neighbours() {
+fn foreign_mark_on_matching_packet_is_refused() {
     let (mut gateway, nics) = right(CRYPTO);
     let id = state(CRYPTO).id;
     let handle = mark(CRYPTO, nics.handle());
@@ -112,7 +113,7 @@ fn a_mark_is_refused_on_what_looks_like_its_neighbours() {
 }
 
 #[test]
-fn only_a_mark_of_the_right_state_lets_a_plain_packet_in() {
+fn plain_packet_needs_mark_of_right_sa() {
     let (mut right, nics) = right(PACKET);
     let good = mark(PACKET, nics.handle());
     assert_eq!(fate(&mut right, datagram(), Some(good)), Ok(()));
@@ -145,7 +146,7 @@ fn only_a_mark_of_the_right_state_lets_a_plain_packet_in() {
 }
 
 #[test]
-fn of_neighbours_each_checksum_is_believed_that_the_device_found_right() {
+fn device_verified_checksums_are_per_packet() {
     let (mut right, nics) = right(PACKET);
     let good = Some(mark(PACKET, nics.handle()));
     let checksums = [Checksum::Verified, Checksum::Verified, Checksum::AsIs, Checksum::Verified];
@@ -159,7 +160,7 @@ fn of_neighbours_each_checksum_is_believed_that_the_device_found_right() {
 }
 
 #[test]
-fn a_checksum_that_the_device_found_right_is_not_looked_at_again() {
+fn device_verified_checksum_is_kept() {
     let (mut right, nics) = right(PACKET);
     let good = mark(PACKET, nics.handle());
     for checksum in [Checksum::Verified, Checksum::AsIs] {
@@ -178,7 +179,7 @@ fn a_checksum_that_the_device_found_right_is_not_looked_at_again() {
 }
 
 #[test]
-fn the_marks_state_must_fit_policy_and_packet() {
+fn marked_sa_must_satisfy_policy_and_selector() {
     let (mut right, nics) = right(PACKET);
     let first = nics.handle();
     let id = SaId { spi: Spi(2), ..state(PACKET).id };
@@ -201,7 +202,7 @@ fn the_marks_state_must_fit_policy_and_packet() {
 }
 
 #[test]
-fn a_state_that_is_gone_marks_nothing() {
+fn mark_of_removed_sa_is_refused() {
     let (mut right, nics) = right(PACKET);
     let mark = Some(mark(PACKET, nics.handle()));
     let deleted = |right: &mut Gateway| {
@@ -215,7 +216,7 @@ fn a_state_that_is_gone_marks_nothing() {
 }
 
 #[test]
-fn esp_of_a_state_of_kind_packet_is_its_devices_alone() {
+fn esp_of_packet_offload_sa_needs_its_device() {
     let (mut right, nics) = right(PACKET);
     assert_eq!(fate(&mut right, sealed(false), None), Err(DropReason::InDeviceOnly));
     let crypto = Some(mark(CRYPTO, nics.handle()));
@@ -223,7 +224,7 @@ fn esp_of_a_state_of_kind_packet_is_its_devices_alone() {
 }
 
 #[test]
-fn a_policy_on_a_device_is_met_by_its_states_alone() {
+fn offloaded_policy_needs_sa_on_its_device() {
     let (mut right, _) = right(PACKET);
     let id = state(PACKET).id;
     right.database.apply(right.now, |change| change.delete_sa(id, state(PACKET).mark)).unwrap();
@@ -241,7 +242,7 @@ fn a_policy_on_a_device_is_met_by_its_states_alone() {
 }
 
 #[test]
-fn kind_crypto_skips_the_decryption_and_nothing_else() {
+fn crypto_offload_skips_decryption_only() {
     let (mut right, nics) = right(CRYPTO);
     let good = mark(CRYPTO, nics.handle());
     assert_eq!(fate(&mut right, sealed(true), Some(good)), Ok(()));
@@ -258,7 +259,7 @@ fn kind_crypto_skips_the_decryption_and_nothing_else() {
 }
 
 #[test]
-fn a_device_that_does_not_tell_the_state_is_held_to_the_spis() {
+fn mark_without_handle_must_match_spi() {
     let (mut right, _) = right(CRYPTO);
     let untold = DeviceMark { handle: None, ..mark(CRYPTO, Handle(0)) };
     assert_eq!(fate(&mut right, sealed(true), Some(untold)), Ok(()));
@@ -272,7 +273,7 @@ fn a_device_that_does_not_tell_the_state_is_held_to_the_spis() {
 }
 
 #[test]
-fn what_a_device_could_not_decrypt_is_named() {
+fn device_error_gives_drop_reason() {
     for (status, expected) in [
         (DeviceStatus::AuthFailed, DropReason::InForged),
         (DeviceStatus::GenericError, DropReason::InDeviceError),
@@ -290,7 +291,7 @@ fn what_a_device_could_not_decrypt_is_named() {
 }
 
 #[test]
-fn what_a_device_passes_on_is_decrypted_in_software() {
+fn unmarked_esp_is_decrypted_in_software() {
     let (mut right, _) = right(CRYPTO);
     assert_eq!(fate(&mut right, sealed(false), None), Ok(()));
     let (mut right, _) = self::right(CRYPTO);
@@ -298,7 +299,7 @@ fn what_a_device_passes_on_is_decrypted_in_software() {
 }
 
 #[test]
-fn a_mixed_batch_keeps_its_order_and_each_packet_its_mark() {
+fn mixed_batch_keeps_order_and_marks() {
     let (mut left, nics) = (Pair::without_states(&Wrapping::tunnel4()).left, Nics::default());
     left.database.set_devices(Box::new(nics.clone()));
     let out = offload(CRYPTO, "nic0", Direction::Out);

@@ -46,7 +46,7 @@ fn down(left: &mut Gateway, nics: &Nics) {
 }
 
 #[test]
-fn a_policy_that_blocks_stands_in_until_the_policy_is_back() {
+fn blocking_stand_in_lasts_until_policy_returns() {
     let (mut left, nics) = on_device();
     left.database.hear(NIC1, DeviceEvent::Down, left.now, &mut left.events);
     assert_eq!(left.database.snapshot().sad.len(), 1, "another device");
@@ -74,7 +74,7 @@ fn a_policy_that_blocks_stands_in_until_the_policy_is_back() {
 }
 
 #[test]
-fn a_stand_in_goes_before_all_in_software_and_can_be_deleted_and_updated() {
+fn stand_in_precedes_software_policies() {
     let (mut left, nics) = on_device();
     let mut bypass = Wrapping::tunnel4().policy(Direction::Out, Way::Right);
     bypass.templates.clear();
@@ -96,7 +96,7 @@ fn a_stand_in_goes_before_all_in_software_and_can_be_deleted_and_updated() {
 }
 
 #[test]
-fn without_stand_ins_linux_behaviour_is_to_be_had() {
+fn link_down_release_behaves_like_linux() {
     let (mut left, nics) = on_device();
     left.database.set_link_down(LinkDown::Release);
     down(&mut left, &nics);
@@ -104,10 +104,10 @@ fn without_stand_ins_linux_behaviour_is_to_be_had() {
     assert_eq!(left.outbound(vec![datagram()]).0.len(), 1, "in plain");
 }
 
-/// Link down and up a thousand times under load, with events that come late and key managers that come when they like: what is on
-/// the wire is encrypted, and each packet is accounted for.
+/// Link down and up a thousand times under load, with events that come late and key managers that
+/// come when they like: what is on the wire is encrypted, and each packet is accounted for.
 #[test]
-fn nothing_leaves_plain_while_links_flap() {
+fn no_plaintext_leaves_while_links_flap() {
     for kind in [OffloadKind::Packet, OffloadKind::Crypto] {
         let (mut left, nics) = bare();
         let mut rng = Rng::new(kind as u64);

@@ -1,4 +1,5 @@
-//! A small device: tables, and the encryption of kind *crypto*. What it is asked and told is written down.
+//! A small device: tables, and the encryption of kind *crypto*. What it is asked and told is
+//! written down.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -78,7 +79,8 @@ impl Nics {
         tables.policies.retain(|_, on| *on != device);
     }
 
-    /// What a device puts on the wire of a packet of kind *crypto*; nothing when it does not have the state.
+    /// What a device puts on the wire of a packet of kind *crypto*; nothing when it does not have
+    /// the state.
     pub(crate) fn encrypt(&self, handed: Handed) -> Option<PacketBuf> {
         let Handed { mut packet, handover } = handed;
         let tables = self.tables();

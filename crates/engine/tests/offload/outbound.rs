@@ -88,7 +88,7 @@ fn across(pair: &mut Pair, nics: &Nics, handed: Vec<Handed>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn kind_packet_hands_over_the_plain_packet_as_it_is() {
+fn packet_offload_hands_over_plain_packet() {
     let (mut pair, nics) = packet_kind();
     let packets = [datagram(1), datagram(1400 - 28), datagram(40)];
     let expected: Vec<Vec<u8>> = packets.iter().map(|packet| packet.bytes().to_vec()).collect();
@@ -125,7 +125,7 @@ fn policy_and_state_must_be_on_the_same_device() {
 }
 
 #[test]
-fn what_waits_for_a_state_goes_when_the_device_refuses_the_larval_one() {
+fn refused_larval_sa_drops_queued_packets() {
     let wrapping = Wrapping::tunnel4();
     let mut left = Pair::without_states(&wrapping).left;
     left.database.set_devices(Box::new(Nics::default()));
@@ -149,7 +149,7 @@ fn what_waits_for_a_state_goes_when_the_device_refuses_the_larval_one() {
 }
 
 #[test]
-fn a_right_state_is_found_beside_wrong_ones() {
+fn sa_on_right_device_is_found_among_others() {
     let (mut pair, nics) = packet_kind();
     let right = nics.handle();
     for (spi, device) in [(1, Some("nic1")), (2, None)] {
@@ -162,7 +162,7 @@ fn a_right_state_is_found_beside_wrong_ones() {
 }
 
 #[test]
-fn what_no_device_takes_is_dropped_in_kind_packet() {
+fn packet_offload_drops_unsuitable_packets() {
     let fragment = || packets::fragments(datagram(64).bytes(), 48).remove(0);
     for (what, packet) in [
         ("options", with_options(&datagram(1))),
@@ -185,7 +185,7 @@ fn what_no_device_takes_is_dropped_in_kind_packet() {
 }
 
 #[test]
-fn senders_are_told_what_fits_before_a_device_sees_it() {
+fn pmtu_errors_precede_offload() {
     for kind in [PACKET, CRYPTO] {
         let policy = (kind == PACKET).then_some("nic0");
         let on = [policy, Some("nic0")];
@@ -196,9 +196,10 @@ fn senders_are_told_what_fits_before_a_device_sees_it() {
     }
 }
 
-/// IPv6 may be 1280 bytes long wherever it goes (RFC 8200 §5), in fragments if need be; no device makes any.
+/// IPv6 may be 1280 bytes long wherever it goes (RFC 8200 §5), in fragments if need be; no device
+/// makes any.
 #[test]
-fn ipv6_that_only_fits_in_fragments_is_no_devices() {
+fn ipv6_above_mtu_is_not_offloaded() {
     for kind in [PACKET, CRYPTO] {
         let mut v6 = Wrapping::new(Mode::Tunnel, Family::V6, Family::V4);
         v6.settings.mtu = 1300;
@@ -215,7 +216,7 @@ fn ipv6_that_only_fits_in_fragments_is_no_devices() {
 }
 
 #[test]
-fn a_super_packet_is_cut_in_order_or_handed_over_whole() {
+fn super_packet_is_segmented_in_order_or_handed_over_whole() {
     let long = || packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
     let (mut cut, _) = packet_kind();
     let lens: Vec<usize> =
@@ -238,7 +239,7 @@ fn a_super_packet_is_cut_in_order_or_handed_over_whole() {
 }
 
 #[test]
-fn kind_crypto_leaves_only_the_encryption() {
+fn crypto_offload_leaves_only_encryption() {
     for wrapping in [
         Wrapping::tunnel4(),
         Wrapping::new(Mode::Tunnel, Family::V6, Family::V4),
@@ -270,7 +271,7 @@ fn sequence(handover: Handover) -> u64 {
 }
 
 #[test]
-fn a_train_of_kind_crypto_has_its_numbers_in_order() {
+fn crypto_offload_burst_has_consecutive_numbers() {
     let (mut pair, nics) = crypto_kind(&Wrapping::tunnel4());
     let long = packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
     let handed = hand(&mut pair.left, vec![datagram(1), long, datagram(2)]);
@@ -282,7 +283,7 @@ fn a_train_of_kind_crypto_has_its_numbers_in_order() {
 }
 
 #[test]
-fn a_super_packet_of_kind_crypto_goes_whole_to_a_device_that_cuts() {
+fn crypto_offload_super_packet_goes_whole_to_segmenting_device() {
     let long = || packets::tcp_super("10.1.0.1:7", "10.2.0.1:9", &[7; 4500], 1000);
     let packets = Budget { soft: u64::MAX, hard: 8 };
     let limits = Limits { packets, ..Limits::default() };
@@ -304,7 +305,7 @@ fn a_super_packet_of_kind_crypto_goes_whole_to_a_device_that_cuts() {
 }
 
 #[test]
-fn what_a_device_does_not_take_is_encrypted_in_software_in_kind_crypto() {
+fn crypto_offload_falls_back_for_unsuitable_packets() {
     let (mut pair, nics) = crypto_kind(&Wrapping::tunnel4());
     let packets = vec![datagram(1), with_options(&datagram(2)), datagram(3), datagram(1480)];
     let mut expected: Vec<usize> = packets.iter().map(|packet| packet.len()).collect();
@@ -323,7 +324,7 @@ fn what_a_device_does_not_take_is_encrypted_in_software_in_kind_crypto() {
 }
 
 #[test]
-fn esp_in_udp_is_encrypted_in_software_in_kind_crypto() {
+fn crypto_offload_of_esp_in_udp_uses_software() {
     let encap = Some(UdpEncapKind::Esp);
     let (mut pair, _) = crypto_kind(&Wrapping { encap, ..Wrapping::tunnel4() });
     assert_eq!(pair.left_to_right(vec![datagram(1)]).len(), 1);
@@ -331,7 +332,7 @@ fn esp_in_udp_is_encrypted_in_software_in_kind_crypto() {
 }
 
 #[test]
-fn kind_packet_goes_with_no_other_state() {
+fn packet_offload_refuses_nested_sas() {
     let wrapping = Wrapping::tunnel4();
     let (mut pair, _) = packet_kind();
     let mut policy = policy(&wrapping, Some("nic0"));
@@ -344,7 +345,7 @@ fn kind_packet_goes_with_no_other_state() {
 }
 
 #[test]
-fn a_policy_on_a_device_goes_before_all_in_software() {
+fn offloaded_policy_precedes_software_policies() {
     let wrapping = Wrapping::tunnel4();
     let (mut pair, _) = packet_kind();
     let mut first = policy(&wrapping, None);
@@ -355,7 +356,7 @@ fn a_policy_on_a_device_goes_before_all_in_software() {
 }
 
 #[test]
-fn headers_of_the_socket_port_are_not_for_devices() {
+fn socket_port_never_offloads() {
     let headers = uxfrm_engine::WireHeaders::UdpSocket;
     let settings = Settings { headers, ..Settings::default() };
     let (mut pair, nics) = crypto_kind(&Wrapping { settings, ..Wrapping::tunnel4() });

@@ -13,18 +13,18 @@ fn naive(bytes: &[u8]) -> u16 {
 }
 
 #[test]
-fn the_example_of_rfc_1071() {
+fn rfc_1071_example_matches() {
     let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
     assert_eq!(Sum::of(&bytes).fold(), 0xddf2);
 }
 
 #[test]
-fn the_example_of_rfc_1624() {
+fn rfc_1624_example_matches() {
     assert_eq!(update(0xdd2f, 0x5555, 0x3285), 0x0000);
 }
 
 #[test]
-fn a_field_outside_the_packet_is_refused() {
+fn checksum_field_outside_packet_is_refused() {
     for (start, offset) in [(5, 0), (0, 3), (4, 0), (u16::MAX, u16::MAX)] {
         let mut packet = PacketBuf::from_slice(b"abcd");
         packet.checksum = Checksum::Partial { start, offset };
@@ -33,9 +33,9 @@ fn a_field_outside_the_packet_is_refused() {
     }
 }
 
-/// What is known of a packet from before holds once its checksum is there.
+/// A field that selects the flow must not be overwritten.
 #[test]
-fn a_field_that_tells_where_a_packet_belongs_is_refused() {
+fn checksum_field_over_flow_fields_is_refused() {
     let complete_at = |start, offset| {
         let bytes = datagram(0x1234, |_, _| 0);
         let mut packet = PacketBuf::from_slice(&bytes);
@@ -53,7 +53,7 @@ fn a_field_that_tells_where_a_packet_belongs_is_refused() {
 }
 
 #[test]
-fn udp_may_go_without_a_checksum_over_ipv4_only() {
+fn udp_checksum_is_optional_over_ipv4_only() {
     let verify = |bytes: &[u8]| verify(&IpPacket::parse(bytes).unwrap(), bytes);
     let mut four = vec![
         0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 0, 9, 0, 0, 9,
@@ -73,7 +73,7 @@ fn udp_may_go_without_a_checksum_over_ipv4_only() {
     assert_eq!(verify(&six), Verification::Unknown);
 }
 
-/// A datagram of a word, over IPv4, with what is put into its checksum's place.
+/// A datagram of one word over IPv4 with this checksum field.
 fn datagram(word: u16, field: impl FnOnce(Sum, &[u8]) -> u16) -> Vec<u8> {
     let mut bytes = vec![
         0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 0, 10, 0, 0,
@@ -88,7 +88,7 @@ fn datagram(word: u16, field: impl FnOnce(Sum, &[u8]) -> u16) -> Vec<u8> {
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn a_checksum_that_was_left_open_is_told_from_right_and_wrong_ones() {
+fn partial_checksum_is_recognized() {
     let surmised = |bytes: &[u8]| surmise(&IpPacket::parse(bytes).unwrap(), bytes);
     let open = Checksum::Partial { start: 20, offset: 6 };
     let mut ambiguous = 0;
@@ -105,7 +105,7 @@ fn a_checksum_that_was_left_open_is_told_from_right_and_wrong_ones() {
 }
 
 #[test]
-fn nothing_is_surmised_of_fragments_and_other_protocols() {
+fn fragments_and_other_protocols_are_as_is() {
     let left_open = datagram(7, |pseudo, _| pseudo.fold());
     for (at, byte) in [(6, 0x20), (7, 1), (9, 1), (9, 50)] {
         let mut other = left_open.clone();
@@ -121,25 +121,25 @@ fn nothing_is_surmised_of_fragments_and_other_protocols() {
 
 proptest! {
     #[test]
-    fn wide_sums_are_the_plain_ones_wherever_they_begin(room in proptest::collection::vec(any::<u8>(), 0..1800), from in 0_usize..200) {
+    fn wide_sum_equals_plain_sum_at_any_alignment(room in proptest::collection::vec(any::<u8>(), 0..1800), from in 0_usize..200) {
         let bytes = &room[from.min(room.len())..];
         prop_assert_eq!(Sum::of(bytes).fold(), naive(bytes));
         prop_assert_eq!(Sum(sum_narrow(bytes)).fold(), naive(bytes));
     }
 
     #[test]
-    fn pieces_of_even_length_add_up(bytes in proptest::collection::vec(any::<u8>(), 0..400), cut in 0_usize..200) {
+    fn sums_of_even_parts_add_up(bytes in proptest::collection::vec(any::<u8>(), 0..400), cut in 0_usize..200) {
         let (front, back) = bytes.split_at((cut * 2).min(bytes.len() & !1));
         prop_assert_eq!(Sum::of(front).plus_bytes(back).fold(), naive(&bytes));
     }
 
     #[test]
-    fn sums_of_words_are_those_of_their_bytes(words in proptest::collection::vec(any::<[u8; 8]>(), 0..20)) {
+    fn sum_of_words_equals_sum_of_bytes(words in proptest::collection::vec(any::<[u8; 8]>(), 0..20)) {
         prop_assert_eq!(Sum::of_words(&words).fold(), naive(words.as_flattened()));
     }
 
     #[test]
-    fn an_update_is_a_new_sum(words in proptest::collection::vec(any::<u16>(), 2..40), at in any::<prop::sample::Index>(), new in any::<u16>()) {
+    fn incremental_update_equals_new_sum(words in proptest::collection::vec(any::<u16>(), 2..40), at in any::<prop::sample::Index>(), new in any::<u16>()) {
         let sum = |words: &[u16]| words.iter().fold(Sum::ZERO, |sum, word| sum.plus_u16(*word)).checksum();
         let at = at.index(words.len());
         let mut changed = words.clone();
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn two_words_update_as_one_after_the_other(checksum in any::<u16>(), old in any::<[u16; 2]>(), new in any::<[u16; 2]>()) {
+    fn update_u32_equals_two_updates(checksum in any::<u16>(), old in any::<[u16; 2]>(), new in any::<[u16; 2]>()) {
         let join = |[high, low]: [u16; 2]| u32::from(high) << 16 | u32::from(low);
         let one_by_one = update(update(checksum, old[0], new[0]), old[1], new[1]);
         let at_once = update_u32(checksum, join(old), join(new));
@@ -159,11 +159,11 @@ proptest! {
 }
 
 #[test]
-fn what_is_right_is_seen_without_folding() {
+fn is_right_agrees_with_fold() {
     let mut seed = 1_u64;
     for turn in 0..10_000_u64 {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Many of them right.
+        // Many of them are valid.
         let word = if turn % 2 == 0 { seed } else { (seed >> 16).wrapping_mul(0xffff) };
         let sum = Sum::of_word(word);
         assert_eq!(sum.is_right(), sum.fold() == 0xffff, "{word:x}");
@@ -177,7 +177,7 @@ fn what_is_right_is_seen_without_folding() {
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn no_lane_overflows_and_no_byte_is_left_out_at_any_length() {
+fn wide_sum_covers_any_length_without_overflow() {
     let bytes = vec![0xff; 3 << 16];
     for len in (0..2048).chain([(1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 16]) {
         let bytes = &bytes[..len];

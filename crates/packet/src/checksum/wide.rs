@@ -1,12 +1,12 @@
-//! Sums of many bytes by the widest registers there are.
+//! Checksums with the widest vector registers.
 
 use super::sum_narrow;
 
-/// From this length on registers of 64 bytes make up for adding their lanes up at the end.
+/// From this length on, 64-byte registers make up for the final reduction.
 #[cfg(target_arch = "x86_64")]
 const WIDEST: usize = 1024;
 
-/// The sum of `bytes` as [`sum_narrow`] counts it, or one that folds to the same.
+/// The sum of `bytes` as by [`sum_narrow`], or one that folds to the same.
 #[inline]
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -41,13 +41,14 @@ mod x86 {
     /// Bytes of a register.
     const REGISTER: usize = 64;
 
-    /// So many sums in turn, that none waits for the one before: an addition takes some five cycles, and one can begin in each.
+    /// Parallel sums, so that none waits for the one before: an addition takes some five cycles,
+    /// and one can begin in each.
     const SUMS: usize = 4;
 
-    /// No lane of 32 bits overflows before, nor does the sum of all of them.
+    /// No 32-bit lane overflows before, nor does the sum of all lanes.
     const LONGEST: usize = 1 << 16;
 
-    /// What a register of zeros adds: each word is taken for one with a sign, and so for 2^15 less than it is.
+    /// Bias of a register of zeros: each word is taken as signed, 2^15 less than it is.
     const TOO_LITTLE: usize = (REGISTER / 2) << 15;
 
     pub(super) fn has_avx512() -> bool {
@@ -60,7 +61,7 @@ mod x86 {
         sum_narrow(bytes)
     }
 
-    /// With registers of 64 bytes, whose words are added up as they are: twice as fast again.
+    /// With 64-byte registers, whose words are added directly: twice as fast again.
     #[target_feature(enable = "avx512bw,avx512vnni")]
     pub(super) fn sum_avx512(bytes: &[u8]) -> u64 {
         if bytes.len() <= LONGEST {
@@ -69,7 +70,7 @@ mod x86 {
         bytes.chunks(LONGEST).map(|chunk| sum_chunk(chunk)).sum()
     }
 
-    /// Of [`LONGEST`] bytes at the most.
+    /// Sums at most [`LONGEST`] bytes.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vnni")]
     fn sum_chunk(bytes: &[u8]) -> u64 {
@@ -88,15 +89,15 @@ mod x86 {
         total(sums, 1 + bytes.len().div_ceil(REGISTER))
     }
 
-    /// How many bytes lie before the first cache line that begins in them: registers of a line each are loaded faster. None if they are
-    /// of an odd number, as words would be cut.
+    /// Bytes before the first cache line boundary: aligned registers load faster. 0 if the address
+    /// is odd, as words would be split.
     #[inline(always)]
     fn before_line(bytes: &[u8]) -> usize {
         let before = bytes.as_ptr().align_offset(REGISTER);
         if before.is_multiple_of(2) { before.min(bytes.len()) } else { 0 }
     }
 
-    /// Adds up words by twos, in one instruction.
+    /// Adds pairs of words in one instruction.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vnni")]
     fn add(sum: __m512i, words: __m512i) -> __m512i {
@@ -112,7 +113,7 @@ mod x86 {
         ((registers * TOO_LITTLE) as u64).wrapping_add_signed(sum)
     }
 
-    /// The first [`REGISTER`] bytes, or as many as there are and zeros.
+    /// The first [`REGISTER`] bytes, padded with zeros.
     #[inline]
     #[target_feature(enable = "avx512bw,avx512vnni")]
     #[expect(unsafe_code, reason = "reads memory into a register")]

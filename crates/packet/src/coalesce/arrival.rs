@@ -1,4 +1,4 @@
-//! A packet that is offered: of which flow it is, and whether it can be joined.
+//! Classifies an offered packet: its flow, and whether it can be joined.
 
 use std::net::IpAddr;
 
@@ -8,17 +8,17 @@ use crate::tcp::{Tcp, TcpFlags};
 use crate::udp::{self, Udp};
 use crate::{Checksum, FlowPorts, IpPacket, Protocol, Version};
 
-/// Addresses and protocol, all that a fragment shows of its flow.
+/// Addresses and protocol, all that a fragment tells of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ends {
+pub(super) struct FlowAddresses {
     source: u128,
     destination: u128,
     pub(super) version: Version,
     pub(super) protocol: Protocol,
 }
 
-impl Ends {
-    /// Addresses as numbers: compared and moved faster than as `IpAddr`.
+impl FlowAddresses {
+    /// Addresses as integers: compared and copied faster than `IpAddr`.
     #[inline]
     fn of(ip: &IpPacket) -> Self {
         let bits = |address| match address {
@@ -34,28 +34,28 @@ impl Ends {
     }
 }
 
-/// Within it order is kept.
+/// A flow, within which the order is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
     ports: FlowPorts,
-    pub(super) ends: Ends,
+    pub(super) ends: FlowAddresses,
 }
 
-/// What a packet is to the coalescer.
-pub(super) enum Arrival {
-    /// Neither TCP nor UDP: nothing is ever held of its flow.
+/// Class of an offered packet.
+pub(super) enum Offered {
+    /// Neither TCP nor UDP: its flow is never held.
     Foreign,
-    /// A fragment: it may belong to any flow between its ends.
-    Fragment(Ends),
+    /// A fragment: it may belong to any flow between its addresses.
+    Fragment(FlowAddresses),
     /// Cannot be joined.
     Passing(Flow),
-    /// Can be joined, if it fits.
-    Piece(Piece),
+    /// Can be joined, if it matches the held packet.
+    Joinable(Joinable),
 }
 
-/// A packet that can be joined: what has to fit.
+/// The fields of a joinable packet that must match.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct Joinable {
     pub(super) flow: Flow,
     pub(super) network_len: usize,
     /// Network and transport header.
@@ -67,8 +67,8 @@ pub(super) struct Piece {
     pub(super) flags: TcpFlags,
 }
 
-impl Arrival {
-    /// A packet that is not to be joined whatever it is.
+impl Offered {
+    /// A packet that must not be joined.
     pub(super) fn passing(bytes: &[u8]) -> Self {
         IpPacket::parse(bytes).map_or(Self::Foreign, |ip| Self::barrier(&ip, bytes))
     }
@@ -78,15 +78,15 @@ impl Arrival {
         let Ok(ip) = IpPacket::parse(bytes) else { return Self::Foreign };
         match Self::barrier(&ip, bytes) {
             Self::Passing(flow) => {
-                Piece::of(&ip, flow, bytes, notes).map_or(Self::Passing(flow), Self::Piece)
+                Joinable::of(&ip, flow, bytes, notes).map_or(Self::Passing(flow), Self::Joinable)
             }
-            other @ (Self::Foreign | Self::Fragment(_) | Self::Piece(_)) => other,
+            other @ (Self::Foreign | Self::Fragment(_) | Self::Joinable(_)) => other,
         }
     }
 
     #[inline]
     fn barrier(ip: &IpPacket, bytes: &[u8]) -> Self {
-        let ends = Ends::of(ip);
+        let ends = FlowAddresses::of(ip);
         match ip.protocol {
             Protocol::TCP | Protocol::UDP if ip.is_fragment() => Self::Fragment(ends),
             Protocol::TCP | Protocol::UDP => {
@@ -97,8 +97,8 @@ impl Arrival {
     }
 }
 
-impl Piece {
-    /// `None` when the packet must pass as it is.
+impl Joinable {
+    /// `None` if the packet must leave as it is.
     #[inline]
     fn of(ip: &IpPacket, flow: Flow, bytes: &[u8], notes: Notes) -> Option<Self> {
         if ip.has_options || ip.trailing != 0 || ip.total_len > MAX_SUPER {
@@ -135,7 +135,7 @@ fn tcp_fields(upper: &[u8]) -> Option<(usize, u32, TcpFlags)> {
     plain.then(|| (header.header_len(), header.sequence.get(), flags))
 }
 
-/// As [`tcp_fields`] for a datagram that has a checksum and fills its packet.
+/// Like [`tcp_fields`], for a datagram with a checksum that fills its packet.
 #[inline]
 fn udp_fields(upper: &[u8]) -> Option<(usize, u32, TcpFlags)> {
     let datagram = Udp::parse(upper).ok()?;
@@ -143,7 +143,7 @@ fn udp_fields(upper: &[u8]) -> Option<(usize, u32, TcpFlags)> {
     plain.then(|| (udp::HEADER_LEN, 0, TcpFlags::default()))
 }
 
-/// A joined packet gets new checksums, which must not make wrong ones right.
+/// Joined packets get new checksums, which must not make invalid ones valid.
 #[inline]
 fn checksums_are_right(ip: &IpPacket, bytes: &[u8], notes: Notes) -> bool {
     let network = ip.version == Version::V6 || Sum::of(&bytes[..ip.header_len]).fold() == 0xffff;

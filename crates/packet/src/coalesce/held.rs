@@ -1,6 +1,6 @@
-//! A super-packet that grows.
+//! A growing super-packet.
 
-use super::arrival::Piece;
+use super::arrival::Joinable;
 use super::{MAX_DATAGRAMS, MAX_SUPER, Notes, narrow};
 use crate::checksum::Sum;
 use crate::tcp::TcpFlags;
@@ -15,16 +15,16 @@ pub(super) enum Fullness {
 
 /// The first packet of a flow, with the payload of those that followed.
 #[derive(Debug)]
-pub(super) struct Held {
-    /// As the first packet was.
-    pub(super) piece: Piece,
+pub(super) struct HeldFlow {
+    /// Fields of the first packet.
+    pub(super) piece: Joinable,
     pub(super) packet: PacketBuf,
     pub(super) count: usize,
 }
 
-impl Held {
+impl HeldFlow {
     #[inline]
-    pub(super) fn accepts(&self, piece: &Piece, bytes: &[u8], notes: Notes) -> bool {
+    pub(super) fn accepts(&self, piece: &Joinable, bytes: &[u8], notes: Notes) -> bool {
         let first = &self.piece;
         notes.mark == self.packet.mark
             && notes.if_id == self.packet.if_id
@@ -35,7 +35,8 @@ impl Held {
             && self.follows_transport(piece, bytes)
     }
 
-    /// Same header but for length, id and checksum, and the id is the next one (or means nothing).
+    /// The same header except for length, id and checksum, and the id is the next one (or means
+    /// nothing).
     #[inline]
     fn follows_network(&self, bytes: &[u8]) -> bool {
         let held = self.packet.bytes();
@@ -53,7 +54,7 @@ impl Held {
     }
 
     #[inline]
-    fn follows_transport(&self, piece: &Piece, bytes: &[u8]) -> bool {
+    fn follows_transport(&self, piece: &Joinable, bytes: &[u8]) -> bool {
         let first = &self.piece;
         if first.flow.ends.protocol == Protocol::UDP {
             return self.count < MAX_DATAGRAMS;
@@ -72,7 +73,7 @@ impl Held {
     }
 
     #[inline]
-    pub(super) fn append(&mut self, piece: &Piece, bytes: &[u8], pool: &mut Pool) -> Fullness {
+    pub(super) fn append(&mut self, piece: &Joinable, bytes: &[u8], pool: &mut Pool) -> Fullness {
         let payload = &bytes[piece.header_len..piece.header_len + piece.payload_len];
         if self.packet.tailroom() < payload.len() {
             self.move_to_super(pool);
@@ -103,7 +104,8 @@ impl Held {
         }
     }
 
-    /// The packet as it came, or the super-packet with lengths, checksums and notes as virtio wants them.
+    /// The original packet, or the super-packet with lengths, checksums and metadata as virtio
+    /// wants them.
     pub(super) fn finish(mut self) -> PacketBuf {
         if self.count == 1 {
             self.packet.checksum = Checksum::Verified;

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checksum::{self, Verification};
-use crate::specimen::{Specimen, joinable};
+use crate::test_packets::{TestPacket, joinable};
 use crate::{IpPacket, SegmentPlan, ipv4};
 
-/// What goes on the wire when `packet` leaves.
+/// The wire packets of `packet`.
 fn expand(packet: &PacketBuf) -> Vec<Vec<u8>> {
     if packet.segments == Segments::One {
         return vec![packet.bytes().to_vec()];
@@ -35,21 +35,21 @@ fn coalesce(packets: &[Vec<u8>]) -> Vec<PacketBuf> {
     out.drain().collect()
 }
 
-fn tcp(sequence: u32, payload: &[u8]) -> Specimen {
+fn tcp(sequence: u32, payload: &[u8]) -> TestPacket {
     let mut ip =
         Ipv4Header::new(0, 64, etherparse::IpNumber::TCP, [192, 0, 2, 1], [192, 0, 2, 2]).unwrap();
     ip.dont_fragment = true;
     let mut header = TcpHeader::new(1, 2, sequence, 1000);
     header.ack = true;
-    Specimen {
+    TestPacket {
         ip: IpHeaders::Ipv4(ip, Ipv4Extensions::default()),
         transport: TransportHeader::Tcp(header),
         payload: payload.to_vec(),
     }
 }
 
-/// The second packet, changed; how many packets come out.
-fn joined_with(change: impl Fn(&mut Specimen)) -> usize {
+/// Joins a packet with a changed one; returns how many packets come out.
+fn joined_with(change: impl Fn(&mut TestPacket)) -> usize {
     let mut second = tcp(104, b"efgh");
     change(&mut second);
     let stream = [tcp(100, b"abcd").bytes(), second.bytes()];
@@ -58,17 +58,17 @@ fn joined_with(change: impl Fn(&mut Specimen)) -> usize {
     out.len()
 }
 
-fn ipv4_of(specimen: &mut Specimen) -> &mut Ipv4Header {
-    match &mut specimen.ip {
+fn ipv4_of(sample: &mut TestPacket) -> &mut Ipv4Header {
+    match &mut sample.ip {
         IpHeaders::Ipv4(header, _) => header,
-        IpHeaders::Ipv6(..) => panic!("an IPv4 specimen"),
+        IpHeaders::Ipv6(..) => panic!("an IPv4 packet"),
     }
 }
 
 #[test]
-fn each_difference_keeps_packets_apart() {
-    type Change = fn(&mut Specimen);
-    let next = |specimen: &mut Specimen| ipv4_of(specimen).identification = 1;
+fn any_field_difference_prevents_joining() {
+    type Change = fn(&mut TestPacket);
+    let next = |sample: &mut TestPacket| ipv4_of(sample).identification = 1;
     assert_eq!(joined_with(next), 1);
     let apart: [(&str, Change); 15] = [
         ("sequence", |s| s.tcp().unwrap().sequence_number += 1),
@@ -88,23 +88,23 @@ fn each_difference_keeps_packets_apart() {
         ("DF", |s| ipv4_of(s).dont_fragment = false),
     ];
     for (name, change) in apart {
-        let changed = |specimen: &mut Specimen| {
-            next(specimen);
-            change(specimen);
+        let changed = |sample: &mut TestPacket| {
+            next(sample);
+            change(sample);
         };
         assert_eq!(joined_with(changed), 2, "{name}");
     }
-    assert_eq!(joined_with(|specimen| ipv4_of(specimen).identification = 2), 2);
+    assert_eq!(joined_with(|sample| ipv4_of(sample).identification = 2), 2);
 }
 
 #[test]
-fn one_id_for_all_will_do_where_nothing_can_be_fragmented() {
+fn constant_id_is_joined_with_df() {
     let out = coalesce(&[tcp(100, b"abcd").bytes(), tcp(104, b"efgh").bytes()]);
     assert_eq!(out.len(), 1);
 }
 
 #[test]
-fn push_and_a_short_segment_end_a_super_packet() {
+fn psh_or_short_segment_ends_super_packet() {
     let mut pushed = tcp(104, b"efgh");
     pushed.tcp().unwrap().psh = true;
     let after = [tcp(108, b"ijkl").bytes(), tcp(112, b"mn").bytes(), tcp(114, b"op").bytes()];
@@ -115,7 +115,7 @@ fn push_and_a_short_segment_end_a_super_packet() {
 }
 
 #[test]
-fn wrong_checksums_are_not_made_right() {
+fn packets_with_wrong_checksum_pass_unjoined() {
     for at in [11, 37] {
         let mut second = tcp(104, b"efgh").bytes();
         second[at] ^= 1;
@@ -129,28 +129,28 @@ fn wrong_checksums_are_not_made_right() {
 #[test]
 fn packets_with_options_or_padding_pass() {
     let mut with_options = [tcp(100, b"abcd"), tcp(104, b"efgh")];
-    with_options.iter_mut().for_each(|specimen| ipv4_of(specimen).options = [1; 4].into());
-    assert_eq!(coalesce(&with_options.map(|specimen| specimen.bytes())).len(), 2);
-    let padded = [tcp(100, b"abcd"), tcp(104, b"efgh")]
-        .map(|specimen| [&specimen.bytes()[..], &[0]].concat());
+    with_options.iter_mut().for_each(|sample| ipv4_of(sample).options = [1; 4].into());
+    assert_eq!(coalesce(&with_options.map(|sample| sample.bytes())).len(), 2);
+    let padded =
+        [tcp(100, b"abcd"), tcp(104, b"efgh")].map(|sample| [&sample.bytes()[..], &[0]].concat());
     assert_eq!(coalesce(&padded).len(), 2);
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "minutes there")]
-fn a_super_packet_is_as_long_as_its_length_field_can_say() {
+fn super_packet_is_limited_by_length_field() {
     let stream = (0..13_100).map(|k| tcp(k * 5, b"abcde").bytes()).collect::<Vec<_>>();
     assert_eq!(coalesce(&stream).iter().map(PacketBuf::len).collect::<Vec<_>>(), [65_535, 45]);
 }
 
 /// A datagram over IPv4.
-fn udp(payload: &[u8]) -> Specimen {
+fn udp(payload: &[u8]) -> TestPacket {
     let header = UdpHeader { source_port: 1, destination_port: 2, ..UdpHeader::default() };
-    Specimen { transport: TransportHeader::Udp(header), ..tcp(0, payload) }
+    TestPacket { transport: TransportHeader::Udp(header), ..tcp(0, payload) }
 }
 
 #[test]
-fn datagrams_are_joined_up_to_the_kernels_count() {
+fn datagrams_are_joined_up_to_kernel_limit() {
     let out = coalesce(&vec![udp(b"abcd").bytes(); 65]);
     assert_eq!(out.iter().map(PacketBuf::len).collect::<Vec<_>>(), [28 + 64 * 4, 32]);
 }
@@ -171,7 +171,7 @@ fn datagrams_without_checksum_or_with_slack_pass() {
 }
 
 #[test]
-fn an_open_checksum_passes() {
+fn partial_checksum_passes_unjoined() {
     let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
     for packet in [tcp(100, b"abcd"), tcp(104, b"efgh")] {
         let mut packet = packet.super_packet(4);
@@ -183,7 +183,7 @@ fn an_open_checksum_passes() {
 }
 
 #[test]
-fn the_oldest_flow_makes_way() {
+fn oldest_flow_is_released() {
     let flow = |port: usize| {
         let mut packet = tcp(100, b"abcd");
         packet.tcp().unwrap().source_port = port.try_into().unwrap();
@@ -216,7 +216,7 @@ fn a_warm_coalescer_allocates_nothing() {
 }
 
 #[test]
-fn what_is_no_plain_packet_passes_in_order() {
+fn other_buffers_pass_in_order() {
     let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
     coalescer.offer(PacketBuf::from_slice(&tcp(100, b"abcd").bytes()), &mut pool, &mut out);
     coalescer.offer(tcp(104, b"efghij").super_packet(4), &mut pool, &mut out);
@@ -248,8 +248,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Six flows between pairs of addresses of their own: TCP and UDP over IPv4 with and without DF, and over IPv6.
-fn flows() -> Vec<Specimen> {
+/// Six flows between pairs of addresses of their own: TCP and UDP over IPv4 with and without DF,
+/// and over IPv6.
+fn flows() -> Vec<TestPacket> {
     let make = |flow: u8| {
         let ip = if flow < 4 {
             let mut header = Ipv4Header::new(
@@ -283,13 +284,13 @@ fn flows() -> Vec<Specimen> {
                 ..UdpHeader::default()
             })
         };
-        Specimen { ip, transport, payload: Vec::new() }
+        TestPacket { ip, transport, payload: Vec::new() }
     };
     (0..6).map(make).collect()
 }
 
-/// The next packet of a flow; `change` says what is unusual about it, most of the time nothing.
-fn next_packet(flow: &mut Specimen, change: u8, len: usize) -> Vec<u8> {
+/// The next packet of a flow; `change` selects an anomaly, mostly none.
+fn next_packet(flow: &mut TestPacket, change: u8, len: usize) -> Vec<u8> {
     flow.payload = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
     match (&mut flow.ip, change) {
         (IpHeaders::Ipv4(header, _), 1) => header.time_to_live ^= 1,
@@ -355,7 +356,7 @@ fn next_packet(flow: &mut Specimen, change: u8, len: usize) -> Vec<u8> {
 
 type BySource = BTreeMap<u8, Vec<(Vec<u8>, u32)>>;
 
-/// Packets with their marks by their flow, which the last byte of the source address names.
+/// Collects packets with marks by flow, which the last byte of the source address names.
 fn file(by_source: &mut BySource, packet: Vec<u8>, mark: u32) {
     let source = if packet[0] >> 4 == 4 { packet[15] } else { packet[23] };
     by_source.entry(source).or_default().push((packet, mark));
@@ -364,9 +365,9 @@ fn file(by_source: &mut BySource, packet: Vec<u8>, mark: u32) {
 proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn what_segmenting_cut_is_joined_again(specimen in joinable(20_000), size in 320_u16..1500) {
-        let packet = specimen.super_packet(size);
-        prop_assume!(specimen.payload.len() > usize::from(size));
+    fn segmented_super_packet_is_joined_again(sample in joinable(20_000), size in 320_u16..1500) {
+        let packet = sample.super_packet(size);
+        prop_assume!(sample.payload.len() > usize::from(size));
         let out = coalesce(&expand(&packet));
         prop_assert_eq!(out.len(), 1);
         prop_assert_eq!(out[0].bytes(), packet.bytes());
@@ -375,7 +376,7 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn what_was_joined_is_cut_into_the_same_packets(steps in steps(), in_trains: bool) {
+    fn joined_packets_segment_into_the_same_packets(steps in steps(), in_trains: bool) {
         let (mut coalescer, mut pool, mut out) = (Coalescer::new(), Pool::new(), Batch::new());
         let (mut flows, mut offered, mut left) = (flows(), BySource::new(), BySource::new());
         for step in steps {

@@ -4,26 +4,26 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::FlowPorts;
-use crate::specimen::{Specimen, specimen};
+use crate::test_packets::{TestPacket, any_packet};
 
-/// A fragment's place: offset in units of 8 bytes, more to follow, id.
+/// Fragment fields: offset in units of 8 bytes, more fragments, id.
 type Piece = Option<(u16, bool, u32)>;
 
 fn piece() -> impl Strategy<Value = Piece> {
     option::of((prop_oneof![Just(0_u16), 0_u16..0x2000], any::<bool>(), any::<u32>()))
 }
 
-/// Makes a fragment of it, as far as headers go.
-fn fragment(specimen: &mut Specimen, piece: Piece) {
+/// Makes the packet a fragment, as far as headers are concerned.
+fn fragment(sample: &mut TestPacket, piece: Piece) {
     let Some((offset, more, id)) = piece else { return };
     let offset = IpFragOffset::try_new(offset).unwrap();
-    match &mut specimen.ip {
+    match &mut sample.ip {
         IpHeaders::Ipv4(header, _) => {
             (header.fragment_offset, header.more_fragments) = (offset, more);
             header.identification = (id & 0xffff).try_into().unwrap();
         }
         IpHeaders::Ipv6(_, extensions) => {
-            // Behind a later fragment's header there are no more headers to be found.
+            // A later fragment has no further headers.
             if let Some(routing) = &mut extensions.routing {
                 routing.final_destination_options = None;
             }
@@ -41,8 +41,8 @@ fn expected_fragment(version: Version, piece: Piece) -> Fragment {
     }
 }
 
-/// Where RFC 4303 §3.1.1 puts ESP: behind hop-by-hop options, destination options that a routing or fragment header
-/// follows, routing and fragment header.
+/// Position of ESP by RFC 4303 §3.1.1: behind hop-by-hop options, destination options that a
+/// routing or fragment header follows, routing and fragment header.
 fn expected_esp_offset(extensions: &Ipv6Extensions) -> usize {
     let raw = |header: &Option<etherparse::Ipv6RawExtHeader>| {
         header.as_ref().map_or(0, |header| header.header_len())
@@ -63,20 +63,20 @@ fn expected_esp_offset(extensions: &Ipv6Extensions) -> usize {
 
 proptest! {
     #[test]
-    fn fields_are_those_etherparse_wrote(mut specimen in specimen(100), piece in piece(), trailing in 0_usize..9) {
-        fragment(&mut specimen, piece);
-        let mut bytes = specimen.bytes();
+    fn fields_are_those_etherparse_wrote(mut sample in any_packet(100), piece in piece(), trailing in 0_usize..9) {
+        fragment(&mut sample, piece);
+        let mut bytes = sample.bytes();
         let total_len = bytes.len();
         bytes.resize(total_len + trailing, 0xee);
         let ip = IpPacket::parse(&bytes).unwrap();
         prop_assert_eq!(IpPacket::parse_then(&bytes, |ip| ip), Ok(ip));
         prop_assert_eq!((ip.total_len, ip.trailing), (total_len, trailing));
-        prop_assert_eq!(ip.header_len, specimen.ip.header_len());
+        prop_assert_eq!(ip.header_len, sample.ip.header_len());
         prop_assert_eq!(ip.fragment, expected_fragment(ip.version, piece));
-        let number = if matches!(specimen.transport, TransportHeader::Tcp(_)) { Protocol::TCP } else { Protocol::UDP };
+        let number = if matches!(sample.transport, TransportHeader::Tcp(_)) { Protocol::TCP } else { Protocol::UDP };
         prop_assert_eq!(ip.protocol, number);
         prop_assert_eq!(ip.upper(&bytes), &bytes[ip.header_len..total_len]);
-        match &specimen.ip {
+        match &sample.ip {
             IpHeaders::Ipv4(header, _) => {
                 prop_assert_eq!(ip.version, Version::V4);
                 prop_assert_eq!((ip.source, ip.destination), (header.source.into(), header.destination.into()));
@@ -98,11 +98,11 @@ proptest! {
     }
 
     #[test]
-    fn ports_are_those_of_whole_packets_only(mut specimen in specimen(10), piece in piece()) {
-        fragment(&mut specimen, piece);
-        let bytes = specimen.bytes();
+    fn ports_are_those_of_whole_packets_only(mut sample in any_packet(10), piece in piece()) {
+        fragment(&mut sample, piece);
+        let bytes = sample.bytes();
         let ip = IpPacket::parse(&bytes).unwrap();
-        let (source, destination) = match &specimen.transport {
+        let (source, destination) = match &sample.transport {
             TransportHeader::Tcp(header) => (header.source_port, header.destination_port),
             TransportHeader::Udp(header) => (header.source_port, header.destination_port),
             TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => unreachable!("specimens are TCP or UDP"),
@@ -114,17 +114,17 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_cut_short_is_refused(specimen in specimen(30), cut in any::<prop::sample::Index>()) {
-        let bytes = specimen.bytes();
+    fn truncated_packet_is_refused(sample in any_packet(30), cut in any::<prop::sample::Index>()) {
+        let bytes = sample.bytes();
         let bytes = &bytes[..cut.index(bytes.len())];
         prop_assert!(IpPacket::parse(bytes).is_err());
         prop_assert_eq!(IpPacket::parse_then(bytes, |ip| ip), IpPacket::parse(bytes));
     }
 
     #[test]
-    fn the_next_header_byte_names_what_stands_where_esp_goes(specimen in specimen(10)) {
-        // Written with ESP named there, the chain ends there.
-        let mut bytes = specimen.bytes();
+    fn next_header_byte_names_header_at_esp_offset(sample in any_packet(10)) {
+        // With ESP named there, the chain ends there.
+        let mut bytes = sample.bytes();
         let before = IpPacket::parse(&bytes).unwrap();
         bytes[before.next_header_at] = Protocol::ESP.0;
         let after = IpPacket::parse(&bytes).unwrap();
@@ -171,7 +171,7 @@ proptest! {
 }
 
 #[test]
-fn each_fault_has_its_name() {
+fn each_fault_has_its_error() {
     let ipv4 = |change: fn(&mut Vec<u8>)| {
         let mut bytes =
             vec![0x46, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1, 1, 1];
@@ -201,7 +201,7 @@ fn each_fault_has_its_name() {
 }
 
 #[test]
-fn behind_a_later_fragments_header_there_is_nothing_to_read() {
+fn later_fragment_has_no_further_headers() {
     let mut bytes = vec![0x60, 0, 0, 0, 0, 16, 44, 64];
     bytes.resize(40, 1);
     bytes.extend_from_slice(&[60, 0, 0, 9, 0, 0, 0, 5, 6, 0, 1, 4, 0, 0, 0, 0]);
@@ -211,7 +211,7 @@ fn behind_a_later_fragments_header_there_is_nothing_to_read() {
 }
 
 #[test]
-fn ports_of_what_has_other_numbers_in_their_place() {
+fn icmp_mh_and_gre_have_port_equivalents() {
     let ports = |protocol: Protocol, upper: &[u8]| {
         let mut bytes = vec![0x60, 0, 0, 0, 0, u8::try_from(upper.len()).unwrap(), protocol.0, 64];
         bytes.resize(40, 1);
@@ -240,7 +240,7 @@ fn ports_of_what_has_other_numbers_in_their_place() {
 
 /// RFC 2637 §4.1: in PPTP's version of GRE the upper half of the key is the payload's length.
 #[test]
-fn only_the_lower_half_of_a_pptp_key_is_one_and_other_versions_have_none() {
+fn pptp_key_gives_lower_half_only() {
     let ports = |upper: &[u8]| {
         let len = u8::try_from(upper.len()).unwrap();
         let mut bytes = [&[0x60, 0, 0, 0, 0, len, Protocol::GRE.0, 64][..], &[1; 32]].concat();

@@ -4,7 +4,7 @@ use super::*;
 use crate::Checksum;
 use crate::checksum::{Verification, verify};
 use crate::ipv4::Ipv4;
-use crate::specimen::{Specimen, specimen};
+use crate::test_packets::{TestPacket, any_packet};
 
 fn cut(packet: &PacketBuf) -> Vec<Vec<u8>> {
     let plan = SegmentPlan::new(packet).unwrap();
@@ -16,9 +16,9 @@ fn cut(packet: &PacketBuf) -> Vec<Vec<u8>> {
     (0..plan.count()).map(write).collect()
 }
 
-fn naive(specimen: &Specimen, size: usize) -> Vec<Vec<u8>> {
-    let count = specimen.payload.len().div_ceil(size).max(1);
-    (0..count).map(|k| specimen.segment(k, size).bytes()).collect()
+fn naive(sample: &TestPacket, size: usize) -> Vec<Vec<u8>> {
+    let count = sample.payload.len().div_ceil(size).max(1);
+    (0..count).map(|k| sample.segment(k, size).bytes()).collect()
 }
 
 fn refusal(bytes: &[u8], segments: Segments) -> ParseError {
@@ -28,7 +28,7 @@ fn refusal(bytes: &[u8], segments: Segments) -> ParseError {
 }
 
 #[test]
-fn what_cannot_be_cut_is_refused_by_name() {
+fn unsegmentable_packet_gives_error() {
     let mut datagram = vec![
         0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 0, 9, 0, 0, 9,
     ];
@@ -54,7 +54,7 @@ fn headers_beyond_the_template_are_refused() {
 }
 
 #[test]
-fn nothing_is_written_where_it_does_not_fit() {
+fn short_output_is_not_written() {
     let datagram = [
         0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 1, 0, 2, 0, 10, 0, 0,
         9, 9,
@@ -75,13 +75,13 @@ fn nothing_is_written_where_it_does_not_fit() {
 proptest! {
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn segments_are_those_of_plain_cutting(specimen in specimen(6000), size in 1_u16..1500) {
-        let packet = specimen.super_packet(size.max(64));
+    fn segments_equal_plain_cutting(sample in any_packet(6000), size in 1_u16..1500) {
+        let packet = sample.super_packet(size.max(64));
         let segments = cut(&packet);
-        prop_assert_eq!(&segments, &naive(&specimen, size.max(64).into()));
-        let header_len = packet.len() - specimen.payload.len();
+        prop_assert_eq!(&segments, &naive(&sample, size.max(64).into()));
+        let header_len = packet.len() - sample.payload.len();
         let payload = segments.iter().flat_map(|segment| &segment[header_len..]).copied().collect::<Vec<_>>();
-        prop_assert_eq!(payload, specimen.payload);
+        prop_assert_eq!(payload, sample.payload);
         for segment in &segments {
             let ip = IpPacket::parse(segment).unwrap();
             prop_assert_eq!(verify(&ip, segment), Verification::Right);
@@ -91,8 +91,8 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "minutes there")]
-    fn headers_may_be_written_over_the_end_of_the_segment_before(specimen in specimen(6000), size in 256_u16..1500) {
-        let mut packet = specimen.super_packet(size);
+    fn headers_may_overwrite_previous_segment(sample in any_packet(6000), size in 256_u16..1500) {
+        let mut packet = sample.super_packet(size);
         let plan = SegmentPlan::new(&packet).unwrap();
         let bytes = packet.bytes_mut();
         for k in 0..plan.count() {
@@ -101,17 +101,17 @@ proptest! {
             let header = &mut before[payload.start - plan.header_len()..];
             plan.write_header(k, &rest[..payload.len()], header).unwrap();
             let whole = &bytes[payload.start - plan.header_len()..payload.end];
-            prop_assert_eq!(whole, specimen.segment(k, size.into()).bytes());
+            prop_assert_eq!(whole, sample.segment(k, size.into()).bytes());
         }
     }
 
     #[test]
-    fn a_checksum_left_open_is_filled_in_as_etherparse_does(specimen in specimen(300)) {
-        let mut packet = specimen.super_packet(1);
+    fn partial_checksum_is_completed_as_by_etherparse(sample in any_packet(300)) {
+        let mut packet = sample.super_packet(1);
         packet.segments = Segments::One;
         crate::checksum::complete(&mut packet).unwrap();
         prop_assert_eq!(packet.checksum, Checksum::Verified);
-        let (ours, theirs) = (packet.bytes(), specimen.bytes());
+        let (ours, theirs) = (packet.bytes(), sample.bytes());
         // TCP may be 0 where the kernel, and so we, write 0xffff.
         prop_assert!(ours == theirs || ours.iter().zip(&theirs).all(|(a, b)| a == b || (*a, *b) == (0xff, 0)));
     }

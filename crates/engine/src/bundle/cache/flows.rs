@@ -1,7 +1,8 @@
-//! By which bundle flows leave, as it was found out: all between two addresses together, or each on its own where states tell them apart.
+//! Cached resolutions of flows: one for all flows between two addresses, or one per flow where SAs
+//! have narrower selectors.
 //!
-//! Nothing here must be true for a flow to leave by the right one: whoever asks looks whether it still is, and with more flows than
-//! [`MOST`] any of them may be forgotten. Policies that are removed are not kept by it, nor anything of them for long.
+//! Entries are hints: the caller verifies them, and above [`MOST`] any may be evicted. Entries hold
+//! weak references to policies, and those of removed policies are swept.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -15,67 +16,78 @@ use crate::bundle::Deciding;
 use crate::{FlowKey, PolicyEntry};
 
 #[derive(Debug, Default)]
-pub(super) struct Flows {
-    table: HashTable<Entry>,
+pub(super) struct FlowBundles {
+    table: HashTable<FlowEntry>,
     hasher: RandomState,
-    /// The next bucket that is looked at.
+    /// Bucket where the next sweep continues.
     hand: usize,
 }
 
-/// Where a bundle was found.
+/// Reference to a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct BundleRef {
     pub(super) place: u32,
-    /// Which of those that were there.
-    pub(super) made: u64,
-    /// The generation of states.
+    /// Creation sequence number of the bundle.
+    pub(super) created: u64,
+    /// Generation of the SAs.
     pub(super) states: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct FlowEntry {
     hash: u64,
-    /// No other policy may come to lie where one of these did.
+    /// Weak references, so that no other policy gets the same address.
     policies: ArrayVec<Weak<PolicyEntry>, 2>,
-    ends: Ends,
-    /// `None` where the whole flow has to be asked for.
-    way: Option<Way>,
+    ends: FlowScope,
+    /// `None` if the whole flow is the key.
+    bundle_ref: Option<BundleRef>,
 }
 
-/// What of a flow counts.
+/// The part of a flow that is the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Ends {
+struct FlowScope {
     source: IpAddr,
     destination: IpAddr,
-    /// Protocol, ports and interface, where states for some of them only tell flows apart.
+    /// Protocol, ports and interface, where SAs have narrower selectors.
     upper: Option<(u8, u16, u16, u32)>,
 }
 
-/// Half of what a table of 2^17 places takes before it must have more: those that were forgotten never make it grow.
+/// Half the capacity of a table of 2^17 buckets, so that deleted entries never make it grow.
 pub(super) const MOST: usize = 7 << 13;
 
-impl Flows {
-    /// What was found out about a flow under these policies.
-    pub(super) fn find(&self, deciding: &Deciding<'_>, flow: &FlowKey) -> Option<Way> {
-        let ends = Ends::of(flow);
+impl FlowBundles {
+    /// The cached resolution of a flow under these policies.
+    pub(super) fn find(&self, deciding: &Deciding<'_>, flow: &FlowKey) -> Option<BundleRef> {
+        let ends = FlowScope::of(flow);
         let all = self.entry(deciding, &ends)?;
-        all.way.or_else(|| self.entry(deciding, &ends.with_upper(flow))?.way)
+        all.bundle_ref.or_else(|| self.entry(deciding, &ends.with_upper(flow))?.bundle_ref)
     }
 
-    /// Remembers the way of all flows between the addresses of one.
-    pub(super) fn learn(&mut self, deciding: &Deciding<'_>, flow: &FlowKey, way: Way) {
-        self.note(deciding, Ends::of(flow), Some(way));
+    /// Caches a resolution for all flows between the flow's addresses.
+    pub(super) fn insert_for_addresses(
+        &mut self,
+        deciding: &Deciding<'_>,
+        flow: &FlowKey,
+        bundle_ref: BundleRef,
+    ) {
+        self.note(deciding, FlowScope::of(flow), Some(bundle_ref));
     }
 
-    /// Remembers that of one flow alone.
-    pub(super) fn learn_one(&mut self, deciding: &Deciding<'_>, flow: &FlowKey, way: Way) {
-        let ends = Ends::of(flow);
+    /// Caches a resolution for one flow.
+    pub(super) fn insert_for_flow(
+        &mut self,
+        deciding: &Deciding<'_>,
+        flow: &FlowKey,
+        bundle_ref: BundleRef,
+    ) {
+        let ends = FlowScope::of(flow);
         self.note(deciding, ends, None);
-        self.note(deciding, ends.with_upper(flow), Some(way));
+        self.note(deciding, ends.with_upper(flow), Some(bundle_ref));
     }
 
-    /// Forgets what is of removed policies, or leads nowhere; looks at so many places, and goes on there the next time.
-    pub(super) fn sweep(&mut self, places: usize, leads: impl Fn(&Way) -> bool) {
+    /// Removes entries of removed policies and of bundles that are gone, in the next `places`
+    /// buckets.
+    pub(super) fn sweep(&mut self, places: usize, leads: impl Fn(&BundleRef) -> bool) {
         let all = self.table.num_buckets();
         for _ in 0..places.min(all) {
             self.hand = (self.hand + 1) % all;
@@ -86,22 +98,22 @@ impl Flows {
         }
     }
 
-    fn note(&mut self, deciding: &Deciding<'_>, ends: Ends, way: Option<Way>) {
+    fn note(&mut self, deciding: &Deciding<'_>, ends: FlowScope, bundle_ref: Option<BundleRef>) {
         let hash = self.hash(deciding, &ends);
         match self.table.find_mut(hash, |entry| entry.is_of(deciding, &ends)) {
-            Some(entry) => entry.way = way,
+            Some(entry) => entry.bundle_ref = bundle_ref,
             None => {
                 if self.table.len() >= MOST {
                     self.forget_one(hash);
                 }
                 let policies = deciding.iter().map(|entry| Arc::downgrade(entry)).collect();
-                let entry = Entry { hash, policies, ends, way };
+                let entry = FlowEntry { hash, policies, ends, bundle_ref };
                 self.table.insert_unique(hash, entry, |entry| entry.hash);
             }
         }
     }
 
-    /// Any of them: the first from a place that depends on another's hash.
+    /// Evicts an entry, the first from a position given by another's hash.
     fn forget_one(&mut self, hash: u64) {
         let all = self.table.num_buckets();
         let first = (hash >> 32) as usize;
@@ -113,11 +125,11 @@ impl Flows {
         }
     }
 
-    fn entry(&self, deciding: &Deciding<'_>, ends: &Ends) -> Option<&Entry> {
+    fn entry(&self, deciding: &Deciding<'_>, ends: &FlowScope) -> Option<&FlowEntry> {
         self.table.find(self.hash(deciding, ends), |entry| entry.is_of(deciding, ends))
     }
 
-    fn hash(&self, deciding: &Deciding<'_>, ends: &Ends) -> u64 {
+    fn hash(&self, deciding: &Deciding<'_>, ends: &FlowScope) -> u64 {
         let mut policies = [0; 2];
         for (address, entry) in policies.iter_mut().zip(deciding) {
             *address = Arc::as_ptr(entry).addr();
@@ -126,19 +138,19 @@ impl Flows {
     }
 }
 
-impl Entry {
-    fn is_of(&self, deciding: &Deciding<'_>, ends: &Ends) -> bool {
+impl FlowEntry {
+    fn is_of(&self, deciding: &Deciding<'_>, ends: &FlowScope) -> bool {
         let ours = self.policies.iter().map(Weak::as_ptr);
         self.ends == *ends && ours.eq(deciding.iter().map(|entry| Arc::as_ptr(entry)))
     }
 
-    fn is_of_use(&self, leads: &impl Fn(&Way) -> bool) -> bool {
+    fn is_of_use(&self, leads: &impl Fn(&BundleRef) -> bool) -> bool {
         let are_there = self.policies.iter().all(|policy| policy.strong_count() > 0);
-        are_there && self.way.as_ref().is_none_or(leads)
+        are_there && self.bundle_ref.as_ref().is_none_or(leads)
     }
 }
 
-impl Ends {
+impl FlowScope {
     const fn of(flow: &FlowKey) -> Self {
         let FlowKey { source, destination, .. } = *flow;
         Self { source, destination, upper: None }
@@ -151,7 +163,7 @@ impl Ends {
 }
 
 #[cfg(test)]
-impl Flows {
+impl FlowBundles {
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }

@@ -1,4 +1,4 @@
-//! What makes a bundle anew, and what does not.
+//! Which changes rebuild a bundle.
 
 mod choice;
 mod many;
@@ -16,7 +16,7 @@ use crate::{
 
 const PEER: &str = "192.0.2.2";
 
-/// A database with a policy for 10.0.0.0/8, another one for 11.0.0.0/8, and one state that serves both.
+/// A database with policies for 10.0.0.0/8 and 11.0.0.0/8 and one SA that serves both.
 struct Stage {
     database: Database,
     cache: BundleCache,
@@ -86,8 +86,8 @@ impl Stage {
         place
     }
 
-    /// Where the layers lie in memory: nowhere else unless they were made anew.
-    fn layers(&mut self, flow: &FlowKey) -> *const Layer {
+    /// Address of the bundle's layers; changes if it is rebuilt.
+    fn layers(&mut self, flow: &FlowKey) -> *const EncapLayer {
         let place = self.place(flow);
         self.cache.bundle(place).layers.as_ptr()
     }
@@ -99,7 +99,7 @@ impl Stage {
 }
 
 #[test]
-fn flows_and_policies_share_the_bundle_of_their_states() {
+fn flows_and_policies_share_bundle_of_same_sas() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 1));
@@ -109,14 +109,14 @@ fn flows_and_policies_share_the_bundle_of_their_states() {
 }
 
 #[test]
-fn a_change_of_policies_leaves_bundles_as_they_are() {
+fn policy_change_keeps_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 1));
     stage.database.apply(Moment(0), |change| change.add_policy(tunnel(12)).map(drop)).unwrap();
     assert!(!stage.begin(), "flows need not ask again");
     assert_eq!(stage.layers(&to(10, 1)), first);
-    // Its own policy is another: its states are looked for again.
+    // The policy is another one: its SAs are looked up again.
     let other = Template { reqid: Reqid(9), ..tunnel(10).templates[0] };
     let policy = Policy { templates: vec![other], ..tunnel(10) };
     stage.database.apply(Moment(0), |change| change.update_policy(policy).map(drop)).unwrap();
@@ -126,7 +126,7 @@ fn a_change_of_policies_leaves_bundles_as_they_are() {
 }
 
 #[test]
-fn a_change_of_states_makes_only_bundles_of_other_states() {
+fn sa_change_rebuilds_only_affected_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 1));
@@ -140,7 +140,7 @@ fn a_change_of_states_makes_only_bundles_of_other_states() {
 }
 
 #[test]
-fn an_updated_state_is_another() {
+fn updated_sa_gets_new_bundle() {
     let mut stage = Stage::new();
     stage.begin();
     stage.place(&to(10, 1));
@@ -150,11 +150,11 @@ fn an_updated_state_is_another() {
     stage.begin();
     let place = stage.place(&to(10, 1));
     assert_eq!(stage.cache.bundle(place).layers[0].sa.config().limits, limits);
-    assert_eq!((stage.cache.bundles.len(), stage.cache.accounts.len()), (1, 1), "in its place");
+    assert_eq!((stage.cache.bundles.len(), stage.cache.tallies.len()), (1, 1), "in its place");
 }
 
 #[test]
-fn states_that_are_gone_are_let_go_with_the_next_batch_and_by_the_database_soon() {
+fn removed_sas_are_released_with_next_batch() {
     let mut stage = Stage::new();
     stage.begin();
     let place = stage.place(&to(10, 1));
@@ -172,7 +172,7 @@ fn states_that_are_gone_are_let_go_with_the_next_batch_and_by_the_database_soon(
 }
 
 #[test]
-fn another_host_makes_all_anew() {
+fn host_change_rebuilds_all_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let place = stage.place(&to(10, 1));
@@ -187,7 +187,7 @@ fn another_host_makes_all_anew() {
 }
 
 #[test]
-fn states_for_ports_are_found_by_the_whole_flow() {
+fn narrow_selectors_are_cached_per_flow() {
     let mut stage = Stage::new();
     let ports = |port| Selector {
         protocol: 17,
@@ -206,7 +206,12 @@ fn states_for_ports_are_found_by_the_whole_flow() {
 }
 
 #[test]
-fn what_a_bundle_takes() {
-    let sizes = [size_of::<Bundle>(), size_of::<Layer>(), size_of::<Account>(), size_of::<Named>()];
+fn bundle_size_is_bounded() {
+    let sizes = [
+        size_of::<Bundle>(),
+        size_of::<EncapLayer>(),
+        size_of::<SaTally>(),
+        size_of::<BundleSlot>(),
+    ];
     assert_eq!(sizes, [192, 128, 64, 16]);
 }

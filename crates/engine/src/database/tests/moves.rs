@@ -1,9 +1,9 @@
-//! States that go on elsewhere (`XFRM_MSG_MIGRATE`).
+//! Migrated states (`XFRM_MSG_MIGRATE`).
 
 use super::*;
 
 #[test]
-fn a_move_changes_what_it_names_and_drops_keepalives_with_the_encapsulation() {
+fn migration_changes_named_fields_only() {
     let mut database = database();
     let old = add(&mut database, through_nat()).unwrap();
     keepalives(&mut database, 0);
@@ -22,9 +22,10 @@ fn a_move_changes_what_it_names_and_drops_keepalives_with_the_encapsulation() {
     assert_eq!(database.snapshot().sad.len(), 1);
 }
 
-/// A batch that began before goes on with the old state, and whoever listens sends its packets again to the new one.
+/// A batch in flight continues with the old state, and an attacker replays its packets to the new
+/// one.
 #[test]
-fn a_number_is_not_taken_by_a_state_and_once_more_by_what_it_has_become() {
+fn number_is_accepted_once_across_migration() {
     for used in [true, false] {
         let mut database = database();
         let old = add(&mut database, sample("10.0.0.2", 1)).unwrap();
@@ -46,9 +47,10 @@ fn a_number_is_not_taken_by_a_state_and_once_more_by_what_it_has_become() {
     }
 }
 
-/// What a worker took by the old state, and has yet to count, counts for what it has become: against limits as well.
+/// Packets accepted by the old state and not yet counted are counted for the new one, against
+/// limits too.
 #[test]
-fn what_is_counted_on_a_state_that_moved_counts_for_what_it_has_become() {
+fn late_counts_go_to_migrated_sa() {
     let mut database = database();
     let hard = |hard| Budget { hard, ..Budget::default() };
     let limits = Limits { packets: hard(6), ..Limits::default() };

@@ -1,50 +1,51 @@
-//! What the policies let pass goes to the host, coalesced where the host takes that.
+//! Stages 8 to 10: policy check and delivery to the host, coalesced where the host takes
+//! super-packets.
 
 use uxfrm_packet::{Batch, Checksum, Notes, PacketBuf, Pool, Protocol, Segments, SizeClass};
 
-use super::slow::icmp_flow::reported;
-use super::slow::policy_check::{Arrival, SecPath, check};
-use super::{Fate, Inbound, Item, Questions};
-use crate::datapath::context::Bench;
+use super::slow::icmp_flow::icmp_inner_flow;
+use super::slow::policy_check::{PlainPacket, SecPath, check};
+use super::{Fate, Inbound, PolicyLookups, RxItem};
+use crate::datapath::context::BatchCtx;
 use crate::{AnswerId, DropReason, Family, HostPort, Ruling, Selector, Stage, UdpSuper, Watch};
 
 impl Inbound {
-    /// 8 Check, 9 Coalesce, 10 Transmit.
-    pub(super) fn deliver(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        self.look_up(bench);
+    /// Stages 8 to 10.
+    pub(super) fn deliver(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+        self.look_up(ctx);
         watch.passed(Stage::LookUp);
-        self.hand_on_all(bench);
+        self.deliver_checked(ctx);
     }
 
-    /// 8 Check to 10 Transmit, of packets about which the policies have answered.
-    pub(super) fn hand_on_all(&mut self, bench: &mut Bench<'_>) {
+    /// Stages 8 to 10 for packets whose policies are looked up.
+    pub(super) fn deliver_checked(&mut self, ctx: &mut BatchCtx<'_>) {
         let mut rest = 0..self.items.len();
         while let Some(place) = rest.next() {
             match self.items[place].fate {
                 Fate::Gone => {}
-                // A layer was taken off in the last round, and there is one more.
-                Fate::New | Fate::Sealed => self.drop(place, DropReason::InTooDeep, bench),
-                Fate::Plain(question) => match self.check(place, question, bench) {
-                    Ok(()) => self.hand_on(place, question as usize, bench),
-                    Err(reason) => self.drop(place, reason, bench),
+                // ESP after the last round: nested too deeply.
+                Fate::New | Fate::Encrypted => self.drop(place, DropReason::InTooDeep, ctx),
+                Fate::Plain(lookup) => match self.check(place, lookup, ctx) {
+                    Ok(()) => self.deliver_item(place, lookup as usize, ctx),
+                    Err(reason) => self.drop(place, reason, ctx),
                 },
             }
             if !rest.is_empty() {
-                rest.start = self.hand_on_alike(rest.start, bench);
+                rest.start = self.deliver_same_flow(rest.start, ctx);
             }
         }
-        self.count_passed();
-        self.questions.clear();
+        self.count_verified();
+        self.lookups.clear();
         self.items.clear();
         while let Some(left) = self.buffers.pop() {
-            left.into_iter().for_each(|buffer| bench.pool.give(buffer));
+            left.into_iter().for_each(|buffer| ctx.pool.give(buffer));
         }
     }
 
-    /// 8 Check: the policies of all plain packets, found together.
-    fn look_up(&mut self, bench: &Bench<'_>) {
-        let Questions { flows, spis, directions, known, .. } = &mut self.questions;
-        let spd = &bench.snapshot.spd;
+    /// Stage 8: looks up the policies of all plain packets together.
+    fn look_up(&mut self, ctx: &BatchCtx<'_>) {
+        let PolicyLookups { flows, spis, directions, known, .. } = &mut self.lookups;
+        let spd = &ctx.snapshot.spd;
         if let ([flow], [spi], [direction]) = (&**flows, &**spis, &**directions) {
             return known.push(self.policies.know(spd, *direction, flow, *spi));
         }
@@ -57,46 +58,46 @@ impl Inbound {
         }
     }
 
-    /// 8 Check of one packet. One that passes is counted as sent.
+    /// Stage 8 of one packet. A packet that passes is counted as sent.
     #[inline(always)]
-    fn check(&mut self, place: usize, question: u32, bench: &Bench<'_>) -> Result<(), DropReason> {
+    fn check(&mut self, place: usize, lookup: u32, ctx: &BatchCtx<'_>) -> Result<(), DropReason> {
         let item = &self.items[place];
         let bytes = u64::from(item.len);
         let passes = match *item.path.as_slice() {
-            [only] => self.passed.by == Some((question, only)) || self.passes_by(only, question),
+            [only] => self.verified.by == Some((lookup, only)) || self.sa_satisfies(only, lookup),
             _ => false,
         };
         if !passes {
-            self.check_path(place, question as usize, bench)?;
+            self.check_sec_path(place, lookup as usize, ctx)?;
             self.traffic.sent += 1;
             self.traffic.sent_bytes += bytes;
             return Ok(());
         }
-        self.passed.packets += 1;
-        self.passed.bytes += bytes;
+        self.verified.packets += 1;
+        self.verified.bytes += bytes;
         Ok(())
     }
 
-    /// Whether it is known that packets of a flow pass that came by a state alone. If so, they are counted from now on.
+    /// Whether packets of a flow that came by one SA alone are known to pass; starts to count them.
     #[inline]
-    fn passes_by(&mut self, only: u32, question: u32) -> bool {
-        let (used, known) = (&self.used[only as usize], self.questions.known[question as usize]);
+    fn sa_satisfies(&mut self, only: u32, lookup: u32) -> bool {
+        let (entry, known) = (&self.rx_cache[only as usize], self.lookups.known[lookup as usize]);
         let answer = known.answer;
-        if !used.lets_pass(known) {
+        if !entry.lets_pass(known) {
             return false;
         }
-        if self.passed.answer != Some(answer) {
-            self.count_passed();
-            self.passed.answer = Some(answer);
+        if self.verified.answer != Some(answer) {
+            self.count_verified();
+            self.verified.answer = Some(answer);
         }
-        self.passed.by = Some((question, only));
+        self.verified.by = Some((lookup, only));
         true
     }
 
-    /// Counts neighbours that passed under one answer, and notes them for its policy.
+    /// Counts the run of packets that passed under one verdict.
     #[inline]
-    fn count_passed(&mut self) {
-        let Passed { answer, packets, bytes, .. } = std::mem::take(&mut self.passed);
+    fn count_verified(&mut self) {
+        let VerifiedRun { answer, packets, bytes, .. } = std::mem::take(&mut self.verified);
         self.traffic.sent += u64::from(packets);
         self.traffic.sent_bytes += bytes;
         if let Some(answer) = answer {
@@ -104,38 +105,39 @@ impl Inbound {
         }
     }
 
-    /// Hands on packets that may pass as the latest one did, one to a buffer, from `start` on up to the first that is not so. Says which that is.
+    /// Delivers packets that pass like the latest one, one per buffer, from `start` on. Returns the
+    /// index of the first that does not.
     #[inline(never)]
-    fn hand_on_alike(&mut self, start: usize, bench: &mut Bench<'_>) -> usize {
-        let Self { items, buffers, marks, passed, .. } = self;
-        let Some((question, only)) = passed.by else { return start };
-        if !marks.is_empty() || bench.settings.host != HostPort::Packets {
+    fn deliver_same_flow(&mut self, start: usize, ctx: &mut BatchCtx<'_>) -> usize {
+        let Self { items, buffers, marks, verified, .. } = self;
+        let Some((lookup, only)) = verified.by else { return start };
+        if !marks.is_empty() || ctx.settings.host != HostPort::Packets {
             return start;
         }
         let (mut packets, mut bytes) = (0, 0);
         for item in &items[start..] {
-            if item.fate != Fate::Plain(question) || !matches!(*item.path, [by] if by == only) {
+            if item.fate != Fate::Plain(lookup) || !matches!(*item.path, [by] if by == only) {
                 break;
             }
             let slot = &mut buffers[item.buffer as usize];
-            let Some(packet) = slot.take_if(|buffer| !is_train(buffer)) else { break };
-            bench.out.host.push(item.released(packet));
+            let Some(packet) = slot.take_if(|buffer| !is_burst(buffer)) else { break };
+            ctx.out.host.push(item.into_packet(packet));
             packets += 1;
             bytes += u64::from(item.len);
         }
-        passed.packets += packets;
-        passed.bytes += bytes;
+        verified.packets += packets;
+        verified.bytes += bytes;
         start + packets as usize
     }
 
-    /// Whatever a packet came through. What does not hang on the packet is remembered for those of the same flow, what does not hang on the flow for
-    /// those that come by the same state.
+    /// Checks whatever SAs a packet came by. A result that depends on the flow alone is cached for
+    /// the flow, one that depends on the SA alone for the SA.
     #[inline(never)]
-    fn check_path(
+    fn check_sec_path(
         &mut self,
         place: usize,
-        question: usize,
-        bench: &Bench<'_>,
+        lookup: usize,
+        ctx: &BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -143,88 +145,87 @@ impl Inbound {
         };
         let bytes = item.bytes(buffer);
         let path: SecPath<'_> =
-            item.path.iter().map(|used| &*self.used[*used as usize].sa).collect();
-        let (flow, direction) =
-            (self.questions.flows[question], self.questions.directions[question]);
-        let answer = self.questions.known[question].answer;
-        // An answer is for one family.
+            item.path.iter().map(|entry| &*self.rx_cache[*entry as usize].sa).collect();
+        let (flow, direction) = (self.lookups.flows[lookup], self.lookups.directions[lookup]);
+        let answer = self.lookups.known[lookup].answer;
+        // A verdict is for one address family.
         let family = Selector::any(Family::of(flow.source));
         let any_flow = path.iter().all(|sa| sa.config().selector.is_none_or(|own| own == family));
-        let reported = reported(bytes, &flow);
+        let reported = icmp_inner_flow(bytes, &flow);
         let bytes = bytes.len();
-        let arrival = Arrival { direction, flow, reported, path, bytes, answer };
-        check(bench.snapshot, &mut self.policies, &arrival, bench.now)?;
-        drop(arrival);
+        let packet = PlainPacket { direction, flow, reported, path, bytes, answer };
+        check(ctx.snapshot, &mut self.policies, &packet, ctx.now)?;
+        drop(packet);
         let [only] = *item.path.as_slice() else { return Ok(()) };
         if answer.ruling() == Ruling::Default {
             return Ok(());
         }
-        let used = &mut self.used[only as usize];
+        let entry = &mut self.rx_cache[only as usize];
         if any_flow {
-            used.passes = Some(answer);
+            entry.passes = Some(answer);
         }
         if reported.is_none() {
-            self.policies.teach_passing(direction, &flow, answer, &used.sa);
+            self.policies.teach_passing(direction, &flow, answer, &entry.sa);
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn hand_on(&mut self, place: usize, question: usize, bench: &mut Bench<'_>) {
+    fn deliver_item(&mut self, place: usize, lookup: usize, ctx: &mut BatchCtx<'_>) {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
-        if is_train(buffer) || bench.settings.host != HostPort::Packets {
-            return self.hand_on_joined(place, question, bench);
+        if is_burst(buffer) || ctx.settings.host != HostPort::Packets {
+            return self.deliver_coalesced(place, lookup, ctx);
         }
-        if let Some(packet) = self.release(place) {
-            bench.out.host.push(packet);
+        if let Some(packet) = self.take_packet(place) {
+            ctx.out.host.push(packet);
         }
     }
 
-    /// A packet of a train, or one that may become part of a super-packet.
-    fn hand_on_joined(&mut self, place: usize, question: usize, bench: &mut Bench<'_>) {
+    /// A packet of a segment burst, or one that may be coalesced.
+    fn deliver_coalesced(&mut self, place: usize, lookup: usize, ctx: &mut BatchCtx<'_>) {
         let item = &self.items[place];
-        let protocol = Protocol(self.questions.flows[question].protocol);
-        let joins = joins(bench.settings.host, protocol);
+        let protocol = Protocol(self.lookups.flows[lookup].protocol);
+        let may_coalesce = may_coalesce(ctx.settings.host, protocol);
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
-        if is_train(buffer) {
+        if is_burst(buffer) {
             let notes = Notes { mark: item.mark, if_id: buffer.if_id, checksum: item.checksum() };
             let bytes = item.bytes(buffer);
-            if joins {
-                self.coalescer.offer_slice(bytes, notes, bench.pool, &mut bench.out.host);
+            if may_coalesce {
+                self.coalescer.offer_slice(bytes, notes, ctx.pool, &mut ctx.out.host);
             } else {
-                single(bytes, notes, bench.pool, &mut bench.out.host);
+                push_single(bytes, notes, ctx.pool, &mut ctx.out.host);
             }
             return;
         }
-        let Some(packet) = self.release(place) else { return };
-        if joins {
-            self.coalescer.offer(packet, bench.pool, &mut bench.out.host);
+        let Some(packet) = self.take_packet(place) else { return };
+        if may_coalesce {
+            self.coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
         } else {
-            bench.out.host.push(packet);
+            ctx.out.host.push(packet);
         }
     }
 
-    /// The item's buffer, with nothing but the packet in it and on it. It is no train.
+    /// The item's buffer, reduced to the packet. Not for segment bursts.
     #[inline(always)]
-    fn release(&mut self, place: usize) -> Option<PacketBuf> {
+    fn take_packet(&mut self, place: usize) -> Option<PacketBuf> {
         if !self.marks.is_empty() {
             self.believe_device(place);
         }
         let item = &self.items[place];
-        self.buffers[item.buffer as usize].take().map(|packet| item.released(packet))
+        self.buffers[item.buffer as usize].take().map(|packet| item.into_packet(packet))
     }
 }
 
-impl Item {
+impl RxItem {
     #[inline(always)]
     const fn checksum(&self) -> Checksum {
-        if self.is_verified { Checksum::Verified } else { Checksum::AsIs }
+        if self.checksum_verified { Checksum::Verified } else { Checksum::AsIs }
     }
 
-    /// Its buffer, with nothing but the packet in it and on it.
+    /// The buffer, reduced to the packet.
     #[inline(always)]
-    pub(super) fn released(&self, mut packet: PacketBuf) -> PacketBuf {
+    pub(super) fn into_packet(&self, mut packet: PacketBuf) -> PacketBuf {
         packet.frame(self.start as usize, self.len as usize);
         packet.segments = Segments::One;
         packet.udp = None;
@@ -233,18 +234,18 @@ impl Item {
     }
 }
 
-/// Neighbours that passed under one answer, not yet counted.
+/// Uncounted packets that passed under one verdict.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Passed {
-    /// The question and the state of the latest.
+pub(super) struct VerifiedRun {
+    /// Look-up and SA of the latest packet.
     by: Option<(u32, u32)>,
     answer: Option<AnswerId>,
     packets: u32,
     bytes: u64,
 }
 
-/// Whether packets of a protocol may become parts of super-packets.
-pub(super) fn joins(host: HostPort, protocol: Protocol) -> bool {
+/// Whether packets of a protocol may be coalesced.
+pub(super) fn may_coalesce(host: HostPort, protocol: Protocol) -> bool {
     match host {
         HostPort::Packets => false,
         HostPort::SuperPackets { udp: UdpSuper::Taken } => true,
@@ -253,17 +254,17 @@ pub(super) fn joins(host: HostPort, protocol: Protocol) -> bool {
 }
 
 #[inline(always)]
-pub(super) fn is_train(buffer: &PacketBuf) -> bool {
+pub(super) fn is_burst(buffer: &PacketBuf) -> bool {
     matches!(buffer.segments, Segments::Train { .. })
 }
 
-fn single(bytes: &[u8], notes: Notes, pool: &mut Pool, host: &mut Batch) {
+fn push_single(bytes: &[u8], notes: Notes, pool: &mut Pool, host: &mut Batch) {
     let mut packet = copy(bytes, pool);
     (packet.mark, packet.if_id, packet.checksum) = (notes.mark, notes.if_id, notes.checksum);
     host.push(packet);
 }
 
-/// A packet in a buffer of its own.
+/// Copies a packet into its own buffer.
 pub(super) fn copy(bytes: &[u8], pool: &mut Pool) -> PacketBuf {
     let mut copy = pool.take(SizeClass::holding(bytes.len()));
     match copy.append(bytes.len()) {

@@ -1,140 +1,145 @@
-//! 7 Strip of packets that look inside like an earlier one of their state: they are of its flow, of which no more ESP is to be found.
+//! Stage 7 for packets whose inner headers match those of an earlier packet of the SA: they belong
+//! to its flow and contain no further ESP.
 //!
-//! Whatever is not so, or is to be dropped, is left to the long way, which says what it is.
+//! All other packets, and those to be dropped, are left to the slow path.
 
 use uxfrm_packet::{Outline, PacketBuf};
 
-use super::rx_cache::{Around, Load, Looks};
-use super::{Fate, Inbound, Questions, Sealed, narrow};
+use super::rx_cache::{EspFraming, RxTally, RxTemplates};
+use super::{Fate, Inbound, PolicyLookups, SealedEsp, narrow};
 use crate::esp::decap;
 use crate::{Direction, FlowKey, Mode, Spi, ecn};
 
-/// A plain packet that a state carried.
+/// Template of a plain packet that an SA carried.
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct InnerTemplate {
     outline: Outline,
     pub(super) flow: FlowKey,
     pub(super) direction: Direction,
-    /// The place of its question in this batch, if it is asked already.
-    pub(super) question: Option<u32>,
+    /// Index of the flow's look-up in this batch, if queued.
+    pub(super) lookup: Option<u32>,
 }
 
-/// A packet that was in a tunnel, in its buffer.
+/// A decrypted packet from a tunnel, within its buffer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bare {
+pub(super) struct InnerPacket {
     pub(super) at: u32,
     pub(super) len: u32,
     pub(super) mark: u32,
-    /// Bytes that its state carried: with what was behind it.
+    /// Bytes charged to the SA: with TFC padding.
     pub(super) carried: u32,
 }
 
-impl Inner {
-    /// Of a packet, all of it and nothing behind it. `None` where others of its flow are to be looked at themselves.
+impl InnerTemplate {
+    /// Template of a whole packet. `None` if later packets of the flow need a full check.
     pub(super) fn of(
         packet: &[u8],
         flow: FlowKey,
         direction: Direction,
-        question: u32,
+        lookup: u32,
     ) -> Option<Self> {
         let outline = Outline::of(packet)?;
-        Some(Self { outline, flow, direction, question: Some(question) })
+        Some(Self { outline, flow, direction, lookup: Some(lookup) })
     }
 
     pub(super) fn outline(&self) -> Outline {
         self.outline
     }
 
-    /// Bytes of the packet that `bytes` begins with, if it looks like this one.
+    /// Length of the packet at the start of `bytes`, if it matches.
     #[inline(always)]
     fn extent(&self, mark: u32, if_id: u32, bytes: &[u8]) -> Option<usize> {
         let is_its = (mark, if_id) == (self.flow.mark, self.flow.if_id);
         self.outline.read(bytes).filter(|_| is_its).map(|extent| extent.len)
     }
 
-    /// How a packet that was opened lies in its buffer, if it looks like this one and stays as it is. ESP was in the buffer from `at` on, `len` bytes,
-    /// and `tos` on the header around it.
+    /// Bounds of the decrypted inner packet if it matches the template and needs no ECN rewrite.
+    /// ESP is `len` bytes at `at`, below a header with TOS `tos`.
     #[inline(always)]
-    pub(super) fn bare(
+    pub(super) fn inner_packet(
         &self,
-        around: &Around,
+        framing: &EspFraming,
         (at, len, tos): (u32, u32, u8),
         mark: u32,
         buffer: &PacketBuf,
-    ) -> Option<Bare> {
-        let at = at + around.lead;
-        let text = buffer.part(at, len.checked_sub(around.lead + around.icv)?)?;
+    ) -> Option<InnerPacket> {
+        let at = at + framing.lead;
+        let text = buffer.part(at, len.checked_sub(framing.lead + framing.icv)?)?;
         let stripped = decap::strip(text).ok()?;
-        let mark = around.output_mark.applied_to(mark);
+        let mark = framing.output_mark.applied_to(mark);
         let len = narrow(self.extent(mark, buffer.if_id, &text[..stripped.len])?);
         let stays =
-            stripped.next_header == self.outline.protocol() && ecn::stays(tos, around.flags);
-        stays.then_some(Bare { at, len, mark, carried: narrow(stripped.len) })
+            stripped.next_header == self.outline.protocol() && ecn::stays(tos, framing.flags);
+        stays.then_some(InnerPacket { at, len, mark, carried: narrow(stripped.len) })
     }
 
-    /// The place of its question, which is asked if it is the first of this batch.
+    /// Index of the flow's look-up; queues it for the first packet of a batch.
     #[inline(always)]
-    fn question(&mut self, spi: Spi, questions: &mut Questions) -> u32 {
-        match self.question {
-            Some(question) => question,
-            None => self.ask(spi, questions),
+    fn lookup(&mut self, spi: Spi, lookups: &mut PolicyLookups) -> u32 {
+        match self.lookup {
+            Some(lookup) => lookup,
+            None => self.queue_lookup(spi, lookups),
         }
     }
 
     #[inline(never)]
-    fn ask(&mut self, spi: Spi, questions: &mut Questions) -> u32 {
-        *self.question.insert(questions.place(self.flow, spi, self.direction))
+    fn queue_lookup(&mut self, spi: Spi, lookups: &mut PolicyLookups) -> u32 {
+        *self.lookup.insert(lookups.push(self.flow, spi, self.direction))
     }
 }
 
-impl Looks {
-    /// The question of a packet that looks inside like one before, and its bytes; `bytes` may have more behind it.
+impl RxTemplates {
+    /// Look-up and length of a packet that matches the template; `bytes` may be longer than the
+    /// packet.
     #[inline(always)]
-    pub(super) fn question(
+    pub(super) fn lookup(
         &mut self,
         mark: u32,
         spi: Spi,
         (buffer, bytes): (&PacketBuf, &[u8]),
-        questions: &mut Questions,
+        lookups: &mut PolicyLookups,
     ) -> Option<(u32, usize)> {
         let inner = self.inner.as_mut()?;
         let len = inner.extent(mark, buffer.if_id, bytes)?;
-        Some((inner.question(spi, questions), len))
+        Some((inner.lookup(spi, lookups), len))
     }
 }
 
 impl Inbound {
-    /// Strips neighbours that came by one tunnel, whose numbers are taken, up to the first that looks otherwise than an earlier one of its. Says how
-    /// many.
+    /// Stage 7 for packets of one tunnel that passed the replay check, up to the first that does
+    /// not match. Returns how many matched.
     #[inline]
-    pub(super) fn strip_alike(&mut self, run: &mut [Sealed], load: &mut Load) -> usize {
-        let Self { items, buffers, used, questions, .. } = self;
-        let looks = used.looks_mut(load.used);
-        let Some(inner) = looks.and_then(|looks| looks.inner.as_mut()) else { return 0 };
-        let around = &load.around;
-        if around.mode != Mode::Tunnel {
+    pub(super) fn strip_same_flow(&mut self, run: &mut [SealedEsp], tally: &mut RxTally) -> usize {
+        let Self { items, buffers, rx_cache, lookups, .. } = self;
+        let templates = rx_cache.templates_mut(tally.entry);
+        let Some(inner) = templates.and_then(|templates| templates.inner.as_mut()) else {
+            return 0;
+        };
+        let framing = &tally.framing;
+        if framing.mode != Mode::Tunnel {
             return 0;
         }
         let (mut alike, mut bytes) = (0, 0);
         for packet in run {
             let item = &mut items[packet.item as usize];
             let Some(buffer) = &buffers[packet.buffer as usize] else { break };
-            let Some(bare) =
-                inner.bare(around, (packet.at, packet.len, packet.tos), item.mark, buffer)
+            let Some(inner_packet) =
+                inner.inner_packet(framing, (packet.at, packet.len, packet.tos), item.mark, buffer)
             else {
                 break;
             };
-            if item.path.try_push(packet.used).is_err() {
+            if item.path.try_push(packet.entry).is_err() {
                 break;
             }
-            (item.start, item.len, item.mark) = (bare.at, bare.len, bare.mark);
-            item.fate = Fate::Plain(inner.question(around.spi, questions));
-            packet.carried = Some(bare.carried);
-            bytes += u64::from(bare.carried);
+            (item.start, item.len, item.mark) =
+                (inner_packet.at, inner_packet.len, inner_packet.mark);
+            item.fate = Fate::Plain(inner.lookup(framing.spi, lookups));
+            packet.carried = Some(inner_packet.carried);
+            bytes += u64::from(inner_packet.carried);
             alike += 1;
         }
-        load.bytes += bytes;
-        load.packets += narrow(alike);
+        tally.bytes += bytes;
+        tally.packets += narrow(alike);
         alike
     }
 }

@@ -1,7 +1,7 @@
-//! Neighbours of many states each of which looks as its state's packets do, and may pass: they are opened and framed where they lie, as on the
-//! [express](super::run) way, and each state is charged once.
+//! Inbound fast path for packets of many SAs, each with an [`RxRecord`] that it matches: they are
+//! opened and framed in place, and each SA is charged once.
 //!
-//! Wherever one turns out to be otherwise, it goes on the long way from there, and all behind it too: none overtakes another.
+//! From the first packet that does not match, all take the slow path; packets are not reordered.
 
 use std::vec::Drain;
 
@@ -9,315 +9,328 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, OpenJob};
 use uxfrm_packet::{PacketBuf, Protocol, Version};
 
-use super::deliver::{is_train, joins};
-use super::inner_template::{Bare, Inner};
+use super::deliver::{is_burst, may_coalesce};
+use super::inner_template::{InnerPacket, InnerTemplate};
 use super::open::charge;
-use super::outer_template::{Claimed, Known};
-use super::run::WORTH;
-use super::rx_cache::Standing;
-use super::rx_record::Regular;
-use super::slow::outer;
-use super::{BYTES_AHEAD, Fate, Inbound, Item, NOTES_AHEAD, PIECE, narrow};
-use crate::datapath::back_off::Pause;
-use crate::datapath::context::Bench;
+use super::outer_template::{MatchedEsp, SaMatcher};
+use super::run::MIN_PACKETS;
+use super::rx_cache::LimitCheck;
+use super::rx_record::RxRecord;
+use super::slow::parse_outer;
+use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
+use crate::datapath::back_off::BackOff;
+use crate::datapath::context::BatchCtx;
 use crate::{AnswerId, DropReason, HostPort, Stage, Watch};
 
-/// Neighbours of many states, by their places in what is taken of a batch.
+/// Scratch of this fast path; lists are parallel to `packets`.
 #[derive(Debug)]
-pub(super) struct Mixed {
+pub(super) struct RxInterleaved {
     packets: Vec<PacketBuf>,
-    /// Of those that are opened together.
-    claims: Vec<Claim>,
-    /// Of all that were opened and accepted, with the place of the state's tally.
-    bares: Vec<(Bare, u32)>,
-    tallies: Vec<Tally>,
-    /// Where most turned out to be otherwise.
-    pause: Pause,
+    /// Packets that are opened together.
+    matches: Vec<RxMatch>,
+    /// Packets opened and accepted, with the index of their SA's tally.
+    inner_packets: Vec<(InnerPacket, u32)>,
+    tallies: Vec<RxSaTally>,
+    /// Back-off after a batch in which most packets missed.
+    back_off: BackOff,
 }
 
-/// What is to be opened, of the state in a place.
+/// A matched packet: its SA, its tally, and its ESP bounds.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
-    used: u32,
+struct RxMatch {
+    entry: u32,
     tally: u32,
-    claimed: Claimed,
+    matched: MatchedEsp,
 }
 
-/// What one state carried, and what of it passes.
+/// What one SA carried, and what of it passes.
 #[derive(Clone, Copy, Debug)]
-struct Tally {
-    used: u32,
+struct RxSaTally {
+    entry: u32,
     answer: AnswerId,
     version: Version,
-    standing: Standing,
+    limit_check: LimitCheck,
     packets: u32,
     carried: u64,
     bytes: u64,
 }
 
-impl Mixed {
+impl RxInterleaved {
     pub(super) fn new() -> Self {
         Self {
             packets: Vec::with_capacity(uxfrm_packet::BATCH),
-            claims: Vec::with_capacity(PIECE),
-            bares: Vec::with_capacity(uxfrm_packet::BATCH),
+            matches: Vec::with_capacity(PIECE),
+            inner_packets: Vec::with_capacity(uxfrm_packet::BATCH),
             tallies: Vec::with_capacity(uxfrm_packet::BATCH),
-            pause: Pause::default(),
+            back_off: BackOff::default(),
         }
     }
 }
 
 impl Inbound {
-    /// 1 Receive to 10 Transmit, of the packets that `rest` begins with, as far as each looks as its state's do. False, with nothing done, if
-    /// they are not many.
+    /// Stages 1 to 10 for the first packets of `rest` that match. Returns false, with nothing done,
+    /// if they are too few.
     #[inline(never)]
-    pub(super) fn run_mixed(
+    pub(super) fn run_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> bool {
-        if rest.len() < WORTH || !self.marks.is_empty() || !self.mixed.pause.is_over() {
+        if rest.len() < MIN_PACKETS
+            || !self.marks.is_empty()
+            || !self.interleaved.back_off.is_over()
+        {
             return false;
         }
-        self.used.begin(bench.snapshot);
-        self.mixed.tallies.clear();
-        self.mixed.bares.clear();
-        let mut claimed = self.claim_mixed(rest.as_slice(), bench);
-        let worth = claimed >= WORTH;
+        self.rx_cache.begin(ctx.snapshot);
+        self.interleaved.tallies.clear();
+        self.interleaved.inner_packets.clear();
+        let mut matched = self.match_interleaved(rest.as_slice(), ctx);
+        let worth = matched >= MIN_PACKETS;
         let mut all = true;
-        while worth && all && claimed > 0 {
-            self.mixed.packets.extend(rest.take(claimed));
+        while worth && all && matched > 0 {
+            self.interleaved.packets.extend(rest.take(matched));
             watch.passed(Stage::Peel);
-            self.open_mixed(bench);
+            self.open_interleaved(ctx);
             watch.passed(Stage::Open);
-            all = self.accept_mixed();
+            all = self.accept_interleaved();
             watch.passed(Stage::Accept);
-            claimed = if all { self.claim_mixed(rest.as_slice(), bench) } else { 0 };
+            matched = if all { self.match_interleaved(rest.as_slice(), ctx) } else { 0 };
         }
         if worth {
-            self.deliver_mixed(bench, watch);
+            self.deliver_interleaved(ctx, watch);
         }
-        self.finish_some();
+        self.finish_items();
         worth
     }
 
-    /// Charges the states, and lets pass what they let. What was opened and not accepted goes the long way.
-    fn deliver_mixed(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let is_all = self.leave_mixed();
-        if !self.charge_mixed(bench) {
-            self.drop_mixed(bench);
+    /// Charges the SAs and delivers what their limits allow. Opened packets that were not accepted
+    /// take the slow path.
+    fn deliver_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+        let is_all = self.leave_interleaved();
+        if !self.charge_interleaved(ctx) {
+            self.drop_interleaved(ctx);
         }
         watch.passed(Stage::Accept);
-        self.hand_on_mixed(bench);
+        self.send_interleaved(ctx);
         watch.passed(Stage::Deliver);
         if !is_all {
-            self.go_on_opened(bench, watch);
+            self.continue_opened(ctx, watch);
         }
     }
 
-    /// 2 Peel, 3 State, 4 Replay check: what is to be opened of the first packets, up to one that looks otherwise. Of how many.
+    /// Stages 2 to 4 for the first packets, up to one that does not match. Returns how many.
     #[inline(never)]
-    fn claim_mixed(&mut self, packets: &[PacketBuf], bench: &Bench<'_>) -> usize {
-        self.mixed.claims.clear();
+    fn match_interleaved(&mut self, packets: &[PacketBuf], ctx: &BatchCtx<'_>) -> usize {
+        self.interleaved.matches.clear();
         let packets = &packets[..packets.len().min(PIECE)];
-        packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
-        if self.used.are_far() {
-            self.fetch_mixed(packets);
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
+        if self.rx_cache.exceeds_cache() {
+            self.prefetch_interleaved(packets);
         }
         for (at, packet) in packets.iter().enumerate() {
-            packets.get(at + NOTES_AHEAD).inspect(|packet| packet.prefetch());
-            packets.get(at + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
-            let Some(claim) = self.claim_regular(packet, bench) else { break };
-            self.mixed.claims.push(claim);
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
+            let Some(matched) = self.match_record(packet, ctx) else { break };
+            self.interleaved.matches.push(matched);
         }
-        self.mixed.claims.len()
+        self.interleaved.matches.len()
     }
 
     #[inline(always)]
-    fn claim_regular(&mut self, packet: &PacketBuf, bench: &Bench<'_>) -> Option<Claim> {
-        if is_train(packet) {
+    fn match_record(&mut self, packet: &PacketBuf, ctx: &BatchCtx<'_>) -> Option<RxMatch> {
+        if is_burst(packet) {
             return None;
         }
-        let used = self.used.once_of_spi(outer::header_at_a_glance(packet)?.0)?;
-        if !self.used.is_regular(used) {
-            self.introduce(used, bench)?;
+        let entry = self.rx_cache.with_spi(parse_outer::peek_esp_header(packet)?.0)?;
+        if !self.rx_cache.has_record(entry) {
+            self.promote_to_record(entry, ctx)?;
         }
-        let regular = self.used.regular_mut(used)?;
-        let claimed = regular.look(packet.bytes(), packet.mark, packet.udp.as_ref())?;
-        let tally = tally(&mut self.mixed.tallies, used, regular)?;
-        Some(Claim { used, tally, claimed })
+        let record = self.rx_cache.record_mut(entry)?;
+        let matched = record.match_packet(packet.bytes(), packet.mark, packet.udp.as_ref())?;
+        let tally = tally(&mut self.interleaved.tallies, entry, record)?;
+        Some(RxMatch { entry, tally, matched })
     }
 
-    /// Asks for all that the packets' states have, step by step, before the first is waited for.
+    /// Prefetches what the packets' SAs need, level by level.
     #[inline(never)]
-    fn fetch_mixed(&self, packets: &[PacketBuf]) {
-        let Self { used, policies, .. } = self;
+    fn prefetch_interleaved(&self, packets: &[PacketBuf]) {
+        let Self { rx_cache, policies, .. } = self;
         let mut headers: ArrayVec<(u32, u32), PIECE> = ArrayVec::new();
         for (at, packet) in packets.iter().enumerate() {
-            packets.get(at + NOTES_AHEAD).inspect(|packet| packet.prefetch());
-            packets.get(at + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
-            let Some((spi, low)) = outer::header_at_a_glance(packet) else { continue };
-            used.prefetch_name(spi);
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
+            let Some((spi, low)) = parse_outer::peek_esp_header(packet) else { continue };
+            rx_cache.prefetch_spi(spi);
             headers.push((spi, low));
         }
         let mut places: ArrayVec<(u32, u32), PIECE> = ArrayVec::new();
         for &(spi, low) in &headers {
-            let Some(place) = used.once_of_spi(spi) else { continue };
-            used.prefetch_regular(place);
+            let Some(place) = rx_cache.with_spi(spi) else { continue };
+            rx_cache.prefetch_record(place);
             places.push((place, low));
         }
-        let mut regulars: ArrayVec<(&Regular, u32), PIECE> = ArrayVec::new();
+        let mut records: ArrayVec<(&RxRecord, u32), PIECE> = ArrayVec::new();
         for &(place, low) in &places {
-            let Some(regular) = used.regular(place) else { continue };
-            regular.sa.fetch_active();
-            regular.key.prefetch_head();
-            policies.fetch(regular.answer);
-            regulars.push((regular, low));
+            let Some(record) = rx_cache.record(place) else { continue };
+            record.sa.fetch_active();
+            record.key.prefetch_head();
+            policies.fetch(record.answer);
+            records.push((record, low));
         }
-        regulars.iter().for_each(|(regular, _)| regular.sa.fetch_live());
-        regulars.iter().for_each(|(regular, low)| {
-            regular.sa.fetch_window(*low);
-            regular.key.prefetch();
+        records.iter().for_each(|(record, _)| record.sa.fetch_live());
+        records.iter().for_each(|(record, low)| {
+            record.sa.fetch_window(*low);
+            record.key.prefetch();
         });
     }
 
-    /// Makes a state a regular one, or one again, if all is known for that.
+    /// Creates or refreshes an SA's record, if its templates and verdict are known.
     #[cold]
-    fn introduce(&mut self, place: u32, bench: &Bench<'_>) -> Option<()> {
-        if self.used.is_regular_still(place) {
+    fn promote_to_record(&mut self, place: u32, ctx: &BatchCtx<'_>) -> Option<()> {
+        if self.rx_cache.revalidate_record(place) {
             return Some(());
         }
-        self.used.doubt(place);
-        let used = &self.used[place as usize];
-        let looks = self.used.looks(place)?;
-        let Inner { flow, direction, .. } = looks.inner.as_ref()?;
-        let spi = used.around.spi;
-        let known = self.policies.know(&bench.snapshot.spd, *direction, flow, spi);
-        if !used.lets_pass(known) {
+        self.rx_cache.revalidate(place);
+        let entry = &self.rx_cache[place as usize];
+        let templates = self.rx_cache.templates(place)?;
+        let InnerTemplate { flow, direction, .. } = templates.inner.as_ref()?;
+        let spi = entry.framing.spi;
+        let known = self.policies.know(&ctx.snapshot.spd, *direction, flow, spi);
+        if !entry.lets_pass(known) {
             return None;
         }
-        if self.used.is_regular_again(place, known.answer) {
+        if self.rx_cache.refresh_record(place, known.answer) {
             return Some(());
         }
-        let regular =
-            Regular::of(&self.used[place as usize], self.used.looks(place)?, known.answer)?;
-        self.used.note_regular(place, regular);
+        let record = RxRecord::of(
+            &self.rx_cache[place as usize],
+            self.rx_cache.templates(place)?,
+            known.answer,
+        )?;
+        self.rx_cache.store_record(place, record);
         Some(())
     }
 
-    /// 5 Open: the verdicts.
+    /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_mixed(&mut self, bench: &mut Bench<'_>) {
-        let Self { mixed, used, verdicts, traffic, .. } = self;
-        let Mixed { packets, claims, .. } = mixed;
+    fn open_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+        let Self { interleaved, rx_cache, verdicts, traffic, .. } = self;
+        let RxInterleaved { packets, matches, .. } = interleaved;
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
-        let (first, mut received) = (packets.len() - claims.len(), 0);
-        for (packet, claim) in packets[first..].iter_mut().zip(&*claims) {
+        let (first, mut received) = (packets.len() - matches.len(), 0);
+        for (packet, matched) in packets[first..].iter_mut().zip(&*matches) {
             received += packet.len();
-            let Claimed { at, len, number, .. } = claim.claimed;
-            // It was read to its end before, and is a regular state's.
+            let MatchedEsp { at, len, number, .. } = matched.matched;
+            // The bounds were checked, and the record exists, when it matched.
             let places = at as usize..(at + len) as usize;
             let Some(esp) = packet.bytes_mut().get_mut(places) else { break };
-            let Some(regular) = used.regular(claim.used) else { break };
-            jobs.push(OpenJob::in_place(&regular.key, regular.high_of(number), esp));
+            let Some(record) = rx_cache.record(matched.entry) else { break };
+            jobs.push(OpenJob::in_place(&record.key, record.high_of(number), esp));
         }
-        traffic.received += claims.len() as u64;
+        traffic.received += matches.len() as u64;
         traffic.received_bytes += received as u64;
-        bench.crypter.open(&mut jobs);
+        ctx.crypter.open(&mut jobs);
         verdicts.clear();
         verdicts.extend(jobs.iter().map(|job| job.verdict));
     }
 
-    /// 7 Strip, 6 Replay advance, of packets that are authentic and look inside as their state's do, up to the first that is not so. Whether all are.
+    /// Stages 7 and 6, up to the first packet that is forged, does not match inside, or was
+    /// received before. Returns whether all passed.
     #[inline(never)]
-    fn accept_mixed(&mut self) -> bool {
-        let Self { mixed, used, verdicts, .. } = self;
-        let Mixed { packets, claims, bares, tallies, .. } = mixed;
-        let (first, before) = (packets.len() - claims.len(), bares.len());
-        let opened = packets[first..].iter().zip(&*claims).zip(&*verdicts);
-        for ((packet, Claim { used: place, tally, claimed }), verdict) in opened {
-            let Some(regular) = used.regular(*place) else { break };
-            let bare = regular.bare(claimed, packet);
-            let Some(bare) = bare.filter(|_| *verdict == Authenticity::Authentic) else { break };
-            if regular.sa.replay().accept(claimed.number).is_err() {
+    fn accept_interleaved(&mut self) -> bool {
+        let Self { interleaved, rx_cache, verdicts, .. } = self;
+        let RxInterleaved { packets, matches, inner_packets, tallies, .. } = interleaved;
+        let (first, before) = (packets.len() - matches.len(), inner_packets.len());
+        let opened = packets[first..].iter().zip(&*matches).zip(&*verdicts);
+        for ((packet, RxMatch { entry: place, tally, matched }), verdict) in opened {
+            let Some(record) = rx_cache.record(*place) else { break };
+            let inner_packet = record.inner_packet(matched, packet);
+            let Some(inner_packet) = inner_packet.filter(|_| *verdict == Authenticity::Authentic)
+            else {
+                break;
+            };
+            if record.sa.replay().accept(matched.number).is_err() {
                 break;
             }
-            tallies[*tally as usize].add(&bare);
-            bares.push((bare, *tally));
+            tallies[*tally as usize].add(&inner_packet);
+            inner_packets.push((inner_packet, *tally));
         }
-        bares.len() - before == claims.len()
+        inner_packets.len() - before == matches.len()
     }
 
-    /// Makes items of those that were opened and not accepted: the first of them is not as others of its state are. Whether there are none.
+    /// Turns opened packets that were not accepted into items. Returns whether there were none.
     #[inline(never)]
-    fn leave_mixed(&mut self) -> bool {
-        let Self { mixed, used, items, sealed, buffers, verdicts, .. } = self;
-        let Mixed { packets, claims, bares, pause, .. } = mixed;
-        let left = packets.len() - bares.len();
+    fn leave_interleaved(&mut self) -> bool {
+        let Self { interleaved, rx_cache, items, sealed, buffers, verdicts, .. } = self;
+        let RxInterleaved { packets, matches, inner_packets, back_off, .. } = interleaved;
+        let left = packets.len() - inner_packets.len();
         if left == 0 {
             return true;
         }
-        if bares.len() < left {
-            pause.begin();
+        if inner_packets.len() < left {
+            back_off.begin();
         }
-        let accepted = claims.len() - left;
+        let accepted = matches.len() - left;
         verdicts.drain(..accepted);
-        for ((packet, claim), place) in
-            packets.drain(bares.len()..).zip(&claims[accepted..]).zip(0..)
+        for ((packet, matched), place) in
+            packets.drain(inner_packets.len()..).zip(&matches[accepted..]).zip(0..)
         {
-            let item = Item::new(place, 0, packet.len(), packet.mark);
-            used.meet(claim.used);
-            // It was known when they were claimed.
-            let known = Known::of(used, claim.used);
-            sealed.extend(known.map(|known| known.sealed(&claim.claimed, place, &item)));
-            items.push(Item { fate: Fate::Sealed, ..item });
+            let item = RxItem::new(place, 0, packet.len(), packet.mark);
+            rx_cache.mark_seen(matched.entry);
+            // The template existed when the packet matched.
+            let known = SaMatcher::of(rx_cache, matched.entry);
+            sealed.extend(known.map(|known| known.sealed(&matched.matched, place, &item)));
+            items.push(RxItem { fate: Fate::Encrypted, ..item });
             buffers.push(Some(packet));
         }
         false
     }
 
-    /// Charges each state for what it carried. Whether all of that passes.
+    /// Charges each SA. Returns whether all packets are within the limits.
     #[inline(never)]
-    fn charge_mixed(&mut self, bench: &mut Bench<'_>) -> bool {
-        let Self { mixed, used, arrears, .. } = self;
+    fn charge_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> bool {
+        let Self { interleaved, rx_cache, deferred, .. } = self;
         let mut all_pass = true;
-        for tally in mixed.tallies.iter_mut().filter(|tally| tally.packets > 0) {
-            let Some(Regular { sa, debt, .. }) = used.regular_mut(tally.used) else { continue };
-            if arrears.note(debt, sa, tally.packets, tally.carried) {
+        for tally in interleaved.tallies.iter_mut().filter(|tally| tally.packets > 0) {
+            let Some(RxRecord { sa, pending_slot, .. }) = rx_cache.record_mut(tally.entry) else {
+                continue;
+            };
+            if deferred.add(pending_slot, sa, tally.packets, tally.carried) {
                 continue;
             }
-            tally.standing = charge(sa, tally.packets, tally.carried, bench);
-            all_pass &= tally.standing == Standing::Good;
+            tally.limit_check = charge(sa, tally.packets, tally.carried, ctx);
+            all_pass &= tally.limit_check == LimitCheck::Pass;
         }
         all_pass
     }
 
-    /// Drops those of these packets that are beyond their state's limits.
+    /// Drops the packets that exceed their SA's limits.
     #[cold]
-    fn drop_mixed(&mut self, bench: &mut Bench<'_>) {
-        let packets = std::mem::take(&mut self.mixed.packets);
-        let bares = std::mem::take(&mut self.mixed.bares);
-        for (packet, (bare, place)) in packets.into_iter().zip(bares) {
-            let tally = &mut self.mixed.tallies[place as usize];
-            let sa = &self.used[tally.used as usize].sa;
-            if tally.standing.lets_pass(sa, bare.carried, bench) {
-                self.mixed.packets.push(packet);
-                self.mixed.bares.push((bare, place));
+    fn drop_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+        let packets = std::mem::take(&mut self.interleaved.packets);
+        let inner_packets = std::mem::take(&mut self.interleaved.inner_packets);
+        for (packet, (inner_packet, place)) in packets.into_iter().zip(inner_packets) {
+            let tally = &mut self.interleaved.tallies[place as usize];
+            let sa = &self.rx_cache[tally.entry as usize].sa;
+            if tally.limit_check.lets_pass(sa, inner_packet.carried, ctx) {
+                self.interleaved.packets.push(packet);
+                self.interleaved.inner_packets.push((inner_packet, place));
             } else {
-                tally.remove(&bare);
-                self.discard(packet, DropReason::InStateExpired, bench);
+                tally.remove(&inner_packet);
+                self.discard(packet, DropReason::InStateExpired, ctx);
             }
         }
     }
 
-    /// 8 Check, as it was found out before; 9 Coalesce, 10 Transmit.
+    /// Stage 8 by the record's verdict; stages 9 and 10.
     #[inline(never)]
-    fn hand_on_mixed(&mut self, bench: &mut Bench<'_>) {
-        let Self { mixed, policies, traffic, .. } = self;
-        let Mixed { packets, bares, tallies, .. } = mixed;
-        for (packet, (bare, _)) in packets.iter_mut().zip(&*bares) {
-            bare.frame(packet);
+    fn send_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+        let Self { interleaved, policies, traffic, .. } = self;
+        let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
+        for (packet, (inner_packet, _)) in packets.iter_mut().zip(&*inner_packets) {
+            inner_packet.frame(packet);
         }
         for tally in tallies.iter().filter(|tally| tally.packets > 0) {
             policies.know_again(tally.version);
@@ -325,49 +338,49 @@ impl Inbound {
             traffic.sent_bytes += tally.bytes;
         }
         traffic.sent += packets.len() as u64;
-        if bench.settings.host == HostPort::Packets {
-            return bench.out.host.append(packets);
+        if ctx.settings.host == HostPort::Packets {
+            return ctx.out.host.append(packets);
         }
-        self.coalesce_mixed(bench);
+        self.coalesce_interleaved(ctx);
     }
 
-    /// 9 Coalesce.
+    /// Stage 9.
     #[inline(never)]
-    fn coalesce_mixed(&mut self, bench: &mut Bench<'_>) {
-        let Self { mixed, used, coalescer, .. } = self;
-        let Mixed { packets, bares, tallies, .. } = mixed;
-        for (packet, (_, tally)) in packets.drain(..).zip(&*bares) {
-            let regular = used.regular(tallies[*tally as usize].used);
-            let protocol = Protocol(regular.map_or(0, |regular| regular.protocol));
-            if joins(bench.settings.host, protocol) {
-                coalescer.offer(packet, bench.pool, &mut bench.out.host);
+    fn coalesce_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+        let Self { interleaved, rx_cache, coalescer, .. } = self;
+        let RxInterleaved { packets, inner_packets, tallies, .. } = interleaved;
+        for (packet, (_, tally)) in packets.drain(..).zip(&*inner_packets) {
+            let record = rx_cache.record(tallies[*tally as usize].entry);
+            let protocol = Protocol(record.map_or(0, |record| record.protocol));
+            if may_coalesce(ctx.settings.host, protocol) {
+                coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
             } else {
-                bench.out.host.push(packet);
+                ctx.out.host.push(packet);
             }
         }
     }
 }
 
-/// The tally of a regular state, which begins with its first packet in a batch, if it receives.
+/// Tally of a record's SA; the first packet of a batch opens it if the SA receives.
 #[inline(always)]
-fn tally(tallies: &mut Vec<Tally>, used: u32, regular: &mut Regular) -> Option<u32> {
-    if tallies.get(regular.tally as usize).is_none_or(|tally| tally.used != used) {
-        regular.sa.receives().ok()?;
-        regular.tally = narrow(tallies.len());
-        tallies.push(Tally::of(used, regular));
+fn tally(tallies: &mut Vec<RxSaTally>, entry: u32, record: &mut RxRecord) -> Option<u32> {
+    if tallies.get(record.tally as usize).is_none_or(|tally| tally.entry != entry) {
+        record.sa.receives().ok()?;
+        record.tally = narrow(tallies.len());
+        tallies.push(RxSaTally::of(entry, record));
     }
-    Some(regular.tally)
+    Some(record.tally)
 }
 
-impl Tally {
-    /// Nothing yet.
+impl RxSaTally {
+    /// An empty tally.
     #[inline(always)]
-    fn of(used: u32, regular: &Regular) -> Self {
+    fn of(entry: u32, record: &RxRecord) -> Self {
         Self {
-            used,
-            answer: regular.answer,
-            version: regular.version(),
-            standing: Standing::Good,
+            entry,
+            answer: record.answer,
+            version: record.version(),
+            limit_check: LimitCheck::Pass,
             packets: 0,
             carried: 0,
             bytes: 0,
@@ -375,15 +388,15 @@ impl Tally {
     }
 
     #[inline(always)]
-    fn add(&mut self, bare: &Bare) {
+    fn add(&mut self, inner_packet: &InnerPacket) {
         self.packets += 1;
-        self.carried += u64::from(bare.carried);
-        self.bytes += u64::from(bare.len);
+        self.carried += u64::from(inner_packet.carried);
+        self.bytes += u64::from(inner_packet.len);
     }
 
-    fn remove(&mut self, bare: &Bare) {
+    fn remove(&mut self, inner_packet: &InnerPacket) {
         self.packets -= 1;
-        self.carried -= u64::from(bare.carried);
-        self.bytes -= u64::from(bare.len);
+        self.carried -= u64::from(inner_packet.carried);
+        self.bytes -= u64::from(inner_packet.len);
     }
 }

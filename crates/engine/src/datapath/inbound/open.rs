@@ -1,80 +1,80 @@
-//! Decrypting a batch in place, and what a state has to say about each packet afterwards.
+//! Stages 5 to 7: decrypts a batch in place, advances replay windows and charges SAs.
 
 use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, Crypter, OpenJob, SeqHigh};
 use uxfrm_packet::PacketBuf;
 
-use super::rx_cache::{Load, Standing, Used};
+use super::rx_cache::{LimitCheck, RxEntry, RxTally};
 use super::slow::device::Opener;
-use super::{Fate, Inbound, Sealed};
-use crate::datapath::context::Bench;
+use super::{Fate, Inbound, SealedEsp};
+use crate::datapath::context::BatchCtx;
 use crate::sa::replay::Candidate;
 use crate::{Charge, DropReason, Event, Sa};
 
-/// Enough for the library's bursts, little enough for the stack and the first-level cache.
+/// Enough for the library's bursts, small enough for the stack and the L1 cache.
 const CHUNK: usize = 64;
 
 impl Inbound {
-    /// 5 Open.
-    pub(super) fn open(&mut self, bench: &mut Bench<'_>) {
-        let Self { sealed, buffers, used, verdicts, .. } = self;
+    /// Stage 5.
+    pub(super) fn open(&mut self, ctx: &mut BatchCtx<'_>) {
+        let Self { sealed, buffers, rx_cache, verdicts, .. } = self;
         verdicts.clear();
         let mut jobs: ArrayVec<OpenJob<'_>, CHUNK> = ArrayVec::new();
-        let mut buffers = Rests::of(buffers);
+        let mut buffers = BufferCursor::of(buffers);
         let mut rest = sealed.as_slice();
         while let Some(first) = rest.first() {
-            let state = &used[first.used as usize];
+            let state = &rx_cache[first.entry as usize];
             let key = state.sa.key();
-            // Neighbours often are of one state.
+            // Consecutive packets often have the same SA.
             while let [packet, behind @ ..] = rest
-                && packet.used == first.used
+                && packet.entry == first.entry
             {
                 rest = behind;
                 if jobs.is_full() {
-                    run(bench.crypter, &mut jobs, verdicts);
+                    run(ctx.crypter, &mut jobs, verdicts);
                 }
                 let esp = buffers.cut(packet);
-                let (Opener::Engine, Some(esp)) = (packet.manner.opener, esp) else {
-                    // Verdicts are in order.
-                    run(bench.crypter, &mut jobs, verdicts);
-                    verdicts.push(packet.manner.opener.verdict().unwrap_or(Authenticity::Runt));
+                let (Opener::Engine, Some(esp)) = (packet.params.opener, esp) else {
+                    // Keeps the verdicts in order.
+                    run(ctx.crypter, &mut jobs, verdicts);
+                    verdicts.push(packet.params.opener.verdict().unwrap_or(Authenticity::Runt));
                     continue;
                 };
                 jobs.push(OpenJob::in_place(key, state.high_of(packet.number), esp));
             }
         }
-        run(bench.crypter, &mut jobs, verdicts);
+        run(ctx.crypter, &mut jobs, verdicts);
     }
 
-    /// 6 Replay advance, 7 Strip; and the states are charged. Whether there may be more ESP in some.
-    pub(super) fn accept(&mut self, bench: &mut Bench<'_>) -> bool {
+    /// Stages 6 and 7, then charges the SAs. Returns whether some packets may contain more ESP.
+    pub(super) fn accept(&mut self, ctx: &mut BatchCtx<'_>) -> bool {
         let mut sealed = std::mem::take(&mut self.sealed);
         let verdicts = std::mem::take(&mut self.verdicts);
-        let more = self.accept_each(&mut sealed, &verdicts, bench);
+        let more = self.accept_all(&mut sealed, &verdicts, ctx);
         self.verdicts = verdicts;
-        self.charge(&mut sealed, bench);
-        if !self.movers.is_empty() {
-            self.tell_of_moves(&sealed, bench);
+        self.charge(&mut sealed, ctx);
+        if !self.nat_remaps.is_empty() {
+            self.report_nat_remaps(&sealed, ctx);
         }
         sealed.clear();
         self.sealed = sealed;
         more
     }
 
-    /// Neighbours that came by one state are looked at together, as far as its window takes their numbers together.
-    fn accept_each(
+    /// Processes runs of one SA together, as far as the replay window takes them.
+    fn accept_all(
         &mut self,
-        sealed: &mut [Sealed],
+        sealed: &mut [SealedEsp],
         verdicts: &[Authenticity],
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> bool {
         let Some(first) = sealed.first() else { return false };
-        let mut load = self.used.load(first.used);
+        let mut tally = self.rx_cache.tally(first.entry);
         let (mut at, mut more) = (0, false);
         while at < sealed.len().min(verdicts.len()) {
-            if sealed[at].used != load.used {
-                self.used.note(&load);
-                load = self.used.load(sealed[at].used);
+            if sealed[at].entry != tally.entry {
+                self.rx_cache.commit(&tally);
+                tally = self.rx_cache.tally(sealed[at].entry);
             }
             let accepted = match verdicts[at] {
                 Authenticity::Authentic => self.accept_first(&sealed[at..], &verdicts[at..]),
@@ -83,51 +83,55 @@ impl Inbound {
             };
             let next = at + accepted.unwrap_or(1);
             match accepted {
-                Ok(_) => more |= self.strip_each(&mut sealed[at..next], &mut load, bench),
-                Err(reason) => self.refuse(&sealed[at], reason, bench),
+                Ok(_) => more |= self.strip_run_of_sa(&mut sealed[at..next], &mut tally, ctx),
+                Err(reason) => self.reject(&sealed[at], reason, ctx),
             }
             at = next;
         }
-        self.used.note(&load);
+        self.rx_cache.commit(&tally);
         more
     }
 
-    /// A number from before a restart passes for one of the next upper half, with which no ICV is right.
+    /// A sequence number from before a restart is taken for one of the next upper half, for which
+    /// no ICV is right.
     #[cold]
-    fn explain(&self, sealed: &Sealed, reason: DropReason) -> DropReason {
-        let window = self.used[sealed.used as usize].sa.replay();
+    fn explain(&self, sealed: &SealedEsp, reason: DropReason) -> DropReason {
+        let window = self.rx_cache[sealed.entry as usize].sa.replay();
         #[expect(clippy::cast_possible_truncation, reason = "the half that the packet has")]
         let low = sealed.number.number() as u32;
         window.explain(low, reason)
     }
 
-    /// Has its window take the number of the first packet, which is authentic, with those of authentic neighbours behind it if it can. Of how many.
+    /// Advances the window by the first packet, which is authentic, and if possible by authentic
+    /// packets of the same SA behind it. Returns how many.
     #[inline(always)]
     fn accept_first(
         &self,
-        sealed: &[Sealed],
+        sealed: &[SealedEsp],
         verdicts: &[Authenticity],
     ) -> Result<usize, DropReason> {
         match sealed {
-            [first, second, ..] if second.used == first.used => self.accept_some(sealed, verdicts),
+            [first, second, ..] if second.entry == first.entry => {
+                self.accept_run_of_sa(sealed, verdicts)
+            }
             [first, ..] => {
-                self.used[first.used as usize].sa.replay().accept(first.number).map(|()| 1)
+                self.rx_cache[first.entry as usize].sa.replay().accept(first.number).map(|()| 1)
             }
             [] => Ok(1),
         }
     }
 
-    /// As [`accept_first`](Self::accept_first), of one that may have neighbours.
+    /// Like [`accept_first`](Self::accept_first), for a run.
     #[inline(never)]
-    fn accept_some(
+    fn accept_run_of_sa(
         &self,
-        sealed: &[Sealed],
+        sealed: &[SealedEsp],
         verdicts: &[Authenticity],
     ) -> Result<usize, DropReason> {
-        let Sealed { used, number, .. } = sealed[0];
-        let window = self.used[used as usize].sa.replay();
+        let SealedEsp { entry, number, .. } = sealed[0];
+        let window = self.rx_cache[entry as usize].sa.replay();
         let run = sealed.iter().zip(verdicts).take_while(|(packet, verdict)| {
-            packet.used == used && **verdict == Authenticity::Authentic
+            packet.entry == entry && **verdict == Authenticity::Authentic
         });
         match window.accept_some(run.map(|(packet, _)| packet.number)) {
             0 => window.accept(number).map(|()| 1),
@@ -135,75 +139,80 @@ impl Inbound {
         }
     }
 
-    /// 7 Strip of neighbours that came by one state and are accepted. Whether there may be more ESP in some.
+    /// Stage 7 for accepted packets of one SA. Returns whether some may contain more ESP.
     #[inline]
-    fn strip_each(&mut self, run: &mut [Sealed], load: &mut Load, bench: &mut Bench<'_>) -> bool {
+    fn strip_run_of_sa(
+        &mut self,
+        run: &mut [SealedEsp],
+        tally: &mut RxTally,
+        ctx: &mut BatchCtx<'_>,
+    ) -> bool {
         let (mut rest, mut more) = (run, false);
         loop {
-            let alike = self.strip_alike(rest, load);
+            let alike = self.strip_same_flow(rest, tally);
             let [packet, behind @ ..] = &mut rest[alike..] else { return more };
-            match self.strip(packet, load, bench) {
+            match self.strip(packet, tally, ctx) {
                 Ok(fate) => {
                     more |= fate == Fate::New;
                     self.items[packet.item as usize].fate = fate;
                 }
-                Err(reason) => self.refuse(packet, reason, bench),
+                Err(reason) => self.reject(packet, reason, ctx),
             }
             rest = behind;
         }
     }
 
-    /// Drops a packet that its state does not accept.
+    /// Drops a packet that its SA does not accept, and counts the failure.
     #[cold]
-    fn refuse(&mut self, packet: &Sealed, reason: DropReason, bench: &Bench<'_>) {
-        self.used[packet.used as usize].sa.count_failure(reason);
-        self.drop(packet.item as usize, reason, bench);
+    fn reject(&mut self, packet: &SealedEsp, reason: DropReason, ctx: &BatchCtx<'_>) {
+        self.rx_cache[packet.entry as usize].sa.count_failure(reason);
+        self.drop(packet.item as usize, reason, ctx);
     }
 
-    /// Charges each state once for all its packets, and one by one where a limit lies between them.
-    fn charge(&mut self, sealed: &mut [Sealed], bench: &mut Bench<'_>) {
+    /// Charges each SA once for all its packets, or one by one if a limit lies between them.
+    fn charge(&mut self, sealed: &mut [SealedEsp], ctx: &mut BatchCtx<'_>) {
         let mut all_pass = true;
-        self.used.each_met(&mut |used| {
-            if used.packets > 0 {
-                all_pass &= used.charge(bench) == Standing::Good;
+        self.rx_cache.for_each_seen(&mut |entry| {
+            if entry.packets > 0 {
+                all_pass &= entry.charge(ctx) == LimitCheck::Pass;
             }
         });
         if all_pass {
             return;
         }
         for packet in sealed {
-            let passes = |bytes| self.may_pass(packet.used, bytes, bench);
+            let passes = |bytes| self.may_pass(packet.entry, bytes, ctx);
             if packet.carried.is_none_or(passes) {
                 continue;
             }
             packet.carried = None;
             if self.items[packet.item as usize].fate != Fate::Gone {
-                self.drop(packet.item as usize, DropReason::InStateExpired, bench);
+                self.drop(packet.item as usize, DropReason::InStateExpired, ctx);
             }
         }
     }
 
-    /// Whether a state lets a packet with so many bytes pass, where not all do.
-    pub(super) fn may_pass(&self, used: u32, bytes: u32, bench: &mut Bench<'_>) -> bool {
-        let used = &self.used[used as usize];
-        used.standing.lets_pass(&used.sa, bytes, bench)
+    /// Whether a packet of so many bytes is within the SA's limits.
+    pub(super) fn may_pass(&self, entry: u32, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
+        let entry = &self.rx_cache[entry as usize];
+        entry.limit_check.lets_pass(&entry.sa, bytes, ctx)
     }
 }
 
-impl Standing {
-    /// Whether a state with it lets a packet with so many bytes pass.
-    pub(super) fn lets_pass(self, sa: &Sa, bytes: u32, bench: &mut Bench<'_>) -> bool {
+impl LimitCheck {
+    /// Whether a packet of so many bytes passes; charges it if need be.
+    pub(super) fn lets_pass(self, sa: &Sa, bytes: u32, ctx: &mut BatchCtx<'_>) -> bool {
         match self {
-            Self::Good => true,
+            Self::Pass => true,
             Self::Expired => false,
-            Self::OneByOne => match sa.charge(1, bytes.into(), bench.now) {
+            Self::PerPacket => match sa.charge(1, bytes.into(), ctx.now) {
                 Charge::Ok => true,
                 Charge::SoftLimit => {
-                    bench.tell(Event::SaSoftLimit(sa.id()));
+                    ctx.push_event(Event::SaSoftLimit(sa.id()));
                     true
                 }
                 Charge::HardLimit => {
-                    bench.tell(Event::SaHardLimit(sa.id()));
+                    ctx.push_event(Event::SaHardLimit(sa.id()));
                     false
                 }
                 Charge::Crossing | Charge::Expired => false,
@@ -212,24 +221,24 @@ impl Standing {
     }
 }
 
-/// What has not been cut off yet of buffers, in their order.
-struct Rests<'a> {
+/// Yields the ESP parts of buffers, in order.
+struct BufferCursor<'a> {
     buffers: std::slice::IterMut<'a, Option<PacketBuf>>,
-    /// The place of the first of `buffers`.
+    /// Index of the first of `buffers`.
     next: u32,
-    /// Of the buffer before that, the bytes from `from` on.
+    /// Bytes of the previous buffer from `from` on.
     rest: &'a mut [u8],
     from: u32,
 }
 
-impl<'a> Rests<'a> {
+impl<'a> BufferCursor<'a> {
     fn of(buffers: &'a mut [Option<PacketBuf>]) -> Self {
         Self { buffers: buffers.iter_mut(), next: 0, rest: &mut [], from: 0 }
     }
 
-    /// The bytes of a packet, which lies behind all that were cut off before. `None` if it does not, or is not there.
+    /// The bytes of a packet, which must lie behind all earlier ones; otherwise `None`.
     #[inline(always)]
-    fn cut(&mut self, packet: &Sealed) -> Option<&'a mut [u8]> {
+    fn cut(&mut self, packet: &SealedEsp) -> Option<&'a mut [u8]> {
         let earlier = std::mem::take(&mut self.rest);
         let (rest, from) = if packet.buffer == self.next {
             self.next += 1;
@@ -248,8 +257,8 @@ impl<'a> Rests<'a> {
     }
 }
 
-impl Used {
-    /// What of a packet's number is not in the packet.
+impl RxEntry {
+    /// Upper half of an extended sequence number.
     #[inline(always)]
     pub(super) fn high_of(&self, number: Candidate) -> SeqHigh {
         match self.extended {
@@ -258,34 +267,34 @@ impl Used {
         }
     }
 
-    /// Charges it for what its packets of this round carried.
+    /// Charges the SA for its packets of this round.
     #[inline]
-    pub(super) fn charge(&mut self, bench: &mut Bench<'_>) -> Standing {
+    pub(super) fn charge(&mut self, ctx: &mut BatchCtx<'_>) -> LimitCheck {
         let (packets, bytes) = (std::mem::take(&mut self.packets), std::mem::take(&mut self.bytes));
-        self.standing = charge(&self.sa, packets, bytes, bench);
-        self.standing
+        self.limit_check = charge(&self.sa, packets, bytes, ctx);
+        self.limit_check
     }
 }
 
-/// Charges a state for packets together.
+/// Charges an SA for packets together, and raises its events.
 #[inline]
-pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, bench: &mut Bench<'_>) -> Standing {
-    match sa.charge(packets, bytes, bench.now) {
-        Charge::Ok => Standing::Good,
+pub(super) fn charge(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> LimitCheck {
+    match sa.charge(packets, bytes, ctx.now) {
+        Charge::Ok => LimitCheck::Pass,
         Charge::SoftLimit => {
-            bench.tell(Event::SaSoftLimit(sa.id()));
-            Standing::Good
+            ctx.push_event(Event::SaSoftLimit(sa.id()));
+            LimitCheck::Pass
         }
-        Charge::Crossing => Standing::OneByOne,
+        Charge::Crossing => LimitCheck::PerPacket,
         Charge::HardLimit => {
-            bench.tell(Event::SaHardLimit(sa.id()));
-            Standing::Expired
+            ctx.push_event(Event::SaHardLimit(sa.id()));
+            LimitCheck::Expired
         }
-        Charge::Expired => Standing::Expired,
+        Charge::Expired => LimitCheck::Expired,
     }
 }
 
-/// Opens and forgets what one call of the library takes, and notes what became of it.
+/// Opens the jobs and appends their verdicts.
 fn run(
     crypter: &mut Crypter,
     jobs: &mut ArrayVec<OpenJob<'_>, CHUNK>,

@@ -1,83 +1,83 @@
-//! 2 Peel, 3 State, 4 Replay check of packets that look like an earlier one of their state: what that one was found to be, they are too.
+//! Stages 2 to 4 for packets whose outer headers match those of an earlier packet of the SA.
 //!
-//! Whatever is not so, or is to be dropped, is left to the long way, which says what it is.
+//! All other packets, and those to be dropped, are left to the slow path.
 
 use std::ops::Range;
 
 use uxfrm_packet::{Extent, Outline, PacketBuf, UdpPath, esp, udp};
 
-use super::rx_cache::UsedStates;
-use super::slow::outer::Envelope;
-use super::{Fate, Inbound, Item, Manner, Sealed, narrow};
+use super::rx_cache::RxCache;
+use super::slow::parse_outer::EspBounds;
+use super::{DecapParams, Fate, Inbound, RxItem, SealedEsp, narrow};
 use crate::UdpEncapKind;
 use crate::sa::replay::{Candidate, ReplayWindow};
 
-/// What stood around a packet of a state that is opened here, and came from where the state says.
+/// Outer headers of a packet that the engine opens and that came from the SA's own source.
 #[derive(Clone, Debug)]
-pub(super) struct Outer {
-    around: Around,
-    /// Where ESP begins.
+pub(super) struct OuterTemplate {
+    outer_match: OuterMatch,
+    /// Offset of ESP.
     at: usize,
     spi: u32,
-    /// The packet's.
+    /// The packet's mark.
     mark: u32,
-    manner: Manner,
+    params: DecapParams,
 }
 
 #[derive(Clone, Debug)]
-enum Around {
+enum OuterMatch {
     Ip(Outline),
-    /// With nothing between UDP and ESP.
+    /// Nothing between UDP and ESP.
     Udp(Outline),
-    /// A socket took off both.
+    /// A socket removed both headers.
     Socket(UdpPath),
 }
 
-/// A state whose packets look as an earlier one did.
+/// An SA with an outer template.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'a> {
-    used: u32,
-    outer: &'a Outer,
+pub(super) struct SaMatcher<'a> {
+    entry: u32,
+    outer: &'a OuterTemplate,
     window: &'a ReplayWindow,
 }
 
-/// What is to be opened of a packet that looks like its state's.
+/// ESP bounds and sequence number of a packet that matched.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claimed {
-    /// Where ESP begins in the packet, and its bytes.
+pub(super) struct MatchedEsp {
+    /// Offset of ESP in the packet, and its length.
     pub(super) at: u32,
     pub(super) len: u32,
     pub(super) number: Candidate,
     pub(super) tos: u8,
 }
 
-impl Outer {
-    /// Of a packet that was peeled. `None` where others are always to be looked at themselves.
+impl OuterTemplate {
+    /// Template of a parsed packet. `None` if later packets always need a full parse.
     pub(super) fn of(
-        envelope: &Envelope,
-        manner: Manner,
+        location: &EspBounds,
+        params: DecapParams,
         buffer: &PacketBuf,
-        item: &Item,
+        item: &RxItem,
     ) -> Option<Self> {
-        let Envelope { at, len, spi, shell, .. } = *envelope;
-        let outside = shell.map_or(0, |shell| usize::from(shell.len));
+        let EspBounds { at, len, spi, outer_hdr, .. } = *location;
+        let outside = outer_hdr.map_or(0, |outer_hdr| usize::from(outer_hdr.len));
         let outline = || Outline::of(item.bytes(buffer).get(..at + len)?);
-        let around = match (envelope.encap, at - outside) {
-            (Some(UdpEncapKind::Esp), 0) if shell.is_none() => Around::Socket(buffer.udp?),
-            (Some(UdpEncapKind::Esp), udp::HEADER_LEN) => Around::Udp(outline()?),
-            (None, 0) => Around::Ip(outline()?),
+        let outer_match = match (location.encap, at - outside) {
+            (Some(UdpEncapKind::Esp), 0) if outer_hdr.is_none() => OuterMatch::Socket(buffer.udp?),
+            (Some(UdpEncapKind::Esp), udp::HEADER_LEN) => OuterMatch::Udp(outline()?),
+            (None, 0) => OuterMatch::Ip(outline()?),
             (Some(UdpEncapKind::NonIke | UdpEncapKind::Esp | UdpEncapKind::Tcp) | None, _) => {
                 return None;
             }
         };
-        Some(Self { around, at, spi, mark: item.mark, manner })
+        Some(Self { outer_match, at, spi, mark: item.mark, params })
     }
 
-    /// That of a packet that is IP and ESP alone.
+    /// Header template of a packet with IP and ESP alone.
     pub(super) fn outline(&self) -> Option<Outline> {
-        match self.around {
-            Around::Ip(outline) => Some(outline),
-            Around::Udp(_) | Around::Socket(_) => None,
+        match self.outer_match {
+            OuterMatch::Ip(outline) => Some(outline),
+            OuterMatch::Udp(_) | OuterMatch::Socket(_) => None,
         }
     }
 
@@ -89,26 +89,29 @@ impl Outer {
         self.mark
     }
 
-    /// What is read of a packet that looks like this one, perhaps but for the SPI; `None` if it does not, or anything is wrong with it.
+    /// Length and TOS of a packet that matches, apart from its SPI; `None` if it does not match or
+    /// is malformed.
     #[inline(always)]
     pub(super) fn read(&self, path: Option<&UdpPath>, bytes: &[u8]) -> Option<Extent> {
-        match (&self.around, path) {
-            (Around::Ip(outline), None) => outline.read(bytes),
-            (Around::Udp(outline), None) => {
+        match (&self.outer_match, path) {
+            (OuterMatch::Ip(outline), None) => outline.read(bytes),
+            (OuterMatch::Udp(outline), None) => {
                 let (extent, upper_at) = (outline.read(bytes)?, outline.header_len());
                 let [high, low] = bytes.get(upper_at + 4..)?.first_chunk().copied()?;
                 let len = usize::from(u16::from_be_bytes([high, low]));
                 (upper_at + len == extent.len).then_some(extent)
             }
-            (Around::Socket(known), Some(path)) => {
+            (OuterMatch::Socket(known), Some(path)) => {
                 let is_same = (known.remote, known.local) == (path.remote, path.local);
                 is_same.then_some(Extent { len: bytes.len(), tos: path.tos })
             }
-            (Around::Ip(_) | Around::Udp(_), Some(_)) | (Around::Socket(_), None) => None,
+            (OuterMatch::Ip(_) | OuterMatch::Udp(_), Some(_)) | (OuterMatch::Socket(_), None) => {
+                None
+            }
         }
     }
 
-    /// SPI and sequence number, where a packet that looks like this one has them.
+    /// SPI and sequence number at the template's offset.
     #[inline(always)]
     fn header(&self, bytes: &[u8]) -> Option<(u32, u32)> {
         let [a, b, c, d, sequence @ ..] = *bytes.get(self.at..)?.first_chunk::<8>()?;
@@ -116,43 +119,43 @@ impl Outer {
     }
 }
 
-impl<'a> Known<'a> {
-    /// The state in a place, if it is known how its packets look.
-    pub(super) fn of(used: &'a UsedStates, place: u32) -> Option<Self> {
-        let outer = used.looks(place)?.outer.as_ref()?;
-        Some(Self { used: place, outer, window: used[place as usize].sa.replay() })
+impl<'a> SaMatcher<'a> {
+    /// The SA in an entry, if it has an outer template.
+    pub(super) fn of(rx_cache: &'a RxCache, place: u32) -> Option<Self> {
+        let outer = rx_cache.templates(place)?.outer.as_ref()?;
+        Some(Self { entry: place, outer, window: rx_cache[place as usize].sa.replay() })
     }
 
-    /// The other state that an item may be of, by its SPI.
-    fn other(&self, item: &Item, buffer: &PacketBuf, used: &'a UsedStates) -> Option<Self> {
+    /// Another SA of this batch, by the item's SPI.
+    fn other(&self, item: &RxItem, buffer: &PacketBuf, rx_cache: &'a RxCache) -> Option<Self> {
         let (spi, _) = self.outer.header(item.bytes(buffer))?;
-        let other = used.of_spi(spi).filter(|_| spi != self.outer.spi)?;
-        Self::of(used, other).filter(|other| other.outer.spi == spi)
+        let other = rx_cache.seen_with_spi(spi).filter(|_| spi != self.outer.spi)?;
+        Self::of(rx_cache, other).filter(|other| other.outer.spi == spi)
     }
 
-    /// The state that a packet may be of by its SPI: this one, or another of this batch or before.
+    /// This SA or any cached one, by the packet's SPI.
     #[inline(always)]
     pub(super) fn or_earlier(
         self,
-        item: &Item,
+        item: &RxItem,
         buffer: &PacketBuf,
-        used: &'a UsedStates,
+        rx_cache: &'a RxCache,
     ) -> Option<Self> {
         let (spi, _) = self.outer.header(item.bytes(buffer))?;
         if spi == self.outer.spi {
             return Some(self);
         }
-        Self::of(used, used.once_of_spi(spi)?)
+        Self::of(rx_cache, rx_cache.with_spi(spi)?)
     }
 
-    /// Claims items, the first of them in `place`, up to the first that does not look like the state's. Says how many.
+    /// Matches items from index `place` on, up to the first that does not match. Returns how many.
     #[inline]
-    fn claim(
+    fn match_sa(
         &self,
         place: usize,
-        items: &mut [Item],
+        items: &mut [RxItem],
         buffers: &[Option<PacketBuf>],
-        sealed: &mut Vec<Sealed>,
+        sealed: &mut Vec<SealedEsp>,
     ) -> usize {
         let before = sealed.len();
         for (item, place) in items.iter_mut().zip(narrow(place)..) {
@@ -160,24 +163,34 @@ impl<'a> Known<'a> {
             if item.fate != Fate::New || !item.path.is_empty() {
                 break;
             }
-            let Some(claimed) = self.claim_one(place, item, buffer) else { break };
-            item.fate = Fate::Sealed;
-            sealed.push(claimed);
+            let Some(matched) = self.match_item(place, item, buffer) else { break };
+            item.fate = Fate::Encrypted;
+            sealed.push(matched);
         }
         sealed.len() - before
     }
 
-    /// Claims an item that was not looked at yet, in `place`; `None` if it does not look like the state's, or its number is not to be taken.
+    /// Matches one item; `None` if it does not match or fails the replay check.
     #[inline(always)]
-    pub(super) fn claim_one(&self, place: u32, item: &Item, buffer: &PacketBuf) -> Option<Sealed> {
+    pub(super) fn match_item(
+        &self,
+        place: u32,
+        item: &RxItem,
+        buffer: &PacketBuf,
+    ) -> Option<SealedEsp> {
         let bytes = buffer.part(item.start, item.len)?;
-        let claimed = self.look(bytes, item.mark, buffer.udp.as_ref())?;
-        Some(self.sealed(&claimed, place, item))
+        let matched = self.match_packet(bytes, item.mark, buffer.udp.as_ref())?;
+        Some(self.sealed(&matched, place, item))
     }
 
-    /// What is to be opened of a packet; `None` as above.
+    /// Matches one packet; `None` as above.
     #[inline(always)]
-    pub(super) fn look(&self, bytes: &[u8], mark: u32, path: Option<&UdpPath>) -> Option<Claimed> {
+    pub(super) fn match_packet(
+        &self,
+        bytes: &[u8],
+        mark: u32,
+        path: Option<&UdpPath>,
+    ) -> Option<MatchedEsp> {
         let Self { outer, window, .. } = *self;
         let (spi, sequence) = outer.header(bytes)?;
         if spi != outer.spi || mark != outer.mark {
@@ -188,47 +201,51 @@ impl<'a> Known<'a> {
             return None;
         }
         let (at, len) = (narrow(outer.at), narrow(end - outer.at));
-        Some(Claimed { at, len, number: window.check(sequence).ok()?, tos })
+        Some(MatchedEsp { at, len, number: window.check(sequence).ok()?, tos })
     }
 
-    /// The same, as one among others: the item in `place`.
+    /// The matched packet as an entry of the list to open, for item `place`.
     #[inline(always)]
-    pub(super) fn sealed(&self, claimed: &Claimed, place: u32, item: &Item) -> Sealed {
-        let Claimed { at, len, number, tos } = *claimed;
-        Sealed {
+    pub(super) fn sealed(&self, matched: &MatchedEsp, place: u32, item: &RxItem) -> SealedEsp {
+        let MatchedEsp { at, len, number, tos } = *matched;
+        SealedEsp {
             item: place,
-            used: self.used,
+            entry: self.entry,
             buffer: item.buffer,
             at: item.start + at,
             len,
             number,
             carried: None,
             tos,
-            manner: self.outer.manner,
+            params: self.outer.params,
         }
     }
 }
 
 impl Inbound {
-    /// Claims packets that look like the latest one of their state, which is the `latest` first of all, up to the first that does not. Says which
-    /// that is.
+    /// Matches items against the latest SA and then against the SAs that follow by SPI. Returns the
+    /// index of the first that does not match.
     #[inline(never)]
-    pub(super) fn follow(&mut self, places: Range<usize>, latest: &mut Option<u32>) -> usize {
-        let Self { items, buffers, used, sealed, marks, .. } = self;
-        let mut known = latest.and_then(|latest| Known::of(used, latest));
+    pub(super) fn match_same_sa(
+        &mut self,
+        places: Range<usize>,
+        latest: &mut Option<u32>,
+    ) -> usize {
+        let Self { items, buffers, rx_cache, sealed, marks, .. } = self;
+        let mut known = latest.and_then(|latest| SaMatcher::of(rx_cache, latest));
         let mut place = places.start;
         while let Some(state) = known.filter(|_| marks.is_empty()) {
-            let claimed = state.claim(place, &mut items[place..places.end], buffers, sealed);
-            place += claimed;
-            if claimed > 0 {
-                *latest = Some(state.used);
-            } else if *latest != Some(state.used) {
+            let matched = state.match_sa(place, &mut items[place..places.end], buffers, sealed);
+            place += matched;
+            if matched > 0 {
+                *latest = Some(state.entry);
+            } else if *latest != Some(state.entry) {
                 break;
             }
             let next = items[..places.end].get(place);
             known = next.and_then(|item| {
                 let buffer = buffers[item.buffer as usize].as_ref()?;
-                state.other(item, buffer, used)
+                state.other(item, buffer, rx_cache)
             });
         }
         place

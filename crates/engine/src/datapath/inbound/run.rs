@@ -1,7 +1,7 @@
-//! Many neighbours that look as the latest state's packets do, outside and inside, and may pass: they are opened and framed where they lie, and what
-//! holds for all of them is looked at once.
+//! Inbound fast path for runs of packets of the latest SA that match its templates and pass its
+//! policies: they are opened and framed in place, with one check per run.
 //!
-//! Wherever one turns out to be otherwise, it goes on the long way from there, and all behind it with it: none overtakes another.
+//! From the first packet that does not match, all take the slow path; packets are not reordered.
 
 use std::vec::Drain;
 
@@ -9,265 +9,270 @@ use arrayvec::ArrayVec;
 use uxfrm_crypto::{Authenticity, OpenJob};
 use uxfrm_packet::{Checksum, PacketBuf, Protocol, Segments};
 
-use super::deliver::{is_train, joins};
-use super::inner_template::{Bare, Inner};
-use super::outer_template::{Claimed, Known};
-use super::rx_cache::{Standing, UsedStates};
-use super::{BYTES_AHEAD, Fate, Inbound, Item, NOTES_AHEAD, PIECE, narrow};
-use crate::datapath::back_off::Pause;
-use crate::datapath::context::Bench;
+use super::deliver::{is_burst, may_coalesce};
+use super::inner_template::{InnerPacket, InnerTemplate};
+use super::outer_template::{MatchedEsp, SaMatcher};
+use super::rx_cache::{LimitCheck, RxCache};
+use super::{DATA_AHEAD, Fate, Inbound, META_AHEAD, PIECE, RxItem, narrow};
+use crate::datapath::back_off::BackOff;
+use crate::datapath::context::BatchCtx;
 use crate::{AnswerId, DropReason, Mode, Stage, Watch};
 
-/// Fewer are not worth it: a crypto library wants many at once.
-pub(super) const WORTH: usize = 16;
+/// Fewer packets do not pay: the crypto library needs many per call.
+pub(super) const MIN_PACKETS: usize = 16;
 
-/// Neighbours of one state, by their places in their batch.
+/// Scratch of this fast path; lists are parallel to `packets`.
 #[derive(Debug)]
-pub(super) struct Together {
+pub(super) struct RxRun {
     packets: Vec<PacketBuf>,
-    claims: Vec<Claimed>,
-    /// Of those that were opened and are as they should be.
-    bares: Vec<Bare>,
-    /// Where most turned out to be otherwise.
-    pause: Pause,
+    matches: Vec<MatchedEsp>,
+    /// Packets opened and accepted.
+    inner_packets: Vec<InnerPacket>,
+    /// Back-off after a batch in which most packets missed.
+    back_off: BackOff,
 }
 
 impl Inbound {
-    /// 1 Receive to 10 Transmit, of the packets that `rest` begins with, as far as they look as the latest state's do. False, with nothing done, if
-    /// they are not many.
+    /// Stages 1 to 10 for the first packets of `rest` that match the latest SA. Returns false, with
+    /// nothing done, if they are too few.
     #[inline]
-    pub(super) fn run_express(
+    pub(super) fn run_same_sa(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> bool {
-        if rest.len() < WORTH || !self.marks.is_empty() || !self.together.pause.is_over() {
+        if rest.len() < MIN_PACKETS || !self.marks.is_empty() || !self.run.back_off.is_over() {
             return false;
         }
-        self.used.begin(bench.snapshot);
-        let run = self.resume().filter(|used| self.claim_run(*used, rest.as_slice()) >= WORTH);
-        let answer = run.and_then(|used| Some((used, self.passing(used, bench)?)));
-        if let Some((used, answer)) = answer {
-            self.together.packets.extend(rest.take(self.together.claims.len()));
-            self.carry_run(used, answer, bench, watch);
+        self.rx_cache.begin(ctx.snapshot);
+        let run =
+            self.resume().filter(|entry| self.match_run(*entry, rest.as_slice()) >= MIN_PACKETS);
+        let answer = run.and_then(|entry| Some((entry, self.verified_answer(entry, ctx)?)));
+        if let Some((entry, answer)) = answer {
+            self.run.packets.extend(rest.take(self.run.matches.len()));
+            self.process_run(entry, answer, ctx, watch);
         }
-        self.finish_some();
+        self.finish_items();
         answer.is_some()
     }
 
-    /// 2 Peel, 3 State, 4 Replay check: what is to be opened of the first packets, up to one that looks otherwise. Of how many.
+    /// Stages 2 to 4 for the first packets, up to one that does not match. Returns how many.
     #[inline(never)]
-    fn claim_run(&mut self, used: u32, packets: &[PacketBuf]) -> usize {
-        let claims = &mut self.together.claims;
-        claims.clear();
-        let Some(known) = Known::of(&self.used, used).filter(|_| inner(&self.used, used).is_some())
+    fn match_run(&mut self, entry: u32, packets: &[PacketBuf]) -> usize {
+        let matches = &mut self.run.matches;
+        matches.clear();
+        let Some(known) =
+            SaMatcher::of(&self.rx_cache, entry).filter(|_| inner(&self.rx_cache, entry).is_some())
         else {
             return 0;
         };
-        packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
         for (at, packet) in packets.iter().take(PIECE).enumerate() {
-            packets.get(at + NOTES_AHEAD).inspect(|packet| packet.prefetch());
-            packets.get(at + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
-            let claimed = known.look(packet.bytes(), packet.mark, packet.udp.as_ref());
-            let Some(claimed) = claimed.filter(|_| !is_train(packet)) else { break };
-            claims.push(claimed);
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
+            let matched = known.match_packet(packet.bytes(), packet.mark, packet.udp.as_ref());
+            let Some(matched) = matched.filter(|_| !is_burst(packet)) else { break };
+            matches.push(matched);
         }
-        claims.len()
+        matches.len()
     }
 
-    /// 8 Check: the policies under which packets pass that look inside as an earlier one of this state; `None` if that is not known.
+    /// Stage 8: the verdict under which packets of the SA's inner template pass; `None` if unknown.
     #[inline]
-    fn passing(&mut self, used: u32, bench: &Bench<'_>) -> Option<AnswerId> {
-        let state = &self.used[used as usize];
-        let Inner { flow, direction, .. } = inner(&self.used, used)?;
-        let known = self.policies.know(&bench.snapshot.spd, *direction, flow, state.around.spi);
+    fn verified_answer(&mut self, entry: u32, ctx: &BatchCtx<'_>) -> Option<AnswerId> {
+        let state = &self.rx_cache[entry as usize];
+        let InnerTemplate { flow, direction, .. } = inner(&self.rx_cache, entry)?;
+        let known = self.policies.know(&ctx.snapshot.spd, *direction, flow, state.framing.spi);
         state.lets_pass(known).then_some(known.answer)
     }
 
-    /// 5 Open to 10 Transmit.
+    /// Stages 5 to 10.
     #[inline(always)]
-    fn carry_run(
+    fn process_run(
         &mut self,
-        used: u32,
+        entry: u32,
         answer: AnswerId,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
-        self.traffic.received += self.together.claims.len() as u64;
+        self.traffic.received += self.run.matches.len() as u64;
         watch.passed(Stage::Peel);
-        self.open_run(used, bench);
+        self.open_run(entry, ctx);
         watch.passed(Stage::Open);
-        self.strip_run(used);
-        self.accept_run(used);
-        let all_pass = self.charge_run(used, bench);
+        self.strip_run(entry);
+        self.accept_run(entry);
+        let all_pass = self.charge_run(entry, ctx);
         watch.passed(Stage::Accept);
-        let is_all = self.together.bares.len() == self.together.claims.len();
+        let is_all = self.run.inner_packets.len() == self.run.matches.len();
         if !is_all {
-            self.leave(used);
+            self.leave_to_slow_path(entry);
         }
         if !all_pass {
-            self.drop_some(used, bench);
+            self.drop_over_limit(entry, ctx);
         }
-        // A policy that nothing met was not used.
-        if !self.together.bares.is_empty() {
-            self.deliver_run(used, answer, bench);
+        // Without packets the policy was not used.
+        if !self.run.inner_packets.is_empty() {
+            self.deliver_run(entry, answer, ctx);
         }
         watch.passed(Stage::Deliver);
         if !is_all {
-            self.go_on_opened(bench, watch);
+            self.continue_opened(ctx, watch);
         }
     }
 
-    /// 5 Open: the verdicts.
+    /// Stage 5; fills the verdicts.
     #[inline(never)]
-    fn open_run(&mut self, used: u32, bench: &mut Bench<'_>) {
-        let Self { together, used: states, verdicts, traffic, .. } = self;
-        let state = &states[used as usize];
+    fn open_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
+        let Self { run, rx_cache: states, verdicts, traffic, .. } = self;
+        let state = &states[entry as usize];
         let key = state.sa.key();
         let mut jobs: ArrayVec<OpenJob<'_>, PIECE> = ArrayVec::new();
         let mut received = 0;
-        for (packet, claimed) in together.packets.iter_mut().zip(&together.claims) {
+        for (packet, matched) in run.packets.iter_mut().zip(&run.matches) {
             received += packet.len();
-            // It was read to its end before.
-            let Some((_, esp)) = packet.bytes_mut().split_at_mut_checked(claimed.at as usize)
+            // The bounds were checked when it matched.
+            let Some((_, esp)) = packet.bytes_mut().split_at_mut_checked(matched.at as usize)
             else {
                 break;
             };
-            let Some((esp, _)) = esp.split_at_mut_checked(claimed.len as usize) else { break };
-            jobs.push(OpenJob::in_place(key, state.high_of(claimed.number), esp));
+            let Some((esp, _)) = esp.split_at_mut_checked(matched.len as usize) else { break };
+            jobs.push(OpenJob::in_place(key, state.high_of(matched.number), esp));
         }
         traffic.received_bytes += received as u64;
-        bench.crypter.open(&mut jobs);
+        ctx.crypter.open(&mut jobs);
         verdicts.clear();
         verdicts.extend(jobs.iter().map(|job| job.verdict));
     }
 
-    /// 7 Strip, of packets that are authentic and look inside as an earlier one of their state, up to the first that is not so.
+    /// Stage 7, up to the first packet that is forged or does not match inside.
     #[inline(never)]
-    fn strip_run(&mut self, used: u32) {
-        let Together { packets, claims, bares, .. } = &mut self.together;
-        bares.clear();
-        let Some(inner) = inner(&self.used, used) else { return };
-        let around = self.used[used as usize].around;
-        let opened = packets.iter().zip(claims).zip(&self.verdicts);
-        for ((packet, Claimed { at, len, tos, .. }), verdict) in opened {
+    fn strip_run(&mut self, entry: u32) {
+        let RxRun { packets, matches, inner_packets, .. } = &mut self.run;
+        inner_packets.clear();
+        let Some(inner) = inner(&self.rx_cache, entry) else { return };
+        let framing = self.rx_cache[entry as usize].framing;
+        let opened = packets.iter().zip(matches).zip(&self.verdicts);
+        for ((packet, MatchedEsp { at, len, tos, .. }), verdict) in opened {
             if *verdict != Authenticity::Authentic {
                 break;
             }
-            let Some(bare) = inner.bare(&around, (*at, *len, *tos), packet.mark, packet) else {
+            let Some(inner_packet) =
+                inner.inner_packet(&framing, (*at, *len, *tos), packet.mark, packet)
+            else {
                 break;
             };
-            bares.push(bare);
+            inner_packets.push(inner_packet);
         }
     }
 
-    /// 6 Replay advance, of these, up to the first that is not to be taken.
+    /// Stage 6, up to the first packet that was received before.
     #[inline(never)]
-    fn accept_run(&mut self, used: u32) {
-        let window = self.used[used as usize].sa.replay();
-        let Together { claims, bares, .. } = &mut self.together;
-        let (claims, mut accepted) = (&claims[..bares.len()], 0);
-        while let [first, ..] = &claims[accepted..] {
-            let numbers = claims[accepted..].iter().map(|claimed| claimed.number);
+    fn accept_run(&mut self, entry: u32) {
+        let window = self.rx_cache[entry as usize].sa.replay();
+        let RxRun { matches, inner_packets, .. } = &mut self.run;
+        let (matches, mut accepted) = (&matches[..inner_packets.len()], 0);
+        while let [first, ..] = &matches[accepted..] {
+            let numbers = matches[accepted..].iter().map(|matched| matched.number);
             accepted += match window.accept_some(numbers) {
                 0 if window.accept(first.number).is_err() => break,
                 0 => 1,
                 taken => taken,
             };
         }
-        bares.truncate(accepted);
+        inner_packets.truncate(accepted);
     }
 
-    /// Charges the state for these. Whether all pass.
+    /// Charges the SA. Returns whether all packets are within its limits.
     #[inline(always)]
-    fn charge_run(&mut self, used: u32, bench: &mut Bench<'_>) -> bool {
-        let (bares, state) = (&self.together.bares, &mut self.used[used as usize]);
-        state.packets = narrow(bares.len());
-        state.bytes = bares.iter().map(|bare| u64::from(bare.carried)).sum();
-        bares.is_empty() || state.charge(bench) == Standing::Good
+    fn charge_run(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) -> bool {
+        let (inner_packets, state) = (&self.run.inner_packets, &mut self.rx_cache[entry as usize]);
+        state.packets = narrow(inner_packets.len());
+        state.bytes =
+            inner_packets.iter().map(|inner_packet| u64::from(inner_packet.carried)).sum();
+        inner_packets.is_empty() || state.charge(ctx) == LimitCheck::Pass
     }
 
-    /// Makes items of the others, which were opened: the first of them is not as an earlier one was.
+    /// Turns opened packets that were not accepted into items.
     #[inline(never)]
-    fn leave(&mut self, used: u32) {
-        let Self { together, used: states, items, sealed, buffers, verdicts, .. } = self;
-        let Together { packets, claims, bares, pause } = together;
-        let accepted = bares.len();
-        if accepted < claims.len() / 2 {
-            pause.begin();
+    fn leave_to_slow_path(&mut self, entry: u32) {
+        let Self { run, rx_cache: states, items, sealed, buffers, verdicts, .. } = self;
+        let RxRun { packets, matches, inner_packets, back_off } = run;
+        let accepted = inner_packets.len();
+        if accepted < matches.len() / 2 {
+            back_off.begin();
         }
         verdicts.drain(..accepted);
-        let known = Known::of(states, used);
-        for ((packet, claimed), place) in
-            packets.drain(accepted..).zip(&claims[accepted..]).zip(0..)
+        let known = SaMatcher::of(states, entry);
+        for ((packet, matched), place) in
+            packets.drain(accepted..).zip(&matches[accepted..]).zip(0..)
         {
-            let item = Item::new(place, 0, packet.len(), packet.mark);
-            // It was known when they were claimed.
-            sealed.extend(known.map(|known| known.sealed(claimed, place, &item)));
-            items.push(Item { fate: Fate::Sealed, ..item });
+            let item = RxItem::new(place, 0, packet.len(), packet.mark);
+            // The template existed when the packet matched.
+            sealed.extend(known.map(|known| known.sealed(matched, place, &item)));
+            items.push(RxItem { fate: Fate::Encrypted, ..item });
             buffers.push(Some(packet));
         }
     }
 
-    /// Drops those of these packets that are beyond their state's limits.
+    /// Drops the packets that exceed the SA's limits.
     #[cold]
-    fn drop_some(&mut self, used: u32, bench: &mut Bench<'_>) {
-        let packets = std::mem::take(&mut self.together.packets);
-        let bares = std::mem::take(&mut self.together.bares);
-        for (packet, bare) in packets.into_iter().zip(bares) {
-            if self.may_pass(used, bare.carried, bench) {
-                self.together.packets.push(packet);
-                self.together.bares.push(bare);
+    fn drop_over_limit(&mut self, entry: u32, ctx: &mut BatchCtx<'_>) {
+        let packets = std::mem::take(&mut self.run.packets);
+        let inner_packets = std::mem::take(&mut self.run.inner_packets);
+        for (packet, inner_packet) in packets.into_iter().zip(inner_packets) {
+            if self.may_pass(entry, inner_packet.carried, ctx) {
+                self.run.packets.push(packet);
+                self.run.inner_packets.push(inner_packet);
             } else {
-                self.discard(packet, DropReason::InStateExpired, bench);
+                self.discard(packet, DropReason::InStateExpired, ctx);
             }
         }
     }
 
-    /// 9 Coalesce, 10 Transmit.
+    /// Stages 9 and 10.
     #[inline(never)]
-    fn deliver_run(&mut self, used: u32, answer: AnswerId, bench: &mut Bench<'_>) {
-        let Together { packets, bares, .. } = &mut self.together;
+    fn deliver_run(&mut self, entry: u32, answer: AnswerId, ctx: &mut BatchCtx<'_>) {
+        let RxRun { packets, inner_packets, .. } = &mut self.run;
         let mut bytes = 0;
-        for (packet, bare) in packets.iter_mut().zip(&*bares) {
-            bytes += u64::from(bare.len);
-            bare.frame(packet);
+        for (packet, inner_packet) in packets.iter_mut().zip(&*inner_packets) {
+            bytes += u64::from(inner_packet.len);
+            inner_packet.frame(packet);
         }
-        self.policies.count_first(answer, narrow(bares.len()), bytes);
-        self.traffic.sent += bares.len() as u64;
+        self.policies.count_first(answer, narrow(inner_packets.len()), bytes);
+        self.traffic.sent += inner_packets.len() as u64;
         self.traffic.sent_bytes += bytes;
-        // A run is let in with a look inside only.
-        let protocol = inner(&self.used, used).map_or(0, |inner| inner.flow.protocol);
-        if !joins(bench.settings.host, Protocol(protocol)) {
-            return bench.out.host.append(packets);
+        // Runs are let in only with an inner template.
+        let protocol = inner(&self.rx_cache, entry).map_or(0, |inner| inner.flow.protocol);
+        if !may_coalesce(ctx.settings.host, Protocol(protocol)) {
+            return ctx.out.host.append(packets);
         }
         for packet in packets.drain(..) {
-            self.coalescer.offer(packet, bench.pool, &mut bench.out.host);
+            self.coalescer.offer(packet, ctx.pool, &mut ctx.out.host);
         }
     }
 }
 
-/// How a tunnel's packets look inside.
+/// Inner template of a tunnel.
 #[inline(always)]
-fn inner(states: &UsedStates, used: u32) -> Option<&Inner> {
-    let looks = states.looks(used)?.inner.as_ref();
-    looks.filter(|_| states[used as usize].around.mode == Mode::Tunnel)
+fn inner(states: &RxCache, entry: u32) -> Option<&InnerTemplate> {
+    let templates = states.templates(entry)?.inner.as_ref();
+    templates.filter(|_| states[entry as usize].framing.mode == Mode::Tunnel)
 }
 
-impl Together {
+impl RxRun {
     pub(super) fn new() -> Self {
         Self {
             packets: Vec::with_capacity(PIECE),
-            claims: Vec::with_capacity(PIECE),
-            bares: Vec::with_capacity(PIECE),
-            pause: Pause::default(),
+            matches: Vec::with_capacity(PIECE),
+            inner_packets: Vec::with_capacity(PIECE),
+            back_off: BackOff::default(),
         }
     }
 }
 
-impl Bare {
-    /// Its buffer has nothing but the packet in it and on it from now on.
+impl InnerPacket {
+    /// Reduces the buffer to the packet.
     #[inline(always)]
     pub(super) fn frame(&self, packet: &mut PacketBuf) {
         packet.frame(self.at as usize, self.len as usize);

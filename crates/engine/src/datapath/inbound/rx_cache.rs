@@ -1,5 +1,8 @@
-//! The states that a batch's packets came by, each once however its packets are mixed with others'. The next batch finds them again. A change of states
-//! lets those go that have the SPI of one that came, went or changed; a change of policies has those asked once more whether their packets pass whom it may concern. Where they are more than there is room for, any of them go after a batch, and the others stay.
+//! Cache of the SAs that packets came by, each once per worker, with templates of their packets.
+//!
+//! A change of SAs evicts entries with the SPIs that changed. A change of policies invalidates
+//! cached verdicts of the flows it may affect. When the cache is too large after a batch, random
+//! entries are evicted.
 
 #[cfg(test)]
 mod tests;
@@ -11,64 +14,64 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use uxfrm_packet::{BATCH, esp, prefetch_far_whole};
 
-use super::inner_template::Inner;
-use super::outer_template::Outer;
-use super::rx_record::Regular;
-use super::spi_index::Names;
-use super::{FEW, Name, narrow};
+use super::inner_template::InnerTemplate;
+use super::outer_template::OuterTemplate;
+use super::rx_record::RxRecord;
+use super::spi_index::SpiIndex;
+use super::{FEW, SaLookupKey, narrow};
 use crate::flow_cache::validity::Concerned;
 use crate::flow_cache::{Known, Turn};
 use crate::sa::config::SaFlags;
 use crate::{AnswerId, Host, Mark, Mode, Sa, Snapshot, Spi, UdpEncapKind};
 
-/// A state and what it is to be charged for this round.
+/// An SA and its uncommitted packet and byte counts.
 #[derive(Debug)]
-pub(super) struct Used {
+pub(super) struct RxEntry {
     pub(super) sa: Arc<Sa>,
     pub(super) packets: u32,
     pub(super) bytes: u64,
-    pub(super) standing: Standing,
-    /// Where what it is yet to count of packets that came alone is likely to be.
-    pub(super) debt: u32,
-    /// The policies under which packets that came through this state alone may pass, whatever their flow; not known yet without.
+    pub(super) limit_check: LimitCheck,
+    /// Likely index of the SA's pending count.
+    pub(super) pending_slot: u32,
+    /// Verdict under which packets of this SA alone pass, whatever their flow; `None` if unknown.
     pub(super) passes: Option<AnswerId>,
-    /// The policies of which epoch say so.
+    /// Policy epoch of `passes`.
     epoch: u16,
     pub(super) turn: Turn,
-    /// By what the latest of its packets that was looked up found it.
-    name: Option<Name>,
-    /// The latest batch that met it.
-    met_in: u64,
+    /// Key of the latest look-up that found the SA.
+    lookup_key: Option<SaLookupKey>,
+    /// Number of the latest batch with packets of this SA.
+    seen_in: u64,
     pub(super) encap: Option<UdpEncapKind>,
-    /// A device has to do with it.
+    /// The SA has an offload device.
     pub(super) offloaded: bool,
     pub(super) extended: bool,
-    pub(super) around: Around,
-    /// The question of its latest plain packet that was looked at itself in this batch.
+    pub(super) framing: EspFraming,
+    /// Look-up of the latest plain packet that was fully checked in this batch.
     pub(super) asked: Option<u32>,
     seen: Seen,
 }
 
-/// Whether there was a packet of a state before that could have told how they look: outside, inside. Only the second one does, as of many states
-/// there is but one at a time.
+/// Whether an earlier packet could have been a template. Only the second packet becomes one: most
+/// of many SAs see just one packet at a time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     outside: bool,
     inside: bool,
 }
 
-/// How a state's packets look, as far as it is known.
+/// Templates of an SA's packets, as far as known.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
-    pub(super) outer: Option<Outer>,
-    pub(super) inner: Option<Inner>,
+pub(super) struct RxTemplates {
+    pub(super) outer: Option<OuterTemplate>,
+    pub(super) inner: Option<InnerTemplate>,
 }
 
-/// What a state has around each of its packets, and does when that is stripped.
+/// ESP header and trailer lengths of an SA, and what else decapsulation needs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around {
+pub(super) struct EspFraming {
     pub(super) spi: Spi,
-    /// Bytes of SPI, sequence number and IV; and of ICV.
+    /// Bytes of SPI, sequence number and IV.
     pub(super) lead: u32,
     pub(super) icv: u32,
     pub(super) mode: Mode,
@@ -76,66 +79,67 @@ pub(super) struct Around {
     pub(super) output_mark: Mark,
 }
 
-/// What neighbours of one state carried that is not noted yet, and what they had around them.
+/// Uncommitted packet and byte counts of a run of one SA.
 #[derive(Debug)]
-pub(super) struct Load {
-    pub(super) used: u32,
-    pub(super) around: Around,
+pub(super) struct RxTally {
+    pub(super) entry: u32,
+    pub(super) framing: EspFraming,
     pub(super) packets: u32,
     pub(super) bytes: u64,
 }
 
-/// What charging a state's packets together gave.
+/// Result of charging an SA's packets together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum LimitCheck {
     /// All pass.
-    Good,
+    Pass,
     /// Only some fit under a hard limit: each is charged on its own.
-    OneByOne,
+    PerPacket,
     /// None passes.
     Expired,
 }
 
-/// Those of this batch and of some before it. A place says which.
+/// Entries of this batch and earlier ones, by index.
 #[derive(Debug)]
-pub(super) struct UsedStates {
-    all: Vec<Used>,
-    /// In the same places, as far as any is known.
-    looks: Vec<Looks>,
-    /// The same, of those whose packets need not be looked at closely.
-    regulars: Vec<Option<Regular>>,
-    /// The places of those that this batch met, in the order of their first packets.
-    met: Vec<u32>,
-    /// Batches so far.
+pub(super) struct RxCache {
+    all: Vec<RxEntry>,
+    /// Templates, parallel to `all`, as far as any is known.
+    templates: Vec<RxTemplates>,
+    /// Records of SAs for the interleaved fast path, likewise.
+    records: Vec<Option<RxRecord>>,
+    /// Entries seen in this batch, in order of their first packets.
+    seen: Vec<u32>,
+    /// Number of the batch.
     batch: u64,
-    /// By SPI, in the same places.
+    /// SPIs, parallel to `all`.
     spis: Vec<u32>,
-    /// The generation of states and policies that all are of, how often each had changed by then, and the host.
+    /// Generations of snapshot, SAs and policies that the entries are valid for, and the host.
     generation: u64,
     states: u64,
     policies: u64,
     host: Option<Arc<Host>>,
-    /// Rises when policies change, and when that concerned whom.
+    /// Rises when policies change; the scopes of the changes by epoch.
     epoch: u16,
-    concerned: Concerned,
-    /// The place of the state that was looked for last.
+    scope_epochs: Concerned,
+    /// The entry that was used last.
     latest: Option<u32>,
-    /// States that are kept for the next batch at the most.
+    /// Entries kept for the next batch.
     most: usize,
-    /// By the last bits of a state's turn, where it may stand in `all`; to be believed only if that one is it.
-    hints: Vec<u32>,
-    names: Names,
-    /// Chooses who goes.
+    /// Index in `all` by the low bits of the insertion sequence number; a hint that must be
+    /// verified.
+    by_seq_hint: Vec<u32>,
+    spi_index: SpiIndex,
+    /// Chooses the entries to evict.
     hasher: RandomState,
 }
 
-impl UsedStates {
+impl RxCache {
     pub(super) fn new() -> Self {
         Self {
             all: Vec::new(),
-            looks: Vec::new(),
-            regulars: Vec::new(),
-            met: Vec::new(),
+            templates: Vec::new(),
+            records: Vec::new(),
+            seen: Vec::new(),
             batch: 0,
             spis: Vec::new(),
             generation: 0,
@@ -143,40 +147,41 @@ impl UsedStates {
             policies: 0,
             host: None,
             epoch: 0,
-            concerned: Concerned::default(),
+            scope_epochs: Concerned::default(),
             latest: None,
             most: FEW,
-            hints: vec![0; BATCH],
-            names: Names::new(),
+            by_seq_hint: vec![0; BATCH],
+            spi_index: SpiIndex::new(),
             hasher: RandomState::default(),
         }
     }
 
-    /// To be called before a batch: forgets what states and policies that have changed since may have made untrue, and all on another host.
+    /// To be called before a batch: invalidates what changed SAs or policies affect, and everything
+    /// if the host changed.
     pub(super) fn begin(&mut self, snapshot: &Snapshot) {
         self.batch += 1;
         self.let_go(snapshot);
     }
 
-    /// Whether they are so few that a piece of a batch has many packets of each.
-    pub(super) fn are_few(&self) -> bool {
-        self.all.len() <= HANDFUL
+    /// Whether a part of a batch has many packets per SA.
+    pub(super) fn is_small(&self) -> bool {
+        self.all.len() <= SMALL
     }
 
-    /// Whether they are so many that what packets need of them is far away.
-    pub(super) fn are_far(&self) -> bool {
+    /// Whether the entries exceed the CPU cache.
+    pub(super) fn exceeds_cache(&self) -> bool {
         self.all.len() > FEW
     }
 
-    /// To be called after a batch: keeps no more for the next one than are worth it.
+    /// To be called after a batch: evicts surplus entries.
     pub(super) fn finish(&mut self) {
-        self.met.clear();
+        self.seen.clear();
         if self.all.len() > self.most {
             self.make_room();
         }
     }
 
-    /// Forgets what states and policies that have changed since may have made untrue, and all on another host.
+    /// Invalidates what changed SAs or policies affect, and everything if the host changed.
     #[inline]
     pub(super) fn let_go(&mut self, snapshot: &Snapshot) {
         let host = (snapshot.host.as_ref().map(Arc::as_ptr), self.host.as_ref().map(Arc::as_ptr));
@@ -187,40 +192,41 @@ impl UsedStates {
 
     #[inline(never)]
     fn catch_up(&mut self, snapshot: &Snapshot, on_same_host: bool) {
-        debug_assert!(self.met.is_empty(), "between batches");
+        debug_assert!(self.seen.is_empty(), "between batches");
         self.generation = snapshot.generation;
         self.host.clone_from(&snapshot.host);
         self.most = most_among(snapshot.sad.len());
         let states = std::mem::replace(&mut self.states, snapshot.states);
-        if !on_same_host || !self.let_changed_go(snapshot, states) {
+        if !on_same_host || !self.evict_changed(snapshot, states) {
             self.forget();
         }
         let policies = std::mem::replace(&mut self.policies, snapshot.spd.generation());
         if policies != self.policies {
             if self.epoch == u16::MAX {
-                (self.epoch, self.concerned) = (0, Concerned::default());
+                (self.epoch, self.scope_epochs) = (0, Concerned::default());
                 self.forget();
             }
             self.epoch += 1;
-            self.concerned.note(snapshot.spd.concerned_since(policies), self.epoch);
+            self.scope_epochs.note(snapshot.spd.concerned_since(policies), self.epoch);
         }
     }
 
-    /// Lets those go that have the SPI of a state that has changed. False where nobody knows which these are, or looking for them takes too long.
-    fn let_changed_go(&mut self, snapshot: &Snapshot, since: u64) -> bool {
+    /// Evicts the entries whose SPIs changed. Returns false if the change log is too short or the
+    /// search too long.
+    fn evict_changed(&mut self, snapshot: &Snapshot, since: u64) -> bool {
         let Some(changed) = snapshot.changed_since(since) else { return false };
-        if changed.len() * self.spis.len() > FAR {
+        if changed.len() * self.spis.len() > MAX_SPI_COMPARES {
             return false;
         }
         for Spi(spi) in changed {
             while let Some(at) = place_in(&self.spis, spi) {
-                self.let_one_go(at);
+                self.evict(at);
             }
         }
         true
     }
 
-    /// Lets as many go as are too many; all where few are kept.
+    /// Evicts surplus entries; all of them if few are to be kept.
     #[inline(never)]
     fn make_room(&mut self) {
         if self.most == FEW {
@@ -228,22 +234,22 @@ impl UsedStates {
         }
         while self.all.len() > self.most {
             let random = self.hasher.hash_one((self.batch, self.all.len()));
-            self.let_one_go((random >> 32) as usize % self.all.len());
+            self.evict((random >> 32) as usize % self.all.len());
         }
     }
 
-    /// The last one takes its place.
-    fn let_one_go(&mut self, at: usize) {
+    /// Removes an entry; the last one moves to its index.
+    fn evict(&mut self, at: usize) {
         let last = self.all.len() - 1;
         let gone = self.all.swap_remove(at);
         self.spis.swap_remove(at);
-        fill(&mut self.looks, at, last);
-        fill(&mut self.regulars, at, last);
-        if let Some((spi, ..)) = gone.name {
-            self.names.forget(spi.0, narrow(at));
+        fill(&mut self.templates, at, last);
+        fill(&mut self.records, at, last);
+        if let Some((spi, ..)) = gone.lookup_key {
+            self.spi_index.remove(spi.0, narrow(at));
         }
         if at < last {
-            self.note_move(narrow(last), narrow(at));
+            self.update_index(narrow(last), narrow(at));
         }
         self.latest = match self.latest {
             Some(place) if place as usize == at => None,
@@ -252,263 +258,268 @@ impl UsedStates {
         };
     }
 
-    /// Lets hints lead to where a state is now.
-    fn note_move(&mut self, from: u32, to: u32) {
-        let Self { all, hints, names, .. } = self;
+    /// Updates hints after an entry has moved.
+    fn update_index(&mut self, from: u32, to: u32) {
+        let Self { all, by_seq_hint, spi_index, .. } = self;
         let moved = &all[to as usize];
-        let slots = hints.len();
-        let hint = &mut hints[moved.turn.slot(slots)];
+        let slots = by_seq_hint.len();
+        let hint = &mut by_seq_hint[moved.turn.slot(slots)];
         if *hint == from {
             *hint = to;
         }
-        if let Some((spi, ..)) = moved.name
-            && names.place(spi.0) == Some(from)
+        if let Some((spi, ..)) = moved.lookup_key
+            && spi_index.get(spi.0) == Some(from)
         {
-            names.note(spi.0, to);
+            spi_index.insert(spi.0, to);
         }
     }
 
     fn forget(&mut self) {
         self.drop_all();
         self.spis.clear();
-        self.looks.clear();
-        self.names.clear();
+        self.templates.clear();
+        self.spi_index.clear();
         self.latest = None;
     }
 
-    /// Letting go of a state writes to it, which may be far away.
+    /// Dropping an SA writes to it, which may miss the CPU cache.
     fn drop_all(&mut self) {
-        self.regulars.clear();
-        self.all.iter().rev().take(AHEAD).for_each(|used| used.sa.fetch());
-        while let Some(used) = self.all.pop() {
-            let ahead = self.all.len().checked_sub(AHEAD);
+        self.records.clear();
+        self.all.iter().rev().take(EVICT_PREFETCH_DISTANCE).for_each(|entry| entry.sa.fetch());
+        while let Some(entry) = self.all.pop() {
+            let ahead = self.all.len().checked_sub(EVICT_PREFETCH_DISTANCE);
             ahead.and_then(|at| self.all.get(at)).inspect(|ahead| ahead.sa.fetch());
-            drop(used);
+            drop(entry);
         }
     }
 
-    /// The place of the state that was looked for last, in this batch or before.
+    /// The entry that was used last, in this batch or before.
     pub(super) fn latest(&self) -> Option<u32> {
         self.latest
     }
 
-    /// Remembers which state was looked for last.
+    /// Sets the entry that was used last.
     pub(super) fn note_latest(&mut self, latest: Option<u32>) {
         self.latest = latest;
     }
 
-    /// The place of a state, which takes one if it has none. Each batch asks first whether it [receives](Sa::receives).
+    /// The index of an SA's entry, created if need be. The caller checks once per batch that the SA
+    /// [receives](Sa::receives).
     #[inline]
-    pub(super) fn place(&mut self, sa: &Arc<Sa>) -> u32 {
-        if self.all.len() >= self.hints.len() {
-            // Those that were are found by their names, or take another place.
-            self.hints.resize(2 * self.hints.len(), 0);
+    pub(super) fn entry_of(&mut self, sa: &Arc<Sa>) -> u32 {
+        if self.all.len() >= self.by_seq_hint.len() {
+            // Older entries are found by their keys, or are created again.
+            self.by_seq_hint.resize(2 * self.by_seq_hint.len(), 0);
         }
-        let slots = self.hints.len();
-        let hint = &mut self.hints[Turn::of(sa).slot(slots)];
+        let slots = self.by_seq_hint.len();
+        let hint = &mut self.by_seq_hint[Turn::of(sa).slot(slots)];
         let there = self.all.get(*hint as usize);
         if !there.is_some_and(|there| Arc::ptr_eq(&there.sa, sa)) {
             *hint = narrow(self.all.len());
-            self.all.push(Used::of(sa));
+            self.all.push(RxEntry::of(sa));
             self.spis.push(sa.id().spi.0);
         }
         let place = *hint;
-        self.meet(place);
+        self.mark_seen(place);
         place
     }
 
-    /// Whether this batch has met the state in a place.
+    /// Whether this batch has seen the entry.
     #[inline]
-    pub(super) fn has_met(&self, place: u32) -> bool {
-        self.all[place as usize].met_in == self.batch
+    pub(super) fn seen_in_batch(&self, place: u32) -> bool {
+        self.all[place as usize].seen_in == self.batch
     }
 
-    /// Notes that this batch met the state in a place.
+    /// Marks an entry as seen in this batch.
     #[inline]
-    pub(super) fn meet(&mut self, place: u32) {
-        let used = &mut self.all[place as usize];
-        if used.met_in != self.batch {
-            used.doubt(self.epoch);
-            (used.met_in, used.standing, used.asked) = (self.batch, Standing::Good, None);
-            let inner = self.looks.get_mut(place as usize).and_then(|looks| looks.inner.as_mut());
-            inner.into_iter().for_each(|inner| inner.question = None);
-            self.met.push(place);
+    pub(super) fn mark_seen(&mut self, place: u32) {
+        let entry = &mut self.all[place as usize];
+        if entry.seen_in != self.batch {
+            entry.revalidate(self.epoch);
+            (entry.seen_in, entry.limit_check, entry.asked) = (self.batch, LimitCheck::Pass, None);
+            let inner = self
+                .templates
+                .get_mut(place as usize)
+                .and_then(|templates| templates.inner.as_mut());
+            inner.into_iter().for_each(|inner| inner.lookup = None);
+            self.seen.push(place);
         }
     }
 
-    /// Forgets under which policies packets of the state in a place pass, if others may decide by now. Each batch does when it meets it.
-    pub(super) fn doubt(&mut self, place: u32) {
-        self.all[place as usize].doubt(self.epoch);
+    /// Invalidates the cached policy verdict if policies changed.
+    pub(super) fn revalidate(&mut self, place: u32) {
+        self.all[place as usize].revalidate(self.epoch);
     }
 
-    /// How packets of the state in a place look.
+    /// Templates of an entry's packets.
     #[inline(always)]
-    pub(super) fn looks(&self, place: u32) -> Option<&Looks> {
-        self.looks.get(place as usize)
+    pub(super) fn templates(&self, place: u32) -> Option<&RxTemplates> {
+        self.templates.get(place as usize)
     }
 
     #[inline(always)]
-    pub(super) fn looks_mut(&mut self, place: u32) -> Option<&mut Looks> {
-        self.looks.get_mut(place as usize)
+    pub(super) fn templates_mut(&mut self, place: u32) -> Option<&mut RxTemplates> {
+        self.templates.get_mut(place as usize)
     }
 
-    /// Remembers how a packet of the state in a place looks outside.
+    /// Stores an outer template.
     #[inline]
-    pub(super) fn note_outer(&mut self, place: u32, look: impl FnOnce() -> Option<Outer>) {
+    pub(super) fn store_outer(&mut self, place: u32, look: impl FnOnce() -> Option<OuterTemplate>) {
         if std::mem::replace(&mut self.all[place as usize].seen.outside, true) {
-            self.room_for_looks(place).outer = look();
-            self.forget_regular(place);
+            self.templates_slot(place).outer = look();
+            self.drop_record(place);
         }
     }
 
-    /// Remembers how one looks inside.
+    /// Stores an inner template.
     #[inline]
-    pub(super) fn note_inner(&mut self, place: u32, look: impl FnOnce() -> Option<Inner>) {
+    pub(super) fn store_inner(&mut self, place: u32, look: impl FnOnce() -> Option<InnerTemplate>) {
         if std::mem::replace(&mut self.all[place as usize].seen.inside, true) {
-            self.room_for_looks(place).inner = look();
-            self.forget_regular(place);
+            self.templates_slot(place).inner = look();
+            self.drop_record(place);
         }
     }
 
-    /// What the next packets of the state in a place are held against, if these need not be looked at closely.
+    /// Record of an entry, if its packets match one and may skip the full check.
     #[inline(always)]
-    pub(super) fn regular(&self, place: u32) -> Option<&Regular> {
-        self.regulars.get(place as usize)?.as_ref()
+    pub(super) fn record(&self, place: u32) -> Option<&RxRecord> {
+        self.records.get(place as usize)?.as_ref()
     }
 
     #[inline(always)]
-    pub(super) fn regular_mut(&mut self, place: u32) -> Option<&mut Regular> {
-        self.regulars.get_mut(place as usize)?.as_mut()
+    pub(super) fn record_mut(&mut self, place: u32) -> Option<&mut RxRecord> {
+        self.records.get_mut(place as usize)?.as_mut()
     }
 
-    /// Whether there is that, and the policies are those that said so.
+    /// Whether there is a record, valid under the current policies.
     #[inline(always)]
-    pub(super) fn is_regular(&self, place: u32) -> bool {
-        self.regular(place).is_some_and(|regular| regular.epoch == self.epoch)
+    pub(super) fn has_record(&self, place: u32) -> bool {
+        self.record(place).is_some_and(|record| record.epoch == self.epoch)
     }
 
-    /// Whether there is that, of a flow whom no change of policies since may concern.
-    pub(super) fn is_regular_still(&mut self, place: u32) -> bool {
-        let looks = self.looks.get(place as usize);
-        let Some(Inner { flow, direction, .. }) = looks.and_then(|looks| looks.inner.as_ref())
+    /// Whether there is a record of a flow that no policy change affects; revalidates it.
+    pub(super) fn revalidate_record(&mut self, place: u32) -> bool {
+        let templates = self.templates.get(place as usize);
+        let Some(InnerTemplate { flow, direction, .. }) =
+            templates.and_then(|templates| templates.inner.as_ref())
         else {
             return false;
         };
-        let Some(Some(regular)) = self.regulars.get_mut(place as usize) else { return false };
-        let holds_on = !self.concerned.is(*direction, flow, regular.epoch);
+        let Some(Some(record)) = self.records.get_mut(place as usize) else { return false };
+        let holds_on = !self.scope_epochs.is(*direction, flow, record.epoch);
         if holds_on {
-            regular.epoch = self.epoch;
+            record.epoch = self.epoch;
         }
         holds_on
     }
 
-    /// Whether there is that, as these policies decide now, and did before.
-    pub(super) fn is_regular_again(&mut self, place: u32, answer: AnswerId) -> bool {
+    /// Whether there is a record and its verdict is still `answer`; revalidates it.
+    pub(super) fn refresh_record(&mut self, place: u32, answer: AnswerId) -> bool {
         let epoch = self.epoch;
-        let regular = self.regular_mut(place).filter(|regular| regular.answer == answer);
-        regular.map(|regular| regular.epoch = epoch).is_some()
+        let record = self.record_mut(place).filter(|record| record.answer == answer);
+        record.map(|record| record.epoch = epoch).is_some()
     }
 
-    /// Remembers it.
-    pub(super) fn note_regular(&mut self, place: u32, mut regular: Regular) {
-        regular.epoch = self.epoch;
+    /// Stores a record.
+    pub(super) fn store_record(&mut self, place: u32, mut record: RxRecord) {
+        record.epoch = self.epoch;
         let place = place as usize;
-        if self.regulars.len() <= place {
-            self.regulars.resize_with(place + 1, || None);
+        if self.records.len() <= place {
+            self.records.resize_with(place + 1, || None);
         }
-        self.regulars[place] = Some(regular);
+        self.records[place] = Some(record);
     }
 
-    fn forget_regular(&mut self, place: u32) {
-        if let Some(regular) = self.regulars.get_mut(place as usize) {
-            *regular = None;
+    fn drop_record(&mut self, place: u32) {
+        if let Some(record) = self.records.get_mut(place as usize) {
+            *record = None;
         }
     }
 
-    /// Asks for what [`UsedStates::regular`] reads.
+    /// Prefetches what [`RxCache::record`] reads.
     #[inline(always)]
-    pub(super) fn prefetch_regular(&self, place: u32) {
-        self.regulars.get(place as usize).inspect(|regular| prefetch_far_whole(*regular));
+    pub(super) fn prefetch_record(&self, place: u32) {
+        self.records.get(place as usize).inspect(|record| prefetch_far_whole(*record));
     }
 
-    fn room_for_looks(&mut self, place: u32) -> &mut Looks {
+    fn templates_slot(&mut self, place: u32) -> &mut RxTemplates {
         let place = place as usize;
-        if self.looks.len() <= place {
-            self.looks.resize_with(place + 1, Looks::default);
+        if self.templates.len() <= place {
+            self.templates.resize_with(place + 1, RxTemplates::default);
         }
-        &mut self.looks[place]
+        &mut self.templates[place]
     }
 
-    /// Nothing yet, of the state in a place.
+    /// An empty tally of an entry.
     #[inline]
-    pub(super) fn load(&self, place: u32) -> Load {
-        Load { used: place, around: self.all[place as usize].around, packets: 0, bytes: 0 }
+    pub(super) fn tally(&self, place: u32) -> RxTally {
+        RxTally { entry: place, framing: self.all[place as usize].framing, packets: 0, bytes: 0 }
     }
 
-    /// Notes what a state is to be charged for.
+    /// Adds a tally to the entry's counts.
     #[inline]
-    pub(super) fn note(&mut self, load: &Load) {
-        let used = &mut self.all[load.used as usize];
-        used.packets += load.packets;
-        used.bytes += load.bytes;
+    pub(super) fn commit(&mut self, tally: &RxTally) {
+        let entry = &mut self.all[tally.entry as usize];
+        entry.packets += tally.packets;
+        entry.bytes += tally.bytes;
     }
 
-    /// Shows each state that this batch met.
+    /// Visits each entry seen in this batch.
     #[inline]
-    pub(super) fn each_met(&mut self, visit: &mut impl FnMut(&mut Used)) {
-        self.met.iter().for_each(|place| visit(&mut self.all[*place as usize]));
+    pub(super) fn for_each_seen(&mut self, visit: &mut impl FnMut(&mut RxEntry)) {
+        self.seen.iter().for_each(|place| visit(&mut self.all[*place as usize]));
     }
 
-    /// The place of a state that a name with this SPI may have found; this batch has met it.
+    /// Entry of an SA with this SPI, if seen in this batch. A hint.
     #[inline(always)]
-    pub(super) fn of_spi(&self, spi: u32) -> Option<u32> {
-        self.once_of_spi(spi).filter(|place| self.has_met(*place))
+    pub(super) fn seen_with_spi(&self, spi: u32) -> Option<u32> {
+        self.with_spi(spi).filter(|place| self.seen_in_batch(*place))
     }
 
-    /// Asks for what [`UsedStates::once_of_spi`] reads.
+    /// Prefetches what [`RxCache::with_spi`] reads.
     #[inline(always)]
-    pub(super) fn prefetch_name(&self, spi: u32) {
-        self.names.prefetch(spi);
+    pub(super) fn prefetch_spi(&self, spi: u32) {
+        self.spi_index.prefetch(spi);
     }
 
-    /// As [`UsedStates::of_spi`], in this batch or before.
+    /// Like [`RxCache::seen_with_spi`], for entries of any batch.
     #[inline(always)]
-    pub(super) fn once_of_spi(&self, spi: u32) -> Option<u32> {
-        self.names.place(spi).filter(|place| (*place as usize) < self.all.len())
+    pub(super) fn with_spi(&self, spi: u32) -> Option<u32> {
+        self.spi_index.get(spi).filter(|place| (*place as usize) < self.all.len())
     }
 
-    /// The place of the state that this name found, if it is remembered.
+    /// Entry whose latest look-up had this key.
     #[inline]
-    pub(super) fn named(&self, name: Name) -> Option<u32> {
-        let place = self.names.place(name.0.0)?;
+    pub(super) fn find_by_key(&self, lookup_key: SaLookupKey) -> Option<u32> {
+        let place = self.spi_index.get(lookup_key.0.0)?;
         let there = self.all.get(place as usize)?;
-        there.is_named(&name).then_some(place)
+        there.has_key(&lookup_key).then_some(place)
     }
 
-    /// Remembers what a state was found by.
-    pub(super) fn note_name(&mut self, place: u32, name: Name) {
-        self.names.note(name.0.0, place);
-        self.all[place as usize].name = Some(name);
+    /// Stores the key by which an entry was found.
+    pub(super) fn store_key(&mut self, place: u32, lookup_key: SaLookupKey) {
+        self.spi_index.insert(lookup_key.0.0, place);
+        self.all[place as usize].lookup_key = Some(lookup_key);
     }
 }
 
-/// States that are kept at the most: each takes half a kilobyte.
+/// Upper bound of entries: each takes half a kilobyte.
 const MOST: usize = 1 << 16;
-/// Among more states of both directions, packets hardly find theirs again before it has to go.
+/// With more SAs in both directions, an entry is mostly evicted before its next packet.
 const MANY: usize = 4 * MOST;
-/// With no more states, a piece of a batch has many packets of each.
-const HANDFUL: usize = 4;
-/// SPIs that are looked through for those of states that changed: more take longer than finding all states again.
-const FAR: usize = 1 << 20;
-/// How many states ahead one that is let go is fetched.
-const AHEAD: usize = 16;
+/// With no more entries, a part of a batch has many packets of each.
+const SMALL: usize = 4;
+/// SPIs compared when SAs change: with more, refilling the cache is cheaper.
+const MAX_SPI_COMPARES: usize = 1 << 20;
+/// How many entries ahead of eviction an SA is prefetched.
+const EVICT_PREFETCH_DISTANCE: usize = 16;
 
-/// How many are worth keeping among so many.
+/// Entries worth keeping among so many SAs.
 const fn most_among(states: usize) -> usize {
     if states <= MANY { MOST } else { FEW }
 }
 
-/// Where an SPI stands. Without branches in pieces, as hardly any has it.
+/// Position of an SPI. Compares chunks without branches, as a match is rare.
 fn place_in(spis: &[u32], spi: u32) -> Option<usize> {
     const PIECE: usize = 64;
     let has = |piece: &[u32]| piece.iter().fold(false, |has, other| has | (*other == spi));
@@ -517,7 +528,7 @@ fn place_in(spis: &[u32], spi: u32) -> Option<usize> {
     Some(piece * PIECE + within)
 }
 
-/// Puts what is in the last place into another. What lies behind the end is nothing.
+/// Moves the last element to another index; elements beyond the end count as default.
 fn fill<T: Default>(all: &mut Vec<T>, at: usize, last: usize) {
     let moved = if all.len() > last { all.pop() } else { None };
     if let Some(there) = all.get_mut(at) {
@@ -525,65 +536,65 @@ fn fill<T: Default>(all: &mut Vec<T>, at: usize, last: usize) {
     }
 }
 
-impl Deref for UsedStates {
-    type Target = [Used];
+impl Deref for RxCache {
+    type Target = [RxEntry];
 
     #[inline]
-    fn deref(&self) -> &[Used] {
+    fn deref(&self) -> &[RxEntry] {
         &self.all
     }
 }
 
-impl DerefMut for UsedStates {
+impl DerefMut for RxCache {
     #[inline]
-    fn deref_mut(&mut self) -> &mut [Used] {
+    fn deref_mut(&mut self) -> &mut [RxEntry] {
         &mut self.all
     }
 }
 
-impl Used {
+impl RxEntry {
     fn of(sa: &Arc<Sa>) -> Self {
         let config = sa.config();
         Self {
             sa: Arc::clone(sa),
             packets: 0,
             bytes: 0,
-            standing: Standing::Good,
-            debt: 0,
+            limit_check: LimitCheck::Pass,
+            pending_slot: 0,
             passes: None,
             epoch: 0,
             turn: Turn::of(sa),
-            name: None,
-            met_in: 0,
+            lookup_key: None,
+            seen_in: 0,
             encap: config.encap.as_ref().map(|encap| encap.kind),
             offloaded: config.offload.is_some(),
             extended: sa.extended(),
-            around: Around::of(sa),
+            framing: EspFraming::of(sa),
             asked: None,
             seen: Seen::default(),
         }
     }
 
-    fn doubt(&mut self, epoch: u16) {
+    fn revalidate(&mut self, epoch: u16) {
         if self.epoch != epoch {
             (self.epoch, self.passes) = (epoch, None);
         }
     }
 
-    /// Whether packets that came by it alone may pass under what is known of their flow.
+    /// Whether packets of this SA alone pass under their flow's verdict.
     #[inline(always)]
     pub(super) fn lets_pass(&self, known: Known) -> bool {
         self.passes == Some(known.answer) || known.passes_by(self.turn)
     }
 
-    /// Whether it was found by this name.
+    /// Whether the entry was found by this key.
     #[inline(always)]
-    pub(super) fn is_named(&self, name: &Name) -> bool {
-        self.name.as_ref() == Some(name)
+    pub(super) fn has_key(&self, lookup_key: &SaLookupKey) -> bool {
+        self.lookup_key.as_ref() == Some(lookup_key)
     }
 }
 
-impl Around {
+impl EspFraming {
     fn of(sa: &Sa) -> Self {
         let (config, transform) = (sa.config(), sa.transform());
         Self {

@@ -1,19 +1,20 @@
-//! A state whose packets look alike, outside and inside, and may pass: all that the next one is held against, in two cache lines, as of many
-//! states each packet needs another's.
+//! Record of an SA whose packets match one template outside and one inside, and pass: everything
+//! that the next packet is checked against, in two cache lines, as consecutive packets may each use
+//! another SA.
 //!
-//! It is made of what [`Outer`], [`Inner`](super::inner_template::Inner) and the policies say. Whatever is not so, or is to be dropped, is left to the long
-//! way, which says what it is.
+//! It combines [`OuterTemplate`], [`InnerTemplate`](super::inner_template::InnerTemplate) and the
+//! verdict of the policies. All other packets, and those to be dropped, are left to the slow path.
 
 use std::sync::Arc;
 
 use uxfrm_crypto::{SaKey, SeqHigh};
 use uxfrm_packet::{Extent, Outline, PacketBuf, UdpPath, Version, esp};
 
-use super::inner_template::Bare;
+use super::inner_template::InnerPacket;
 use super::narrow;
 use super::open::upper_half;
-use super::outer_template::{Claimed, Outer};
-use super::rx_cache::{Looks, Used};
+use super::outer_template::{MatchedEsp, OuterTemplate};
+use super::rx_cache::{RxEntry, RxTemplates};
 use crate::esp::decap;
 use crate::sa::config::SaFlags;
 use crate::sa::replay::Candidate;
@@ -21,27 +22,27 @@ use crate::{AnswerId, Mode, Sa, ecn};
 
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct Regular {
+pub(super) struct RxRecord {
     pub(super) sa: Arc<Sa>,
     pub(super) key: Arc<SaKey>,
-    outside: Outside,
+    outer: RecordOuter,
     spi: u32,
-    /// The packet's, and what it is once the packet is opened.
+    /// Mark of the packet, and of the inner packet.
     mark: u32,
-    bare_mark: u32,
+    inner_mark: u32,
     if_id: u32,
-    inside: Inside,
-    /// The policies under which packets pass.
+    inner: RecordInner,
+    /// Verdict under which packets pass.
     pub(super) answer: AnswerId,
-    /// The policies of which [epoch](super::rx_cache::UsedStates) say so.
+    /// Policy epoch of `answer`, see [`RxCache`](super::rx_cache::RxCache).
     pub(super) epoch: u16,
-    /// What this batch's tally of it is, if that is its own.
+    /// Index of the SA's tally in this batch; a hint.
     pub(super) tally: u32,
-    /// Where what its state is yet to count is likely to be.
-    pub(super) debt: u32,
-    /// Where ESP begins.
+    /// Likely index of the SA's pending count.
+    pub(super) pending_slot: u32,
+    /// Offset of ESP.
     at: u8,
-    /// Bytes of SPI, sequence number and IV; and of ICV.
+    /// Bytes of SPI, sequence number and IV.
     lead: u8,
     icv: u8,
     flags: SaFlags,
@@ -49,68 +50,77 @@ pub(super) struct Regular {
     pub(super) protocol: u8,
 }
 
-/// What stands around ESP.
+/// Template of the outer headers.
 #[derive(Debug)]
-enum Outside {
+enum RecordOuter {
     /// IPv4 alone.
     V4([u64; 3]),
-    Other(Box<Outer>),
+    Other(Box<OuterTemplate>),
 }
 
-/// How the packet inside looks.
+/// Template of the inner headers.
 #[derive(Debug)]
-enum Inside {
+enum RecordInner {
     V4([u64; 3]),
     V6(Box<Outline>),
 }
 
-impl Regular {
-    /// Of a tunnel's state that is known so well. `None` if something is open yet.
-    pub(super) fn of(used: &Used, looks: &Looks, answer: AnswerId) -> Option<Self> {
-        let (outer, inner) = (looks.outer.as_ref()?, looks.inner.as_ref()?);
-        let around = &used.around;
-        let bare_mark = around.output_mark.applied_to(outer.mark());
-        if around.mode != Mode::Tunnel || bare_mark != inner.flow.mark {
+impl RxRecord {
+    /// Record of a tunnel SA; `None` if a template is missing.
+    pub(super) fn of(
+        rx_cache: &RxEntry,
+        templates: &RxTemplates,
+        answer: AnswerId,
+    ) -> Option<Self> {
+        let (outer, inner) = (templates.outer.as_ref()?, templates.inner.as_ref()?);
+        let framing = &rx_cache.framing;
+        let inner_mark = framing.output_mark.applied_to(outer.mark());
+        if framing.mode != Mode::Tunnel || inner_mark != inner.flow.mark {
             return None;
         }
         let small = |bytes: u32| u8::try_from(bytes).ok();
         Some(Self {
-            sa: Arc::clone(&used.sa),
-            key: Arc::clone(used.sa.shared_key()),
-            outside: Outside::of(outer),
-            spi: around.spi.0,
+            sa: Arc::clone(&rx_cache.sa),
+            key: Arc::clone(rx_cache.sa.shared_key()),
+            outer: RecordOuter::of(outer),
+            spi: framing.spi.0,
             mark: outer.mark(),
-            bare_mark,
+            inner_mark,
             if_id: inner.flow.if_id,
-            inside: Inside::of(inner.outline()),
+            inner: RecordInner::of(inner.outline()),
             answer,
             epoch: 0,
             tally: 0,
-            debt: 0,
+            pending_slot: 0,
             at: small(outer.at())?,
-            lead: small(around.lead)?,
-            icv: small(around.icv)?,
-            flags: around.flags,
-            extended: used.extended,
+            lead: small(framing.lead)?,
+            icv: small(framing.icv)?,
+            flags: framing.flags,
+            extended: rx_cache.extended,
             protocol: inner.flow.protocol,
         })
     }
 
-    /// What is to be opened of a packet; `None` if it does not look like the state's, or its number is not to be taken.
+    /// Matches a packet; `None` if it does not match or fails the replay check.
     #[inline(always)]
-    pub(super) fn look(&self, bytes: &[u8], mark: u32, path: Option<&UdpPath>) -> Option<Claimed> {
+    pub(super) fn match_packet(
+        &self,
+        bytes: &[u8],
+        mark: u32,
+        path: Option<&UdpPath>,
+    ) -> Option<MatchedEsp> {
         let at = usize::from(self.at);
         let [a, b, c, d, sequence @ ..] = *bytes.get(at..)?.first_chunk::<8>()?;
         if u32::from_be_bytes([a, b, c, d]) != self.spi || mark != self.mark {
             return None;
         }
-        let Extent { len: end, tos } = self.outside.read(path, bytes)?;
+        let Extent { len: end, tos } = self.outer.read(path, bytes)?;
         let len = end.checked_sub(at).filter(|len| *len >= esp::HEADER_LEN)?;
         let number = self.sa.replay().check(u32::from_be_bytes(sequence)).ok()?;
-        Some(Claimed { at: narrow(at), len: narrow(len), number, tos })
+        Some(MatchedEsp { at: narrow(at), len: narrow(len), number, tos })
     }
 
-    /// What of a packet's number is not in the packet.
+    /// Upper half of an extended sequence number.
     #[inline(always)]
     pub(super) fn high_of(&self, number: Candidate) -> SeqHigh {
         match self.extended {
@@ -119,38 +129,42 @@ impl Regular {
         }
     }
 
-    /// Of what is inside.
+    /// IP version of the inner packet.
     #[inline(always)]
     pub(super) fn version(&self) -> Version {
-        match self.inside {
-            Inside::V4(_) => Version::V4,
-            Inside::V6(_) => Version::V6,
+        match self.inner {
+            RecordInner::V4(_) => Version::V4,
+            RecordInner::V6(_) => Version::V6,
         }
     }
 
-    /// How a packet that was opened lies in its buffer, if it looks like the state's and stays as it is.
+    /// Bounds of the decrypted inner packet if it matches and needs no ECN rewrite.
     #[inline(always)]
-    pub(super) fn bare(&self, claimed: &Claimed, buffer: &PacketBuf) -> Option<Bare> {
+    pub(super) fn inner_packet(
+        &self,
+        matched: &MatchedEsp,
+        buffer: &PacketBuf,
+    ) -> Option<InnerPacket> {
         let (lead, icv) = (u32::from(self.lead), u32::from(self.icv));
-        let at = claimed.at + lead;
-        let text = buffer.part(at, claimed.len.checked_sub(lead + icv)?)?;
+        let at = matched.at + lead;
+        let text = buffer.part(at, matched.len.checked_sub(lead + icv)?)?;
         let stripped = decap::strip(text).ok()?;
-        let inside = self.inside.outline();
-        let extent = inside.read(&text[..stripped.len])?;
-        let stays = stripped.next_header == inside.protocol()
+        let inner = self.inner.outline();
+        let extent = inner.read(&text[..stripped.len])?;
+        let stays = stripped.next_header == inner.protocol()
             && buffer.if_id == self.if_id
-            && ecn::stays(claimed.tos, self.flags);
-        stays.then_some(Bare {
+            && ecn::stays(matched.tos, self.flags);
+        stays.then_some(InnerPacket {
             at,
             len: narrow(extent.len),
-            mark: self.bare_mark,
+            mark: self.inner_mark,
             carried: narrow(stripped.len),
         })
     }
 }
 
-impl Outside {
-    fn of(outer: &Outer) -> Self {
+impl RecordOuter {
+    fn of(outer: &OuterTemplate) -> Self {
         match outer.outline() {
             Some(Outline::V4(outline)) => Self::V4(outline),
             Some(Outline::V6(..)) | None => Self::Other(Box::new(outer.clone())),
@@ -167,7 +181,7 @@ impl Outside {
     }
 }
 
-impl Inside {
+impl RecordInner {
     fn of(outline: Outline) -> Self {
         match outline {
             Outline::V4(outline) => Self::V4(outline),
@@ -189,8 +203,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_two_cache_lines() {
-        assert_eq!((size_of::<Regular>(), align_of::<Regular>()), (128, 64));
-        assert_eq!(size_of::<Option<Regular>>(), 128);
+    fn rx_record_has_two_cache_lines() {
+        assert_eq!((size_of::<RxRecord>(), align_of::<RxRecord>()), (128, 64));
+        assert_eq!(size_of::<Option<RxRecord>>(), 128);
     }
 }

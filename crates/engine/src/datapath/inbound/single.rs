@@ -1,190 +1,200 @@
-//! A packet that comes alone, as on a quiet link they all do, and looks as an earlier one of its state did: with no lists of what only many
-//! share. Wherever it turns out to be otherwise, it goes on the long way from there.
+//! Inbound fast path for a batch of one packet that matches its SA's templates: without the lists
+//! that only batches need. Otherwise it continues on the slow path.
 
 use uxfrm_crypto::{Authenticity, OpenJob};
 use uxfrm_packet::{Batch, PacketBuf};
 
-use super::deliver::is_train;
-use super::inner_template::{Bare, Inner};
+use super::deliver::is_burst;
+use super::inner_template::{InnerPacket, InnerTemplate};
 use super::open::charge;
-use super::outer_template::Known;
-use super::rx_cache::{Standing, Used};
-use super::{Fate, Inbound, Item, Sealed};
-use crate::datapath::context::Bench;
+use super::outer_template::SaMatcher;
+use super::rx_cache::{LimitCheck, RxEntry};
+use super::{Fate, Inbound, RxItem, SealedEsp};
+use crate::datapath::context::BatchCtx;
 use crate::{DropReason, HostPort, Mode, Stage, Watch};
 
 impl Inbound {
-    /// 1 Receive to 10 Transmit, of the packet that is alone in a batch. False, with nothing done, unless there is one that looks as its state's do.
+    /// Stages 1 to 10 for the only packet of a batch. Returns false, with nothing done, if it does
+    /// not match.
     #[inline(always)]
-    pub(super) fn run_alone(
+    pub(super) fn run_single(
         &mut self,
         batch: &mut Batch,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) -> bool {
         let [packet] = batch.as_slice() else { return false };
-        self.used.begin(bench.snapshot);
-        let Some(sealed) = self.claim_alone(packet) else { return false };
+        self.rx_cache.begin(ctx.snapshot);
+        let Some(sealed) = self.match_single(packet) else { return false };
         let Some(packet) = batch.take_alone() else { return false };
         self.traffic.received += 1;
         self.traffic.received_bytes += packet.len() as u64;
         watch.passed(Stage::Peel);
-        self.go_on_alone(packet, sealed, bench, watch);
-        self.finish_some();
+        self.continue_single(packet, sealed, ctx, watch);
+        self.finish_items();
         true
     }
 
-    /// 2 Peel, 3 State, 4 Replay check: what is to be opened of a packet, whose state this batch has met then.
+    /// Stages 2 to 4; marks the SA as seen in this batch.
     #[inline(always)]
-    fn claim_alone(&mut self, packet: &PacketBuf) -> Option<Sealed> {
-        if is_train(packet) || !self.marks.is_empty() {
+    fn match_single(&mut self, packet: &PacketBuf) -> Option<SealedEsp> {
+        if is_burst(packet) || !self.marks.is_empty() {
             return None;
         }
-        let item = Item::new(0, 0, packet.len(), packet.mark);
-        let latest = Known::of(&self.used, self.used.latest()?)?;
-        let known = latest.or_earlier(&item, packet, &self.used)?;
-        let sealed = known.claim_one(0, &item, packet)?;
-        self.receives(sealed.used).then_some(sealed)
+        let item = RxItem::new(0, 0, packet.len(), packet.mark);
+        let latest = SaMatcher::of(&self.rx_cache, self.rx_cache.latest()?)?;
+        let known = latest.or_earlier(&item, packet, &self.rx_cache)?;
+        let sealed = known.match_item(0, &item, packet)?;
+        self.receives(sealed.entry).then_some(sealed)
     }
 
-    /// 5 Open to 10 Transmit.
+    /// Stages 5 to 10.
     #[inline(always)]
-    fn go_on_alone(
+    fn continue_single(
         &mut self,
         mut packet: PacketBuf,
-        sealed: Sealed,
-        bench: &mut Bench<'_>,
+        sealed: SealedEsp,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
-        self.used.note_latest(Some(sealed.used));
-        let verdict = self.open_alone(&mut packet, &sealed, bench);
+        self.rx_cache.note_latest(Some(sealed.entry));
+        let verdict = self.open_single(&mut packet, &sealed, ctx);
         watch.passed(Stage::Open);
-        let bare = match verdict {
-            Authenticity::Authentic => self.bare(&packet, &sealed),
+        let inner_packet = match verdict {
+            Authenticity::Authentic => self.inner_packet(&packet, &sealed),
             Authenticity::Forged | Authenticity::Runt | Authenticity::Pending => None,
         };
-        let Some(bare) = bare else {
-            return self.accept_closely(packet, sealed, verdict, bench, watch);
+        let Some(inner_packet) = inner_packet else {
+            return self.accept_slow(packet, sealed, verdict, ctx, watch);
         };
-        let accepted = self.accept_alone(&sealed, &bare, bench);
+        let accepted = self.accept_single(&sealed, &inner_packet, ctx);
         watch.passed(Stage::Accept);
         match accepted {
-            Ok(()) => self.deliver_alone(packet, sealed.used, &bare, bench, watch),
-            Err(reason) => self.discard(packet, reason, bench),
+            Ok(()) => self.deliver_single(packet, sealed.entry, &inner_packet, ctx, watch),
+            Err(reason) => self.discard(packet, reason, ctx),
         }
     }
 
     #[cold]
-    pub(super) fn discard(&mut self, packet: PacketBuf, reason: DropReason, bench: &mut Bench<'_>) {
-        bench.refuse(&mut self.traffic, 1, reason);
-        bench.pool.give(packet);
+    pub(super) fn discard(
+        &mut self,
+        packet: PacketBuf,
+        reason: DropReason,
+        ctx: &mut BatchCtx<'_>,
+    ) {
+        ctx.count_drop(&mut self.traffic, 1, reason);
+        ctx.pool.give(packet);
     }
 
-    /// 5 Open.
+    /// Stage 5.
     #[inline(always)]
-    fn open_alone(
+    fn open_single(
         &self,
         packet: &mut PacketBuf,
-        sealed: &Sealed,
-        bench: &mut Bench<'_>,
+        sealed: &SealedEsp,
+        ctx: &mut BatchCtx<'_>,
     ) -> Authenticity {
-        let state = &self.used[sealed.used as usize];
+        let state = &self.rx_cache[sealed.entry as usize];
         let places = sealed.at as usize..(sealed.at + sealed.len) as usize;
         let Some(esp) = packet.bytes_mut().get_mut(places) else { return Authenticity::Runt };
         let mut job = OpenJob::in_place(state.sa.key(), state.high_of(sealed.number), esp);
-        bench.crypter.open(std::slice::from_mut(&mut job));
+        ctx.crypter.open(std::slice::from_mut(&mut job));
         job.verdict
     }
 
-    /// 7 Strip, of a packet that was opened; `None` if it does not look inside as an earlier one of its tunnel.
+    /// Stage 7; `None` if the packet does not match the inner template.
     #[inline(always)]
-    fn bare(&self, packet: &PacketBuf, sealed: &Sealed) -> Option<Bare> {
-        let around = &self.used[sealed.used as usize].around;
-        let inner = self.used.looks(sealed.used)?.inner.as_ref()?;
+    fn inner_packet(&self, packet: &PacketBuf, sealed: &SealedEsp) -> Option<InnerPacket> {
+        let framing = &self.rx_cache[sealed.entry as usize].framing;
+        let inner = self.rx_cache.templates(sealed.entry)?.inner.as_ref()?;
         let lies = (sealed.at, sealed.len, sealed.tos);
-        inner.bare(around, lies, packet.mark, packet).filter(|_| around.mode == Mode::Tunnel)
+        inner
+            .inner_packet(framing, lies, packet.mark, packet)
+            .filter(|_| framing.mode == Mode::Tunnel)
     }
 
-    /// 6 Replay advance; and its state is charged.
+    /// Stage 6, then charges the SA.
     #[inline(always)]
-    fn accept_alone(
+    fn accept_single(
         &mut self,
-        sealed: &Sealed,
-        bare: &Bare,
-        bench: &mut Bench<'_>,
+        sealed: &SealedEsp,
+        inner_packet: &InnerPacket,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<(), DropReason> {
-        let Used { sa, debt, .. } = &mut self.used[sealed.used as usize];
+        let RxEntry { sa, pending_slot, .. } = &mut self.rx_cache[sealed.entry as usize];
         let accepted = sa.replay().accept(sealed.number);
         accepted.inspect_err(|reason| sa.count_failure(*reason))?;
-        if self.arrears.note(debt, sa, 1, bare.carried.into()) {
+        if self.deferred.add(pending_slot, sa, 1, inner_packet.carried.into()) {
             return Ok(());
         }
-        match charge(sa, 1, bare.carried.into(), bench) {
-            Standing::Good => Ok(()),
-            // Of one packet not only some pass.
-            Standing::OneByOne | Standing::Expired => Err(DropReason::InStateExpired),
+        match charge(sa, 1, inner_packet.carried.into(), ctx) {
+            LimitCheck::Pass => Ok(()),
+            // One packet passes or does not.
+            LimitCheck::PerPacket | LimitCheck::Expired => Err(DropReason::InStateExpired),
         }
     }
 
-    /// 8 Check to 10 Transmit.
+    /// Stages 8 to 10.
     #[inline(always)]
-    fn deliver_alone(
+    fn deliver_single(
         &mut self,
         packet: PacketBuf,
-        used: u32,
-        bare: &Bare,
-        bench: &mut Bench<'_>,
+        entry: u32,
+        inner_packet: &InnerPacket,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
-        let state = &self.used[used as usize];
-        let looks = self.used.looks(used).and_then(|looks| looks.inner.as_ref());
-        let Some(Inner { flow, direction, .. }) = looks else {
-            return self.discard(packet, DropReason::InUnexpected, bench);
+        let state = &self.rx_cache[entry as usize];
+        let templates =
+            self.rx_cache.templates(entry).and_then(|templates| templates.inner.as_ref());
+        let Some(InnerTemplate { flow, direction, .. }) = templates else {
+            return self.discard(packet, DropReason::InUnexpected, ctx);
         };
-        let (spd, spi) = (&bench.snapshot.spd, state.around.spi);
+        let (spd, spi) = (&ctx.snapshot.spd, state.framing.spi);
         let known = self.policies.know(spd, *direction, flow, spi);
         watch.passed(Stage::LookUp);
-        let mut item = Item::new(0, bare.at as usize, bare.len as usize, bare.mark);
-        if bench.settings.host == HostPort::Packets && state.lets_pass(known) {
-            self.policies.count_first(known.answer, 1, bare.len.into());
+        let mut item =
+            RxItem::new(0, inner_packet.at as usize, inner_packet.len as usize, inner_packet.mark);
+        if ctx.settings.host == HostPort::Packets && state.lets_pass(known) {
+            self.policies.count_first(known.answer, 1, inner_packet.len.into());
             self.traffic.sent += 1;
-            self.traffic.sent_bytes += u64::from(bare.len);
-            return bench.out.host.push(item.released(packet));
+            self.traffic.sent_bytes += u64::from(inner_packet.len);
+            return ctx.out.host.push(item.into_packet(packet));
         }
-        item.path.push(used);
-        item.fate = Fate::Plain(self.questions.place(*flow, spi, *direction));
-        self.questions.known.push(known);
+        item.path.push(entry);
+        item.fate = Fate::Plain(self.lookups.push(*flow, spi, *direction));
+        self.lookups.known.push(known);
         self.items.push(item);
         self.buffers.push(Some(packet));
-        self.hand_on_all(bench);
+        self.deliver_checked(ctx);
     }
 
-    /// 6 Replay advance to 10 Transmit, of a packet that was opened and is not as an earlier one was.
+    /// Stages 6 to 10 for an opened packet that does not match inside.
     #[inline(never)]
-    fn accept_closely(
+    fn accept_slow(
         &mut self,
         packet: PacketBuf,
-        sealed: Sealed,
+        sealed: SealedEsp,
         verdict: Authenticity,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
-        let item = Item::new(0, 0, packet.len(), packet.mark);
-        self.items.push(Item { fate: Fate::Sealed, ..item });
+        let item = RxItem::new(0, 0, packet.len(), packet.mark);
+        self.items.push(RxItem { fate: Fate::Encrypted, ..item });
         self.buffers.push(Some(packet));
         self.sealed.push(sealed);
         self.verdicts.clear();
         self.verdicts.push(verdict);
-        self.go_on_opened(bench, watch);
+        self.continue_opened(ctx, watch);
     }
 
-    /// 6 Replay advance to 10 Transmit, of items that were opened.
-    pub(super) fn go_on_opened(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        let more = self.accept(bench);
+    /// Stages 6 to 10 for opened items.
+    pub(super) fn continue_opened(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+        let more = self.accept(ctx);
         watch.passed(Stage::Accept);
         if more {
-            self.take_off_layers(bench, watch);
+            self.decapsulate_layers(ctx, watch);
         }
-        self.deliver(bench, watch);
+        self.deliver(ctx, watch);
     }
 }

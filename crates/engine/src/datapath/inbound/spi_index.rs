@@ -1,85 +1,85 @@
-//! Where states that were used stand, by the SPI that their packets have: a hint, to be believed only if that one is it.
+//! Index of [`RxCache`](super::rx_cache::RxCache) entries by SPI: a hint that must be verified.
 
-/// Places by SPI, in sets of a cache line; so many sets that hardly one is full.
+/// Entry indexes by SPI, in buckets of one cache line; enough buckets that few are full.
 #[derive(Debug)]
-pub(super) struct Names {
-    /// A power of two.
-    sets: Vec<Set>,
-    /// Those that were noted, at the most.
-    noted: usize,
+pub(super) struct SpiIndex {
+    /// Their number is a power of two.
+    sets: Vec<SpiBucket>,
+    /// Upper bound of occupied slots.
+    used: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
-struct Set {
-    /// 0 where none is.
-    spis: [u32; WAYS],
-    places: [u32; WAYS],
+struct SpiBucket {
+    /// 0 marks a free slot.
+    spis: [u32; SLOTS],
+    places: [u32; SLOTS],
 }
 
-const WAYS: usize = 8;
-/// Sets to begin with, and how many SPIs each has of its own on average when there are to be more.
+const SLOTS: usize = 8;
+/// Initial buckets, and the average load that makes the index grow.
 const SETS: usize = 64;
 const FULL: usize = 2;
 
-impl Names {
+impl SpiIndex {
     pub(super) fn new() -> Self {
-        Self { sets: vec![Set::default(); SETS], noted: 0 }
+        Self { sets: vec![SpiBucket::default(); SETS], used: 0 }
     }
 
-    /// The place that was noted for an SPI.
+    /// The entry stored for an SPI.
     #[inline(always)]
-    pub(super) fn place(&self, spi: u32) -> Option<u32> {
+    pub(super) fn get(&self, spi: u32) -> Option<u32> {
         let set = self.set(spi);
         set.spis.iter().position(|other| *other == spi).map(|way| set.places[way])
     }
 
-    /// Asks for what [`Names::place`] reads.
+    /// Prefetches what [`SpiIndex::get`] reads.
     #[inline(always)]
     pub(super) fn prefetch(&self, spi: u32) {
         uxfrm_packet::prefetch_far(self.set(spi));
     }
 
-    /// Notes the place of an SPI, instead of another's if there is no room.
-    pub(super) fn note(&mut self, spi: u32, place: u32) {
-        if self.noted >= FULL * self.sets.len() {
-            self.take_room();
+    /// Stores the entry of an SPI, in another's slot if the bucket is full.
+    pub(super) fn insert(&mut self, spi: u32, place: u32) {
+        if self.used >= FULL * self.sets.len() {
+            self.grow();
         }
-        self.noted += usize::from(self.put(spi, place));
+        self.used += usize::from(self.put(spi, place));
     }
 
-    /// Forgets the place of an SPI, if this is it.
-    pub(super) fn forget(&mut self, spi: u32, place: u32) {
+    /// Removes the entry of an SPI, if it is this one.
+    pub(super) fn remove(&mut self, spi: u32, place: u32) {
         let at = self.at(spi);
-        let Set { spis, places } = &mut self.sets[at];
-        if let Some(way) = (0..WAYS).find(|way| (spis[*way], places[*way]) == (spi, place)) {
+        let SpiBucket { spis, places } = &mut self.sets[at];
+        if let Some(way) = (0..SLOTS).find(|way| (spis[*way], places[*way]) == (spi, place)) {
             spis[way] = 0;
-            self.noted -= 1;
+            self.used -= 1;
         }
     }
 
-    /// Forgets all, and keeps its room.
+    /// Removes all and keeps the memory.
     pub(super) fn clear(&mut self) {
-        self.sets.fill(Set::default());
-        self.noted = 0;
+        self.sets.fill(SpiBucket::default());
+        self.used = 0;
     }
 
-    /// Whether that takes room which was free.
+    /// Returns whether a free slot was used.
     fn put(&mut self, spi: u32, place: u32) -> bool {
         let at = self.at(spi);
         let set = &mut self.sets[at];
         let way_of = |spi| set.spis.iter().position(|other| *other == spi);
         let (known, free) = (way_of(spi), way_of(0));
-        let way = known.or(free).unwrap_or(place as usize % WAYS);
+        let way = known.or(free).unwrap_or(place as usize % SLOTS);
         (set.spis[way], set.places[way]) = (spi, place);
         known.is_none() && free.is_some()
     }
 
     #[cold]
-    fn take_room(&mut self) {
-        let more = vec![Set::default(); 2 * self.sets.len()];
+    fn grow(&mut self) {
+        let more = vec![SpiBucket::default(); 2 * self.sets.len()];
         let old = std::mem::replace(&mut self.sets, more);
-        for Set { spis, places } in old {
+        for SpiBucket { spis, places } in old {
             for (spi, place) in spis.into_iter().zip(places).filter(|(spi, _)| *spi != 0) {
                 self.put(spi, place);
             }
@@ -87,7 +87,7 @@ impl Names {
     }
 
     #[inline(always)]
-    fn set(&self, spi: u32) -> &Set {
+    fn set(&self, spi: u32) -> &SpiBucket {
         &self.sets[self.at(spi)]
     }
 
@@ -106,39 +106,39 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a map: what is found was noted last, and hardly anything is lost.
+        /// Against a map: a found entry is the latest stored, and few are lost.
         #[test]
-        fn finds_what_was_noted(spis in prop::collection::vec(1_u32.., 1..3000)) {
-            let (mut names, mut model) = (Names::new(), HashMap::new());
+        fn finds_stored_entries(spis in prop::collection::vec(1_u32.., 1..3000)) {
+            let (mut spi_index, mut model) = (SpiIndex::new(), HashMap::new());
             for (spi, place) in spis.iter().zip(0..) {
-                names.note(*spi, place);
+                spi_index.insert(*spi, place);
                 model.insert(*spi, place);
             }
-            let found = |spi: &u32| names.place(*spi).inspect(|place| assert_eq!(place, &model[spi]));
+            let found = |spi: &u32| spi_index.get(*spi).inspect(|place| assert_eq!(place, &model[spi]));
             let lost = model.keys().filter(|spi| found(spi).is_none()).count();
             prop_assert!(lost * 50 <= model.len(), "{lost} of {}", model.len());
-            names.clear();
-            prop_assert!(model.keys().all(|spi| names.place(*spi).is_none()));
+            spi_index.clear();
+            prop_assert!(model.keys().all(|spi| spi_index.get(*spi).is_none()));
         }
     }
 
     #[test]
-    fn what_is_forgotten_leaves_its_room_to_others() {
-        let mut names = Names::new();
+    fn removed_entry_frees_its_slot() {
+        let mut spi_index = SpiIndex::new();
         (1..=50_000).for_each(|spi| {
-            names.note(spi, spi);
-            names.forget(spi, spi + 1);
-            assert_eq!(names.place(spi), Some(spi));
-            names.forget(spi, spi);
-            assert_eq!(names.place(spi), None);
+            spi_index.insert(spi, spi);
+            spi_index.remove(spi, spi + 1);
+            assert_eq!(spi_index.get(spi), Some(spi));
+            spi_index.remove(spi, spi);
+            assert_eq!(spi_index.get(spi), None);
         });
-        assert_eq!((names.sets.len(), names.noted), (SETS, 0));
+        assert_eq!((spi_index.sets.len(), spi_index.used), (SETS, 0));
     }
 
     #[test]
-    fn numbers_in_a_row_are_all_kept() {
-        let mut names = Names::new();
-        (1..=5000).for_each(|spi| names.note(spi, spi - 1));
-        assert!((1..=5000).all(|spi| names.place(spi) == Some(spi - 1)));
+    fn consecutive_spis_are_all_kept() {
+        let mut spi_index = SpiIndex::new();
+        (1..=5000).for_each(|spi| spi_index.insert(spi, spi - 1));
+        assert!((1..=5000).all(|spi| spi_index.get(spi) == Some(spi - 1)));
     }
 }

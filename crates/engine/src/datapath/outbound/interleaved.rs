@@ -1,7 +1,9 @@
-//! Packets of many flows in turn, to each of which nothing is done but that a state puts IPv4 around it: each is held against one cache line of its
-//! [bundle's](Exit), and wrapped and sealed where it lies, as on the [express](super::run) way. Each state is charged once.
+//! Outbound fast path for interleaved flows: each packet needs one SA with an IPv4 tunnel and
+//! nothing else. It is checked against one cache line, the [`TxRecord`] of its bundle, and
+//! encapsulated in place. Each SA is charged once per batch.
 //!
-//! Wherever one turns out to be otherwise, it goes on the long way from there, and some behind it too: none overtakes another.
+//! At the first packet that does not qualify, this one and a few behind it take the slow path;
+//! packets are not reordered.
 
 use std::vec::Drain;
 
@@ -9,293 +11,309 @@ use arrayvec::ArrayVec;
 use uxfrm_packet::{FlowWords, PacketBuf};
 
 use super::pre_parsed::is_untouched;
-use super::seal_jobs::{CHUNK, Jobs};
-use super::{BYTES_AHEAD, NOTES_AHEAD, Numbering, Outbound, fold_half, narrow};
-use crate::bundle::{BundleCache, Grant};
-use crate::datapath::back_off::Pause;
-use crate::datapath::context::Bench;
-use crate::esp::headers::Stamp;
+use super::seal_jobs::{CHUNK, SealJobs};
+use super::{DATA_AHEAD, META_AHEAD, Outbound, SeqSupply, ip_id, narrow};
+use crate::bundle::{BundleCache, SeqGrant};
+use crate::datapath::back_off::BackOff;
+use crate::datapath::context::BatchCtx;
+use crate::esp::headers::SeqAndId;
 use crate::flow_cache::{Known, Trail};
 use crate::{AnswerId, Ruling, Stage, Watch};
 
-/// Fewer are not worth it: a crypto library wants many at once.
-const WORTH: usize = 16;
-/// Packets that go the long way where one is otherwise.
-pub(super) const FEW: usize = 4;
-/// So many may go another way before as many must have gone this one: one that is otherwise, and too few before it.
-const CREDIT: usize = WORTH + FEW;
-/// Neighbours of one flow, of which there are more than so many on the average, go another way.
-const IN_A_ROW: usize = 4;
-/// Packets whose states are asked for together.
-const PIECE: usize = 64;
+/// Fewer packets do not pay: the crypto library needs many per call.
+const MIN_PACKETS: usize = 16;
+/// Packets that take the slow path when one does not qualify.
+pub(super) const SLOW_STEP: usize = 4;
+/// Slow-path packets tolerated before the fast path is abandoned for this batch.
+const MISS_ALLOWANCE: usize = MIN_PACKETS + SLOW_STEP;
+/// Batches with longer runs per flow, on average, take the path for runs.
+const MAX_MEAN_RUN: usize = 4;
+/// Packets that are prefetched and looked up together.
+const GROUP: usize = 64;
 
-/// What is known of packets on this way, by their places among them.
+/// Scratch and statistics of this fast path.
 #[derive(Debug, Default)]
-pub(super) struct Mixed {
-    /// Whether packets of late were of many flows in turn.
-    expected: bool,
-    claims: Vec<Claim>,
-    shares: Vec<Share>,
-    /// By account.
-    places: Vec<Places>,
-    /// Packets of other policies than their share's, with their bytes.
-    others: Vec<(AnswerId, u32)>,
-    /// Flows that were looked for; and of all that went this way in this batch.
+pub(super) struct TxInterleaved {
+    /// Whether the latest batches had interleaved flows.
+    is_expected_next: bool,
+    assignments: Vec<TxAssignment>,
+    shares: Vec<SaShare>,
+    /// By tally index.
+    slots: Vec<TallySlots>,
+    /// Packets whose verdict differs from that of their SA's share, with their bytes.
+    other_policies: Vec<(AnswerId, u32)>,
+    /// Flows looked up in this attempt, and in the whole batch.
     flows: usize,
     runs: usize,
-    /// Where most turned out to be otherwise.
-    pause: Pause,
+    /// Back-off after a batch in which most packets missed.
+    back_off: BackOff,
 }
 
-/// Where an account's share of this batch is, if it has one, and where what its state is yet to count.
+/// Index of a tally's share in this batch, and of its pending count.
 #[derive(Clone, Copy, Debug, Default)]
-struct Places {
+struct TallySlots {
     share: u32,
-    debt: u32,
+    pending_slot: u32,
 }
 
-/// What became of packets that were to go this way.
+/// Result of a fast-path attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
-    /// So many did.
-    pub(super) together: usize,
-    /// So many of those that are left could have, but are too few for it.
-    pub(super) first: usize,
+pub(super) struct FastPathResult {
+    /// Packets encapsulated.
+    pub(super) in_place: usize,
+    /// Packets that qualified but were too few.
+    pub(super) too_few: usize,
 }
 
-/// Where bundles and states are, mostly.
+/// Whether bundles and SAs fit into the CPU cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Distance {
-    /// At hand.
-    Near,
-    /// In memory: they are asked for before they are needed.
-    Far,
+enum Locality {
+    /// They do.
+    InCache,
+    /// They do not: they are prefetched.
+    InMemory,
 }
 
-/// By which bundle a packet leaves, and the share that it has its number from.
+/// The bundle by which a packet leaves, and the share that gives its sequence number.
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct TxAssignment {
     bundle: u32,
     share: u32,
 }
 
-/// What one state is to carry, and what it gave for that.
+/// What one SA has to carry in this attempt, and its reserved numbers.
 #[derive(Clone, Copy, Debug)]
-struct Share {
-    account: u32,
+struct SaShare {
+    tally: u32,
     bundle: u32,
     answer: AnswerId,
-    /// Packets and bytes, and those of them that the policies of `answer` met.
+    /// Packets and bytes, and how many of them have the verdict `answer`.
     packets: u32,
     bytes: u64,
-    met: u32,
-    met_bytes: u64,
-    grant: Grant,
+    matched: u32,
+    matched_bytes: u64,
+    grant: SeqGrant,
 }
 
-/// A packet that may go this way, as far as itself says; and what is known of its flow, if that was looked for already.
+/// A packet that qualifies by its headers, with the verdict of its flow if it is looked up already.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct FlowCandidate {
     trail: Trail,
     len: usize,
     known: Option<Known>,
 }
 
-/// A packet of a flow of which all is known.
+/// A packet whose flow has a cached bundle.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct ResolvedFlow {
     answer: AnswerId,
     bundle: u32,
     len: usize,
 }
 
-impl Mixed {
-    /// Whether packets are to be looked at for this way first.
+impl TxInterleaved {
+    /// Whether this path is tried first.
     #[inline(always)]
     pub(super) fn is_expected(&mut self) -> bool {
-        self.expected && self.pause.is_over()
+        self.is_expected_next && self.back_off.is_over()
     }
 
-    /// Tells of a batch that went another way how many runs of one flow there were in it.
+    /// Records how many runs a batch on the other path had.
     #[inline(always)]
-    pub(super) fn expect(&mut self, packets: usize, runs: usize) {
-        self.expected = is_worth(packets) && runs * IN_A_ROW > packets;
+    pub(super) fn observe_runs(&mut self, packets: usize, runs: usize) {
+        self.is_expected_next = is_enough(packets) && runs * MAX_MEAN_RUN > packets;
     }
 
-    /// Tells of a batch in which they were expected how many went this way, and how many another one.
-    pub(super) fn judge(&mut self, together: usize, others: usize) {
-        if together < others {
-            self.pause.begin();
+    /// Records how many packets took this path and how many another one.
+    pub(super) fn observe_result(&mut self, in_place: usize, other_policies: usize) {
+        if in_place < other_policies {
+            self.back_off.begin();
         }
-        self.expected = std::mem::take(&mut self.runs) * IN_A_ROW > together;
+        self.is_expected_next = std::mem::take(&mut self.runs) * MAX_MEAN_RUN > in_place;
     }
 
-    fn begin(&mut self, accounts: usize) {
-        self.claims.clear();
+    fn begin(&mut self, tallies: usize) {
+        self.assignments.clear();
         self.shares.clear();
-        self.others.clear();
+        self.other_policies.clear();
         self.flows = 0;
-        if self.places.len() < accounts {
-            self.places.resize(accounts, Places::default());
+        if self.slots.len() < tallies {
+            self.slots.resize(tallies, TallySlots::default());
         }
     }
 
-    /// Adds a packet to what the state of this account is to carry, by the place of its share; a state that begins to carry must work.
+    /// Adds a packet to the share of an SA and returns the share's index. The first packet checks
+    /// that the SA is usable.
     #[inline(always)]
-    fn share(&mut self, account: u32, found: &Found, works: impl Fn() -> bool) -> Option<u32> {
-        let Places { share: place, .. } = self.places.get_mut(account as usize)?;
-        if self.shares.get(*place as usize).is_none_or(|share| share.account != account) {
+    fn add_to_share(
+        &mut self,
+        tally: u32,
+        found: &ResolvedFlow,
+        works: impl Fn() -> bool,
+    ) -> Option<u32> {
+        let TallySlots { share: place, .. } = self.slots.get_mut(tally as usize)?;
+        if self.shares.get(*place as usize).is_none_or(|share| share.tally != tally) {
             if !works() {
                 return None;
             }
             *place = narrow(self.shares.len());
-            self.shares.push(Share::new(account, found));
+            self.shares.push(SaShare::new(tally, found));
         }
         let share = &mut self.shares[*place as usize];
         share.packets += 1;
         share.bytes += found.len as u64;
         if share.answer == found.answer {
-            share.met += 1;
-            share.met_bytes += found.len as u64;
+            share.matched += 1;
+            share.matched_bytes += found.len as u64;
         } else {
-            self.others.push((found.answer, narrow(found.len)));
+            self.other_policies.push((found.answer, narrow(found.len)));
         }
         Some(*place)
     }
 }
 
-impl Distance {
+impl Locality {
     #[inline(always)]
     fn of(cache: &BundleCache) -> Self {
-        if cache.is_far() { Self::Far } else { Self::Near }
+        if cache.exceeds_cache() { Self::InMemory } else { Self::InCache }
     }
 }
 
-impl Share {
+impl SaShare {
     #[inline(always)]
-    fn new(account: u32, found: &Found) -> Self {
-        let Found { answer, bundle, .. } = *found;
-        let grant = Grant::NOTHING;
-        Self { account, bundle, answer, packets: 0, bytes: 0, met: 0, met_bytes: 0, grant }
+    fn new(tally: u32, found: &ResolvedFlow) -> Self {
+        let ResolvedFlow { answer, bundle, .. } = *found;
+        let grant = SeqGrant::NOTHING;
+        Self { tally, bundle, answer, packets: 0, bytes: 0, matched: 0, matched_bytes: 0, grant }
     }
 }
 
 impl Outbound {
-    /// 1 Receive to 10 Transmit, of the packets that `rest` begins with, as far as all is known of each. Nothing is done if they are few.
+    /// Stages 1 to 10 for the first packets of `rest`, up to the first that does not qualify. Does
+    /// nothing if they are too few.
     #[inline(never)]
-    pub(super) fn send_mixed(
+    pub(super) fn send_interleaved(
         &mut self,
         rest: &mut Drain<'_, PacketBuf>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
-    ) -> Sent {
-        self.mixed.begin(self.cache.accounts());
-        self.claim_all(rest.as_slice());
+    ) -> FastPathResult {
+        self.interleaved.begin(self.cache.tallies());
+        self.assign_bundles(rest.as_slice());
         watch.passed(Stage::LookUp);
-        let claimed = self.mixed.claims.len();
-        if !is_worth(claimed) {
-            return Sent { together: 0, first: claimed };
+        let assigned = self.interleaved.assignments.len();
+        if !is_enough(assigned) {
+            return FastPathResult { in_place: 0, too_few: assigned };
         }
-        self.send_left(bench, watch);
-        self.together.extend(rest.take(claimed));
-        self.receive_mixed(bench);
+        self.flush_items(ctx, watch);
+        self.in_place.extend(rest.take(assigned));
+        self.count_interleaved(ctx);
         watch.passed(Stage::Frame);
-        self.numbering = self.grant_mixed(bench);
+        self.seq_supply = self.reserve_interleaved(ctx);
         watch.passed(Stage::Number);
-        match self.numbering {
-            Numbering::Whole => self.seal_mixed(bench, watch),
-            Numbering::Short => self.seal_mixed_short(bench, watch),
+        match self.seq_supply {
+            SeqSupply::Enough => self.seal_interleaved(ctx, watch),
+            SeqSupply::Short => self.seal_interleaved_slow(ctx, watch),
         }
-        Sent { together: claimed, first: 0 }
+        FastPathResult { in_place: assigned, too_few: 0 }
     }
 
-    /// 2 Flow key to 5 PMTU: by which bundle each of the first packets leaves, up to one that is otherwise.
+    /// Stages 2 to 5: assigns bundles to the first packets, up to one that does not qualify.
     #[inline(never)]
-    fn claim_all(&mut self, packets: &[PacketBuf]) {
-        packets.iter().take(NOTES_AHEAD).for_each(PacketBuf::prefetch);
-        packets.iter().take(BYTES_AHEAD).for_each(PacketBuf::prefetch_bytes);
-        let distance = Distance::of(&self.cache);
-        // Filled in where they lie: to hand so many over copies them.
+    fn assign_bundles(&mut self, packets: &[PacketBuf]) {
+        packets.iter().take(META_AHEAD).for_each(PacketBuf::prefetch);
+        packets.iter().take(DATA_AHEAD).for_each(PacketBuf::prefetch_bytes);
+        let locality = Locality::of(&self.cache);
+        // Filled in place: to return them by value would copy them.
         let (mut candidates, mut found) = (ArrayVec::new(), ArrayVec::new());
         let mut first = 0;
         while first < packets.len() {
             let packets = &packets[first..];
-            self.candidates(packets, distance, &mut candidates);
-            if distance == Distance::Far {
-                self.find_at_home(&mut candidates);
+            self.parse_candidates(packets, locality, &mut candidates);
+            if locality == Locality::InMemory {
+                self.resolve_primary(&mut candidates);
             }
-            self.find_all(&candidates, &mut found);
-            if distance == Distance::Far {
-                self.fetch_exits(&found);
+            self.resolve_flows(&candidates, &mut found);
+            if locality == Locality::InMemory {
+                self.prefetch_records(&found);
             }
-            let claimed =
-                found.iter().zip(packets).take_while(|(found, packet)| self.claim(found, packet));
-            let claimed = claimed.count();
-            first += claimed;
-            if claimed < PIECE {
+            let assigned = found
+                .iter()
+                .zip(packets)
+                .take_while(|(found, packet)| self.assignment(found, packet));
+            let assigned = assigned.count();
+            first += assigned;
+            if assigned < GROUP {
                 break;
             }
         }
     }
 
-    /// The first packets that may go this way, up to one that may not.
+    /// Parses the first packets, up to one that does not qualify.
     #[inline(always)]
-    fn candidates(
+    fn parse_candidates(
         &mut self,
         packets: &[PacketBuf],
-        distance: Distance,
-        candidates: &mut ArrayVec<Candidate, PIECE>,
+        locality: Locality,
+        candidates: &mut ArrayVec<FlowCandidate, GROUP>,
     ) {
         candidates.clear();
-        for (at, packet) in packets.iter().take(PIECE).enumerate() {
-            packets.get(at + NOTES_AHEAD).inspect(|packet| packet.prefetch());
-            packets.get(at + BYTES_AHEAD).inspect(|packet| packet.prefetch_bytes());
+        for (at, packet) in packets.iter().take(GROUP).enumerate() {
+            packets.get(at + META_AHEAD).inspect(|packet| packet.prefetch());
+            packets.get(at + DATA_AHEAD).inspect(|packet| packet.prefetch_bytes());
             let words = FlowWords::of(packet.bytes()).filter(|_| is_untouched(packet));
             let Some(words) = words else { break };
             let trail = self.policies.trail(&words, packet);
-            if distance == Distance::Far {
+            if locality == Locality::InMemory {
                 self.policies.fetch_trail(&trail);
             }
-            candidates.push(Candidate { trail, len: words.len, known: None });
+            candidates.push(FlowCandidate { trail, len: words.len, known: None });
         }
     }
 
-    /// What is known of their flows, as far as they are where they are likely to be; asks for what these lead to, and for those that are not there.
+    /// Probes the primary slots of the flow cache; prefetches bundles of hits and overflow slots of
+    /// misses.
     #[inline(always)]
-    fn find_at_home(&self, candidates: &mut [Candidate]) {
-        for Candidate { trail, known, .. } in candidates {
+    fn resolve_primary(&self, candidates: &mut [FlowCandidate]) {
+        for FlowCandidate { trail, known, .. } in candidates {
             *known = self.policies.follow(trail);
             match known {
-                Some(known) => self.fetch_ahead(*known),
+                Some(known) => self.prefetch_bundle(*known),
                 None => self.policies.fetch_far(trail),
             }
         }
     }
 
-    /// Asks for what a flow leaves by and is counted in.
+    /// Prefetches what a flow leaves by and is counted in.
     #[inline(always)]
-    fn fetch_ahead(&self, known: Known) {
-        known.bundle().inspect(|bundle| self.cache.fetch_exit(*bundle));
+    fn prefetch_bundle(&self, known: Known) {
+        known.bundle().inspect(|bundle| self.cache.prefetch_record(*bundle));
         self.policies.fetch(known.answer);
     }
 
-    /// What is known of their flows, up to one of which too little is.
+    /// Looks up the flows, up to the first without a cached bundle.
     #[inline(always)]
-    fn find_all(&mut self, candidates: &[Candidate], all: &mut ArrayVec<Found, PIECE>) {
+    fn resolve_flows(
+        &mut self,
+        candidates: &[FlowCandidate],
+        all: &mut ArrayVec<ResolvedFlow, GROUP>,
+    ) {
         all.clear();
         let mut before = None;
-        for Candidate { trail, len, known } in candidates {
-            // Neighbours of one flow are looked for once.
+        for FlowCandidate { trail, len, known } in candidates {
+            // Consecutive packets of one flow are looked up once.
             let found = match (before, all.last()) {
-                (Some(before), Some(latest)) if before == trail => Found { len: *len, ..*latest },
+                (Some(before), Some(latest)) if before == trail => {
+                    ResolvedFlow { len: *len, ..*latest }
+                }
                 _ => {
                     let known = known.or_else(|| self.policies.follow(trail));
                     let known = known.or_else(|| self.policies.follow_far(trail));
                     let Some(known) = known else { break };
                     let Some(bundle) = known.bundle() else { break };
                     debug_assert_eq!(known.answer.ruling(), Ruling::Protect, "by its bundle");
-                    self.mixed.flows += 1;
-                    Found { answer: known.answer, bundle, len: *len }
+                    self.interleaved.flows += 1;
+                    ResolvedFlow { answer: known.answer, bundle, len: *len }
                 }
             };
             before = Some(trail);
@@ -303,94 +321,97 @@ impl Outbound {
         }
     }
 
-    /// Asks for all that the packets' states have, step by step, before the first is waited for.
+    /// Prefetches what the packets' SAs need, level by level.
     #[inline(always)]
-    fn fetch_exits(&self, found: &[Found]) {
-        let exits = || found.iter().filter_map(|found| self.cache.exit(found.bundle));
-        exits().for_each(|exit| {
-            exit.sa.fetch_to_send();
-            exit.key.prefetch_head();
+    fn prefetch_records(&self, found: &[ResolvedFlow]) {
+        let records = || found.iter().filter_map(|found| self.cache.tx_record(found.bundle));
+        records().for_each(|record| {
+            record.sa.fetch_to_send();
+            record.key.prefetch_head();
         });
-        exits().for_each(|exit| exit.sa.fetch_usage());
+        records().for_each(|record| record.sa.fetch_usage());
     }
 
     #[inline(always)]
-    fn claim(&mut self, found: &Found, packet: &PacketBuf) -> bool {
-        let exit = self.cache.exit(found.bundle).filter(|exit| exit.takes(packet, found.len));
-        let share = exit.and_then(|exit| self.mixed.share(exit.account, found, || exit.works()));
-        let claim = share.map(|share| Claim { bundle: found.bundle, share });
-        self.mixed.claims.extend(claim);
-        claim.is_some()
+    fn assignment(&mut self, found: &ResolvedFlow, packet: &PacketBuf) -> bool {
+        let record =
+            self.cache.tx_record(found.bundle).filter(|record| record.takes(packet, found.len));
+        let share = record.and_then(|record| {
+            self.interleaved.add_to_share(record.tally, found, || record.works())
+        });
+        let assignment = share.map(|share| TxAssignment { bundle: found.bundle, share });
+        self.interleaved.assignments.extend(assignment);
+        assignment.is_some()
     }
 
-    /// 1 Receive: counts.
+    /// Stage 1: counts.
     #[inline(never)]
-    fn receive_mixed(&mut self, bench: &Bench<'_>) {
-        let Self { mixed, policies, traffic, together, .. } = self;
-        mixed.runs += mixed.flows;
-        traffic.received += together.len() as u64;
-        traffic.received_bytes += together.iter().map(|packet| packet.len() as u64).sum::<u64>();
-        policies.count_followed(&bench.snapshot.spd, mixed.flows);
-        for share in &mixed.shares {
-            policies.count(share.answer, share.met, share.met_bytes);
+    fn count_interleaved(&mut self, ctx: &BatchCtx<'_>) {
+        let Self { interleaved, policies, traffic, in_place, .. } = self;
+        interleaved.runs += interleaved.flows;
+        traffic.received += in_place.len() as u64;
+        traffic.received_bytes += in_place.iter().map(|packet| packet.len() as u64).sum::<u64>();
+        policies.count_followed(&ctx.snapshot.spd, interleaved.flows);
+        for share in &interleaved.shares {
+            policies.count(share.answer, share.matched, share.matched_bytes);
         }
-        for (answer, bytes) in mixed.others.drain(..) {
+        for (answer, bytes) in interleaved.other_policies.drain(..) {
             policies.count(answer, 1, bytes.into());
         }
     }
 
-    /// 6 Number.
+    /// Stage 6.
     #[inline(never)]
-    fn grant_mixed(&mut self, bench: &mut Bench<'_>) -> Numbering {
-        let Self { mixed, cache, arrears, .. } = self;
-        let Mixed { claims, shares, places, .. } = mixed;
-        fetch_keys(cache, claims, 0);
-        let mut numbering = Numbering::Whole;
+    fn reserve_interleaved(&mut self, ctx: &mut BatchCtx<'_>) -> SeqSupply {
+        let Self { interleaved, cache, deferred, .. } = self;
+        let TxInterleaved { assignments, shares, slots, .. } = interleaved;
+        prefetch_keys(cache, assignments, 0);
+        let mut seq_supply = SeqSupply::Enough;
         for share in shares {
-            // Both were there when it was claimed.
-            let Some(exit) = cache.exit(share.bundle) else { continue };
-            let Some(Places { debt, .. }) = places.get_mut(share.account as usize) else {
+            // Both exist, as they did when the packet was assigned.
+            let Some(record) = cache.tx_record(share.bundle) else { continue };
+            let Some(TallySlots { pending_slot, .. }) = slots.get_mut(share.tally as usize) else {
                 continue;
             };
-            share.grant = if arrears.note(debt, &exit.sa, share.packets, share.bytes) {
-                Grant::of_noted(&exit.sa, share.packets)
+            share.grant = if deferred.add(pending_slot, &record.sa, share.packets, share.bytes) {
+                SeqGrant::take_uncharged(&record.sa, share.packets)
             } else {
-                Grant::of(&exit.sa, share.packets, share.bytes, bench)
+                SeqGrant::of(&record.sa, share.packets, share.bytes, ctx)
             };
             if share.grant.left < share.packets {
-                numbering = Numbering::Short;
+                seq_supply = SeqSupply::Short;
             }
         }
-        numbering
+        seq_supply
     }
 
-    /// 7 Wrap to 10 Transmit.
+    /// Stages 7 to 10.
     #[inline(always)]
-    fn seal_mixed(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        self.wrap_mixed(bench);
+    fn seal_interleaved(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+        self.encapsulate_interleaved(ctx);
         watch.passed(Stage::Seal);
-        self.send_together(bench);
+        self.send_in_place(ctx);
         watch.passed(Stage::Transmit);
     }
 
-    /// 7 Wrap, 8 Seal.
+    /// Stages 7 and 8.
     #[inline(never)]
-    fn wrap_mixed(&mut self, bench: &mut Bench<'_>) {
-        let Self { mixed, cache, together, failed, ident, traffic, .. } = self;
-        let Mixed { claims, shares, .. } = mixed;
-        let mut jobs = Jobs::new(bench.crypter, failed);
-        for (place, (packet, claim)) in together.iter_mut().zip(&*claims).enumerate() {
+    fn encapsulate_interleaved(&mut self, ctx: &mut BatchCtx<'_>) {
+        let Self { interleaved, cache, in_place, failed, ident, traffic, .. } = self;
+        let TxInterleaved { assignments, shares, .. } = interleaved;
+        let mut jobs = SealJobs::new(ctx.crypter, failed);
+        for (place, (packet, assignment)) in in_place.iter_mut().zip(&*assignments).enumerate() {
             if place % CHUNK == 0 {
-                fetch_keys(cache, claims, place + CHUNK);
+                prefetch_keys(cache, assignments, place + CHUNK);
             }
-            let grant = &mut shares[claim.share as usize].grant;
+            let grant = &mut shares[assignment.share as usize].grant;
             *ident = ident.wrapping_add(1);
-            let stamp = Stamp { sequence: grant.hand_out(1), id: fold_half(*ident) };
-            let exit = cache.exit(claim.bundle);
-            match exit.and_then(|exit| Some((exit, exit.wrap(packet, stamp)?))) {
-                Some((exit, (len, esp))) => {
+            let seq_id = SeqAndId { sequence: grant.allocate(1), id: ip_id(*ident) };
+            let record = cache.tx_record(assignment.bundle);
+            match record.and_then(|record| Some((record, record.wrap(packet, seq_id)?))) {
+                Some((record, (len, esp))) => {
                     traffic.sent_bytes += len as u64;
-                    jobs.push(place, &exit.key, exit.counted(stamp.sequence), esp);
+                    jobs.push(place, &record.key, record.seq_high_and_iv(seq_id.sequence), esp);
                 }
                 None => jobs.failed.push(place),
             }
@@ -398,44 +419,44 @@ impl Outbound {
         jobs.run();
     }
 
-    /// Where some get no number each is an item after all.
+    /// Without enough numbers each packet becomes an item.
     #[cold]
-    fn seal_mixed_short(&mut self, bench: &mut Bench<'_>, watch: &mut impl Watch) {
-        for share in &self.mixed.shares {
-            self.cache
-                .account(share.account)
-                .into_iter()
-                .for_each(|account| account.grant = share.grant);
+    fn seal_interleaved_slow(&mut self, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
+        for share in &self.interleaved.shares {
+            self.cache.tally(share.tally).into_iter().for_each(|tally| tally.grant = share.grant);
         }
-        let mut packets = std::mem::take(&mut self.together);
-        let claims = std::mem::take(&mut self.mixed.claims);
-        for (packet, claim) in packets.drain(..).zip(&claims) {
-            self.admit_granted(packet, claim.bundle, bench);
+        let mut packets = std::mem::take(&mut self.in_place);
+        let assignments = std::mem::take(&mut self.interleaved.assignments);
+        for (packet, assignment) in packets.drain(..).zip(&assignments) {
+            self.push_reserved(packet, assignment.bundle, ctx);
         }
-        (self.together, self.mixed.claims) = (packets, claims);
-        self.send_short(bench);
+        (self.in_place, self.interleaved.assignments) = (packets, assignments);
+        self.send_slow(ctx);
         watch.passed(Stage::Transmit);
     }
 }
 
-/// Whether so many packets are worth it.
+/// Whether this path pays for so many packets.
 #[inline(always)]
-const fn is_worth(packets: usize) -> bool {
-    packets >= WORTH
+const fn is_enough(packets: usize) -> bool {
+    packets >= MIN_PACKETS
 }
 
-/// Whether the next packets of a batch, of which so many are left, are to be looked at for this way, when so many went it and so many another one.
+/// Whether to try this path for the next packets, given how many of the batch took it, took
+/// another, and are left.
 #[inline(always)]
-pub(super) const fn pays(together: usize, others: usize, left: usize) -> bool {
-    together + CREDIT > others && is_worth(left)
+pub(super) const fn is_worthwhile(in_place: usize, other_policies: usize, left: usize) -> bool {
+    in_place + MISS_ALLOWANCE > other_policies && is_enough(left)
 }
 
-/// Asks for the keys that seal the packets from `first` on next, if they are far away; what leads there is at hand already.
+/// Prefetches the keys of the packets from `first` on; the records are in the cache already.
 #[inline(always)]
-fn fetch_keys(cache: &BundleCache, claims: &[Claim], first: usize) {
-    if cache.is_far() {
-        let claims = claims.iter().skip(first).take(CHUNK);
-        claims.filter_map(|claim| cache.exit(claim.bundle)).for_each(|exit| exit.key.prefetch());
+fn prefetch_keys(cache: &BundleCache, assignments: &[TxAssignment], first: usize) {
+    if cache.exceeds_cache() {
+        let assignments = assignments.iter().skip(first).take(CHUNK);
+        assignments
+            .filter_map(|assignment| cache.tx_record(assignment.bundle))
+            .for_each(|record| record.key.prefetch());
     }
 }
 
@@ -444,12 +465,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_is_otherwise_sends_no_batch_another_way_wherever_it_stands() {
-        for before in 0..WORTH {
-            assert!(pays(0, before + FEW, 64), "too few went together before it: {before}");
+    fn single_miss_never_ends_fast_path() {
+        for before in 0..MIN_PACKETS {
+            assert!(
+                is_worthwhile(0, before + SLOW_STEP, 64),
+                "too few went together before it: {before}"
+            );
         }
-        assert!(pays(64, FEW, 64), "many did");
-        assert!(!pays(0, WORTH + FEW, 64), "several were otherwise, and none went together");
-        assert!(!pays(64, FEW, WORTH - 1), "too few are left");
+        assert!(is_worthwhile(64, SLOW_STEP, 64), "many did");
+        assert!(
+            !is_worthwhile(0, MIN_PACKETS + SLOW_STEP, 64),
+            "several were otherwise, and none went together"
+        );
+        assert!(!is_worthwhile(64, SLOW_STEP, MIN_PACKETS - 1), "too few are left");
     }
 }

@@ -1,105 +1,105 @@
-//! What each SA is charged and gives: once per batch, exact at the limits.
+//! Charges SAs and reserves their sequence numbers: once per batch, exact at the limits.
 
 use super::slow::device::Sealer;
-use super::{Item, Numbering, Outbound};
-use crate::bundle::{Account, BundleCache, Giving, Grant};
-use crate::datapath::context::Bench;
+use super::{Outbound, SeqSupply, TxItem};
+use crate::bundle::{BundleCache, SaTally, SeqGrant, SeqMode};
+use crate::datapath::context::BatchCtx;
 use crate::{Charge, DropReason, Event, Sa};
 
 impl Outbound {
-    /// An item enters: the first layer of it is asked for.
+    /// Adds an item and requests numbers for its innermost layer.
     #[inline(always)]
-    pub(super) fn admit(&mut self, item: Item) {
-        want_of(&mut self.cache, &mut self.drawn, &item, 0);
+    pub(super) fn push_item(&mut self, item: TxItem) {
+        request_item(&mut self.cache, &mut self.touched, &item, 0);
         self.items.push(item);
     }
 
-    /// As [`Self::admit`], of items that are there already: from `first` on.
-    pub(super) fn want_for(&mut self, first: usize) {
+    /// Like [`Self::push_item`], for the items from `first` on, which are in the list already.
+    pub(super) fn request_from(&mut self, first: usize) {
         for item in &self.items[first..] {
-            want_of(&mut self.cache, &mut self.drawn, item, 0);
+            request_item(&mut self.cache, &mut self.touched, item, 0);
         }
     }
 
-    /// 6 Number. Where all get what they want, they are given it as their headers are written.
+    /// Stage 6. If every SA has enough numbers, they are assigned while headers are written.
     #[inline(always)]
-    pub(super) fn number(&mut self, depth: usize, bench: &mut Bench<'_>) {
+    pub(super) fn reserve_numbers(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
         if depth > 0 {
             for item in self.items.iter().filter(|item| item.count > 0) {
-                want_of(&mut self.cache, &mut self.drawn, item, depth);
+                request_item(&mut self.cache, &mut self.touched, item, depth);
             }
         }
-        self.grant_all(bench);
-        if self.numbering == Numbering::Short {
-            self.share_out(depth, bench);
+        self.reserve_all(ctx);
+        if self.seq_supply == SeqSupply::Short {
+            self.distribute(depth, ctx);
         }
     }
 
-    /// Charges each SA that is drawn on.
+    /// Charges each SA that the layer uses, and reserves its numbers.
     #[inline(always)]
-    pub(super) fn grant_all(&mut self, bench: &mut Bench<'_>) {
-        self.numbering = Numbering::Whole;
-        for place in self.drawn.drain(..) {
-            let Some(account) = self.cache.account(place) else { continue };
-            let wanted = account.packets;
-            account.settle(bench);
-            if account.grant.left < wanted {
-                self.numbering = Numbering::Short;
+    pub(super) fn reserve_all(&mut self, ctx: &mut BatchCtx<'_>) {
+        self.seq_supply = SeqSupply::Enough;
+        for place in self.touched.drain(..) {
+            let Some(tally) = self.cache.tally(place) else { continue };
+            let wanted = tally.packets;
+            tally.charge(ctx);
+            if tally.grant.left < wanted {
+                self.seq_supply = SeqSupply::Short;
             }
         }
     }
 
-    /// Gives each item in turn what there is.
+    /// Assigns the reserved numbers item by item; what gets none is dropped.
     #[cold]
-    pub(super) fn share_out(&mut self, depth: usize, bench: &mut Bench<'_>) {
+    pub(super) fn distribute(&mut self, depth: usize, ctx: &mut BatchCtx<'_>) {
         for item in self.items.iter_mut().filter(|item| item.count > 0) {
-            let Some((account, layer)) = self.cache.draw(item.bundle, depth) else { continue };
-            let granted = account.give(item, layer.kept(&item.inside), bench);
+            let Some((tally, layer)) = self.cache.tally_of(item.bundle, depth) else { continue };
+            let granted = tally.allocate_for(item, layer.clear_len(&item.inner), ctx);
             if granted < item.count {
                 let refused = item.count - granted;
-                bench.refuse(&mut self.traffic, refused.into(), account.grant.refusal);
+                ctx.count_drop(&mut self.traffic, refused.into(), tally.grant.refusal);
                 item.keep(granted);
             }
         }
     }
 }
 
-/// Adds what an item wants of an SA to what the batch does.
+/// Adds an item's packets to the tally of its SA.
 #[inline(always)]
-fn want_of(cache: &mut BundleCache, drawn: &mut Vec<u32>, item: &Item, depth: usize) {
-    let Some((account, layer)) = cache.draw(item.bundle, depth) else { return };
-    account.want(drawn, item.count, item.charged(layer.kept(&item.inside)));
+fn request_item(cache: &mut BundleCache, touched: &mut Vec<u32>, item: &TxItem, depth: usize) {
+    let Some((tally, layer)) = cache.tally_of(item.bundle, depth) else { return };
+    tally.request(touched, item.count, item.charged_bytes(layer.clear_len(&item.inner)));
 }
 
-impl Grant {
-    /// Charges an SA for what a batch wants of it, and takes numbers for what it lets pass.
+impl SeqGrant {
+    /// Charges an SA for a batch and reserves numbers for the packets that it may send.
     #[inline(always)]
-    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, bench: &mut Bench<'_>) -> Self {
+    pub(super) fn of(sa: &Sa, packets: u32, bytes: u64, ctx: &mut BatchCtx<'_>) -> Self {
         let mut grant = Self { refusal: DropReason::OutStateExpired, ..Self::NOTHING };
-        match sa.charge(packets, bytes, bench.now) {
+        match sa.charge(packets, bytes, ctx.now) {
             Charge::Ok => grant.take(sa, packets),
             Charge::SoftLimit => {
-                bench.tell(Event::SaSoftLimit(sa.id()));
+                ctx.push_event(Event::SaSoftLimit(sa.id()));
                 grant.take(sa, packets);
             }
-            Charge::Crossing => grant.giving = Giving::OneByOne,
-            Charge::HardLimit => bench.tell(Event::SaHardLimit(sa.id())),
+            Charge::Crossing => grant.mode = SeqMode::PerPacket,
+            Charge::HardLimit => ctx.push_event(Event::SaHardLimit(sa.id())),
             Charge::Expired => {}
         }
         grant
     }
 
-    /// Numbers for so many packets of an SA that counts them later.
+    /// Reserves numbers of an SA whose packets are counted later.
     #[inline(always)]
-    pub(super) fn of_noted(sa: &Sa, packets: u32) -> Self {
+    pub(super) fn take_uncharged(sa: &Sa, packets: u32) -> Self {
         let mut grant = Self::NOTHING;
         grant.take(sa, packets);
         grant
     }
 
-    /// The first of `count` numbers, of which there are enough.
+    /// The first of `count` numbers; there must be enough.
     #[inline(always)]
-    pub(super) fn hand_out(&mut self, count: u32) -> u64 {
+    pub(super) fn allocate(&mut self, count: u32) -> u64 {
         debug_assert!(self.left >= count);
         self.left -= count;
         let first = self.next;
@@ -107,7 +107,8 @@ impl Grant {
         first
     }
 
-    /// Numbers for so many packets. What the block lacks is refused, as the numbers end there or none are reserved yet.
+    /// Reserves numbers. Those that are missing are refused: the numbers end, or the owner has
+    /// reserved no more yet.
     #[inline(always)]
     fn take(&mut self, sa: &Sa, packets: u32) {
         match sa.sequence().take(packets) {
@@ -123,49 +124,49 @@ impl Grant {
     }
 }
 
-impl Account {
-    /// Adds to what the batch wants of it; it is `drawn` on then.
+impl SaTally {
+    /// Adds packets and bytes to the tally; the first of a batch adds it to `touched`.
     #[inline(always)]
-    pub(super) fn want(&mut self, drawn: &mut Vec<u32>, packets: u32, bytes: u64) {
+    pub(super) fn request(&mut self, touched: &mut Vec<u32>, packets: u32, bytes: u64) {
         if self.packets == 0 {
-            drawn.push(self.place);
+            touched.push(self.place);
         }
         self.packets += packets;
         self.bytes += bytes;
     }
 
-    /// Charges the SA for all of that.
+    /// Charges the SA for the batch.
     #[inline(always)]
-    fn settle(&mut self, bench: &mut Bench<'_>) {
+    fn charge(&mut self, ctx: &mut BatchCtx<'_>) {
         let (packets, bytes) = (self.packets, self.bytes);
         (self.packets, self.bytes) = (0, 0);
-        self.grant = Grant::of(&self.sa, packets, bytes, bench);
+        self.grant = SeqGrant::of(&self.sa, packets, bytes, ctx);
     }
 
-    /// Numbers for an item: how many of its packets got one.
-    fn give(&mut self, item: &mut Item, kept: usize, bench: &mut Bench<'_>) -> u32 {
-        if self.grant.giving == Giving::OneByOne {
+    /// Assigns numbers to an item and returns how many of its packets got one.
+    fn allocate_for(&mut self, item: &mut TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
+        if self.grant.mode == SeqMode::PerPacket {
             self.grant.left = 0;
-            match self.charge_each(item, kept, bench) {
+            match self.charge_per_packet(item, clear_len, ctx) {
                 0 => {}
                 passed => self.grant.take(&self.sa, passed),
             }
         }
         let granted = item.count.min(self.grant.left);
-        item.sequence = self.grant.hand_out(granted);
+        item.sequence = self.grant.allocate(granted);
         granted
     }
 
-    /// Charges packet by packet until a limit is met.
-    fn charge_each(&self, item: &Item, kept: usize, bench: &mut Bench<'_>) -> u32 {
+    /// Charges packet by packet, up to a limit.
+    fn charge_per_packet(&self, item: &TxItem, clear_len: usize, ctx: &mut BatchCtx<'_>) -> u32 {
         let id = self.sa.id();
         for k in 0..item.count {
             let len = if k + 1 == item.count { item.last_len } else { item.len } as usize;
-            match self.sa.charge(1, (len - kept) as u64, bench.now) {
+            match self.sa.charge(1, (len - clear_len) as u64, ctx.now) {
                 Charge::Ok => {}
-                Charge::SoftLimit => bench.tell(Event::SaSoftLimit(id)),
+                Charge::SoftLimit => ctx.push_event(Event::SaSoftLimit(id)),
                 Charge::HardLimit => {
-                    bench.tell(Event::SaHardLimit(id));
+                    ctx.push_event(Event::SaHardLimit(id));
                     return k;
                 }
                 Charge::Crossing | Charge::Expired => return k,
@@ -175,17 +176,18 @@ impl Account {
     }
 }
 
-impl Item {
-    /// Bytes that its SA is charged: the text without padding, as in `net/xfrm/xfrm_output.c: xfrm_output_one`.
-    fn charged(&self, kept: usize) -> u64 {
-        let (len, last_len) = (self.len as usize - kept, self.last_len as usize - kept);
+impl TxItem {
+    /// Bytes that the SA is charged: payload without padding, as in
+    /// `net/xfrm/xfrm_output.c: xfrm_output_one`.
+    fn charged_bytes(&self, clear_len: usize) -> u64 {
+        let (len, last_len) = (self.len as usize - clear_len, self.last_len as usize - clear_len);
         len as u64 * u64::from(self.count - 1) + last_len as u64
     }
 
-    /// Keeps the first `count` packets.
+    /// Drops all but the first `count` packets.
     fn keep(&mut self, count: u32) {
-        // A device that cuts is told how many to send.
-        if self.sealer != Sealer::Cutter {
+        // A segmenting device is told how many segments to send.
+        if self.sealer != Sealer::SegmentingDevice {
             self.packet.trim(self.stride as usize * count as usize);
         }
         self.last_len = self.len;

@@ -1,4 +1,4 @@
-//! What is known of a batch's packets before the first of them is touched.
+//! Parses the packets of a batch into runs of one flow, before any packet is changed.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -6,68 +6,69 @@ use uxfrm_packet::{Checksum, Extent, IpPacket, Outline, PacketBuf, Segments};
 
 use super::narrow;
 use crate::FlowKey;
-use crate::esp::encap::Inside;
+use crate::esp::encap::InnerInfo;
 use crate::flow_cache::Known;
 
-/// The batch's flows and what is known of them, one place for neighbours of one flow.
+/// The flows of a batch and their verdicts; consecutive packets of one flow share an entry.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct PreParsed {
     pub(super) flows: Vec<FlowKey>,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<FlowRun>,
     pub(super) known: Vec<Known>,
-    /// Of the packet noted last.
+    /// Template of the latest packet's headers.
     outline: Option<Outline>,
-    label: FlowLabel,
+    label: FlowMeta,
 }
 
-/// Neighbours of one flow.
+/// Consecutive packets of one flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(super) struct FlowRun {
     pub(super) packets: u32,
-    /// Single whole packets without options, of which nothing was left open: all they need is what is put around them.
+    /// Whether all are single whole packets without options and with complete checksums: they only
+    /// need encapsulation.
     pub(super) plain: bool,
-    /// Bytes of their buffers, and of the packets as they say themselves.
+    /// Bytes of their buffers, and by their own headers.
     pub(super) received: usize,
     pub(super) bytes: usize,
-    /// The longest.
+    /// Length of the longest packet.
     pub(super) longest: usize,
-    /// Room that each has before and behind it.
+    /// The smallest headroom and tailroom.
     pub(super) headroom: usize,
     pub(super) tailroom: usize,
 }
 
-/// What a packet is, as far as that is not its flow.
+/// Properties of a packet besides its flow.
 #[derive(Clone, Copy, Debug)]
-struct Form {
-    /// Bytes, as it says itself.
+struct PacketForm {
+    /// Length by its own header.
     len: usize,
-    /// As [`Run::plain`].
+    /// See [`FlowRun::plain`].
     plain: bool,
 }
 
-/// What is part of a flow and not in the packet.
+/// Flow metadata: mark and interface id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct FlowLabel {
+struct FlowMeta {
     mark: u32,
     if_id: u32,
 }
 
-/// What of a packet's own header is needed on the way.
+/// What later stages need of the packet's own header.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head {
-    pub(super) inside: Inside,
+pub(super) struct PacketSummary {
+    pub(super) inner: InnerInfo,
     pub(super) fragment: bool,
     pub(super) options: bool,
     pub(super) total_len: u32,
 }
 
-/// The flow of what cannot be parsed, which is dropped whatever the policies say.
+/// Flow of an unparsable packet, which is dropped under any verdict.
 pub(super) const UNREADABLE: FlowKey = {
     let none = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     FlowKey::between(none, none)
 };
 
-impl Ahead {
+impl PreParsed {
     pub(super) fn clear(&mut self) {
         self.flows.clear();
         self.runs.clear();
@@ -75,50 +76,50 @@ impl Ahead {
         self.outline = None;
     }
 
-    /// The next packet, which mostly is of the flow of the one before it.
+    /// Adds a packet, which mostly continues the latest run.
     #[inline(always)]
-    pub(super) fn note(&mut self, packet: &PacketBuf) {
+    pub(super) fn push(&mut self, packet: &PacketBuf) {
         let like = self.outline.and_then(|outline| outline.like(packet.bytes()));
         match (like, self.runs.last_mut()) {
             (Some(Extent { len, .. }), Some(run))
-                if is_untouched(packet) && self.label == FlowLabel::of(packet) =>
+                if is_untouched(packet) && self.label == FlowMeta::of(packet) =>
             {
                 run.add(packet, len);
             }
-            (Some(_) | None, Some(_) | None) => self.note_other(packet),
+            (Some(_) | None, Some(_) | None) => self.push_other(packet),
         }
     }
 
-    /// Apart by version: an address that is known to be of IPv4 is compared and moved in one word.
+    /// Separate code per version: IPv4 addresses are compared and copied as words.
     #[inline(never)]
-    fn note_other(&mut self, packet: &PacketBuf) {
+    fn push_other(&mut self, packet: &PacketBuf) {
         match IpPacket::parse_fixed(packet.bytes()) {
-            Some(ip) => self.note_parsed(packet, &ip),
-            None => self.note_closely(packet),
+            Some(ip) => self.push_parsed(packet, &ip),
+            None => self.push_slow(packet),
         }
     }
 
-    /// IPv6, IPv4 with options, and what is malformed.
+    /// IPv6, IPv4 with options, and malformed packets.
     #[inline(never)]
-    fn note_closely(&mut self, packet: &PacketBuf) {
-        let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.note_parsed(packet, &ip));
+    fn push_slow(&mut self, packet: &PacketBuf) {
+        let parsed = IpPacket::parse_then(packet.bytes(), |ip| self.push_parsed(packet, &ip));
         if parsed.is_err() {
             self.outline = None;
-            self.place(UNREADABLE, packet, Form { len: packet.len(), plain: false });
+            self.push_flow(UNREADABLE, packet, PacketForm { len: packet.len(), plain: false });
         }
     }
 
     #[inline(always)]
-    fn note_parsed(&mut self, packet: &PacketBuf, ip: &IpPacket) {
+    fn push_parsed(&mut self, packet: &PacketBuf, ip: &IpPacket) {
         self.outline = packet.bytes().get(..ip.total_len).and_then(Outline::of);
-        self.label = FlowLabel::of(packet);
+        self.label = FlowMeta::of(packet);
         let plain = is_untouched(packet) && !ip.is_fragment() && !ip.has_options;
         let flow = FlowKey::of(packet, ip, packet.bytes());
-        self.place(flow, packet, Form { len: ip.total_len, plain });
+        self.push_flow(flow, packet, PacketForm { len: ip.total_len, plain });
     }
 
     #[inline(always)]
-    fn place(&mut self, flow: FlowKey, packet: &PacketBuf, form: Form) {
+    fn push_flow(&mut self, flow: FlowKey, packet: &PacketBuf, form: PacketForm) {
         match self.runs.last_mut() {
             Some(run) if self.flows.last() == Some(&flow) => {
                 run.plain &= form.plain;
@@ -126,25 +127,25 @@ impl Ahead {
             }
             Some(_) | None => {
                 self.flows.push(flow);
-                self.runs.push(Run::of(packet, form));
+                self.runs.push(FlowRun::of(packet, form));
             }
         }
     }
 }
 
-impl Run {
-    /// That of a packet that comes alone, with its head unless it is malformed.
+impl FlowRun {
+    /// A run of one packet, with its summary unless it is malformed.
     #[inline(always)]
-    pub(super) fn alone(packet: &PacketBuf, head: Option<&(Head, FlowKey)>) -> Self {
-        let Some((head, _)) = head else {
-            return Self::of(packet, Form { len: packet.len(), plain: false });
+    pub(super) fn single(packet: &PacketBuf, summary: Option<&(PacketSummary, FlowKey)>) -> Self {
+        let Some((summary, _)) = summary else {
+            return Self::of(packet, PacketForm { len: packet.len(), plain: false });
         };
-        let plain = is_untouched(packet) && !head.fragment && !head.options;
-        Self::of(packet, Form { len: head.total_len as usize, plain })
+        let plain = is_untouched(packet) && !summary.fragment && !summary.options;
+        Self::of(packet, PacketForm { len: summary.total_len as usize, plain })
     }
 
     #[inline(always)]
-    fn of(packet: &PacketBuf, Form { len, plain }: Form) -> Self {
+    fn of(packet: &PacketBuf, PacketForm { len, plain }: PacketForm) -> Self {
         Self {
             packets: 1,
             plain,
@@ -167,32 +168,32 @@ impl Run {
     }
 }
 
-impl FlowLabel {
+impl FlowMeta {
     #[inline(always)]
     fn of(packet: &PacketBuf) -> Self {
         Self { mark: packet.mark, if_id: packet.if_id }
     }
 }
 
-/// A single packet of which the host left nothing open.
+/// Whether it is a single packet with a complete checksum.
 #[inline(always)]
 pub(super) fn is_untouched(packet: &PacketBuf) -> bool {
     packet.segments == Segments::One && !matches!(packet.checksum, Checksum::Partial { .. })
 }
 
-impl Head {
-    /// The head and the flow of a packet; `None` when it is malformed.
+impl PacketSummary {
+    /// Summary and flow of a packet; `None` if it is malformed.
     #[inline(always)]
     pub(super) fn with_flow(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
         match IpPacket::parse_fixed(packet.bytes()) {
             Some(ip) => Some(Self::and_flow_of(packet, &ip)),
-            None => Self::with_flow_closely(packet),
+            None => Self::with_flow_slow(packet),
         }
     }
 
-    /// Of IPv6, IPv4 with options, and what is malformed.
+    /// IPv6, IPv4 with options, and malformed packets.
     #[inline(never)]
-    fn with_flow_closely(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
+    fn with_flow_slow(packet: &PacketBuf) -> Option<(Self, FlowKey)> {
         IpPacket::parse_then(packet.bytes(), |ip| Self::and_flow_of(packet, &ip)).ok()
     }
 
@@ -203,8 +204,8 @@ impl Head {
 
     #[inline(always)]
     pub(super) fn of(ip: &IpPacket) -> Self {
-        let inside = Inside::of(ip);
+        let inner = InnerInfo::of(ip);
         let (fragment, options) = (ip.is_fragment(), ip.has_options);
-        Self { inside, fragment, options, total_len: narrow(ip.total_len) }
+        Self { inner, fragment, options, total_len: narrow(ip.total_len) }
     }
 }

@@ -1,107 +1,115 @@
-//! A packet that comes alone, as on a quiet link they all do: with no lists of what only many share.
+//! Outbound fast path for a batch of one packet, as on a quiet link: without the lists that only
+//! batches need.
 
 use uxfrm_crypto::{SealJob, Sealing};
 use uxfrm_packet::{PacketBuf, Version};
 
-use super::pre_parsed::{Run, UNREADABLE};
-use super::{Head, Numbering, Outbound, fold_half};
-use crate::bundle::Grant;
-use crate::datapath::context::Bench;
-use crate::esp::encap::Inside;
-use crate::esp::headers::{self, Stamp};
+use super::pre_parsed::{FlowRun, UNREADABLE};
+use super::{Outbound, PacketSummary, SeqSupply, ip_id};
+use crate::bundle::SeqGrant;
+use crate::datapath::context::BatchCtx;
+use crate::esp::encap::InnerInfo;
+use crate::esp::headers::{self, SeqAndId};
 use crate::flow_cache::Known;
 use crate::{Direction, DropReason, Spi, Stage, Watch};
 
 impl Outbound {
-    /// 2 Flow key to 5 PMTU, of a packet that has no others to be looked up with; mostly all that follows, too.
+    /// Stages 2 to 5 for a single packet; on the fast path all later stages too.
     #[inline(always)]
-    pub(super) fn receive_alone(
+    pub(super) fn receive_single(
         &mut self,
         packet: PacketBuf,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
         watch: &mut impl Watch,
     ) {
-        let head = Head::with_flow(&packet);
+        let summary = PacketSummary::with_flow(&packet);
         watch.passed(Stage::Parse);
-        let flow = head.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
-        let known = self.policies.know(&bench.snapshot.spd, Direction::Out, flow, Spi(0));
-        if self.cache.is_far() {
+        let flow = summary.as_ref().map_or(&UNREADABLE, |(_, flow)| flow);
+        let known = self.policies.know(&ctx.snapshot.spd, Direction::Out, flow, Spi(0));
+        if self.cache.exceeds_cache() {
             self.cache.fetch(known.bundle().into_iter());
         }
         watch.passed(Stage::LookUp);
-        let run = Run::alone(&packet, head.as_ref());
-        match self.express(&run, known, bench).filter(|_| self.items.is_empty()) {
-            Some(place) => self.send_alone(packet, &run, (known, place), flow.version(), bench),
-            None => self.receive(packet, head.as_ref(), known, bench),
+        let run = FlowRun::single(&packet, summary.as_ref());
+        match self.fast_bundle(&run, known, ctx).filter(|_| self.items.is_empty()) {
+            Some(place) => self.send_single_fast(packet, &run, (known, place), flow.version(), ctx),
+            None => self.receive_packet(packet, summary.as_ref(), known, ctx),
         }
     }
 
-    /// 6 Number to 10 Transmit, of a packet that comes alone.
+    /// Stages 6 to 10 for a single packet.
     #[inline(always)]
-    fn send_alone(
+    fn send_single_fast(
         &mut self,
         mut packet: PacketBuf,
-        run: &Run,
+        run: &FlowRun,
         (known, place): (Known, u32),
         version: Version,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
-        self.count_express(run, known);
-        self.grant_alone(run, place, version, bench);
-        if self.numbering == Numbering::Short {
-            self.admit_granted(packet, place, bench);
-            return self.send_short(bench);
+        self.count_run(run, known);
+        self.reserve_single(run, place, version, ctx);
+        if self.seq_supply == SeqSupply::Short {
+            self.push_reserved(packet, place, ctx);
+            return self.send_slow(ctx);
         }
-        match self.seal_alone(&mut packet, place, version, bench) {
+        match self.seal_single(&mut packet, place, version, ctx) {
             Some(()) => {
                 self.traffic.sent += 1;
                 self.traffic.sent_bytes += packet.len() as u64;
-                bench.out.wire.push(packet);
+                ctx.out.wire.push(packet);
             }
-            None => self.discard(packet, 1, DropReason::OutCrypto, bench),
+            None => self.discard(packet, 1, DropReason::OutCrypto, ctx),
         }
     }
 
-    /// 6 Number. What is counted on counters that all workers share takes as long as a header: it waits, where the state may count it whenever it may be.
+    /// Stage 6. Counting on counters that all workers share costs as much as writing a header, so
+    /// it is deferred if the SA allows that.
     #[inline(always)]
-    fn grant_alone(&mut self, run: &Run, place: u32, version: Version, bench: &mut Bench<'_>) {
-        let Self { cache, arrears, numbering, .. } = self;
-        *numbering = Numbering::Whole;
-        let Some((account, layer)) = cache.draw(place, 0) else { return };
-        let bytes = (run.bytes - layer.kept_of(version)) as u64;
-        account.grant = if arrears.note(&mut account.debt, &account.sa, 1, bytes) {
-            Grant::of_noted(&account.sa, 1)
+    fn reserve_single(
+        &mut self,
+        run: &FlowRun,
+        place: u32,
+        version: Version,
+        ctx: &mut BatchCtx<'_>,
+    ) {
+        let Self { cache, deferred, seq_supply, .. } = self;
+        *seq_supply = SeqSupply::Enough;
+        let Some((tally, layer)) = cache.tally_of(place, 0) else { return };
+        let bytes = (run.bytes - layer.clear_len_for(version)) as u64;
+        tally.grant = if deferred.add(&mut tally.pending_slot, &tally.sa, 1, bytes) {
+            SeqGrant::take_uncharged(&tally.sa, 1)
         } else {
-            Grant::of(&account.sa, 1, bytes, bench)
+            SeqGrant::of(&tally.sa, 1, bytes, ctx)
         };
-        if account.grant.left == 0 {
-            *numbering = Numbering::Short;
+        if tally.grant.left == 0 {
+            *seq_supply = SeqSupply::Short;
         }
     }
 
-    /// 7 Wrap, 8 Seal, 9 Finish; `None` when it was not sealed.
+    /// Stages 7 to 9; `None` if the packet was not sealed.
     #[inline(always)]
-    fn seal_alone(
+    fn seal_single(
         &mut self,
         packet: &mut PacketBuf,
         place: u32,
         version: Version,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Option<()> {
-        let (bundles, accounts) = self.cache.parts();
+        let (bundles, tallies) = self.cache.parts();
         let layer = bundles[place as usize].layers.first()?;
-        let account = accounts[layer.account as usize].as_mut()?;
+        let tally = tallies[layer.tally as usize].as_mut()?;
         self.ident = self.ident.wrapping_add(1);
-        let stamp = Stamp { sequence: account.grant.hand_out(1), id: fold_half(self.ident) };
-        let (_, esp) = layer.wrap_plain(packet, version, stamp)?;
-        let (high, iv) = layer.counted(stamp.sequence);
+        let seq_id = SeqAndId { sequence: tally.grant.allocate(1), id: ip_id(self.ident) };
+        let (_, esp) = layer.encapsulate_fast(packet, version, seq_id)?;
+        let (high, iv) = layer.seq_high_and_iv(seq_id.sequence);
         let mut job = SealJob::in_place(layer.sa.key(), high, iv, esp);
-        bench.crypter.seal(std::slice::from_mut(&mut job));
+        ctx.crypter.seal(std::slice::from_mut(&mut job));
         if job.verdict != Sealing::Sealed {
             return None;
         }
         if layer.needs_finish() {
-            headers::finish(packet.bytes_mut(), layer, &layer.after(&Inside::plain(version)));
+            headers::finish(packet.bytes_mut(), layer, &layer.after(&InnerInfo::plain(version)));
         }
         Some(())
     }

@@ -1,4 +1,4 @@
-//! The slow path out: packets that the fast paths can't carry, one item each.
+//! Outbound slow path: packets that the fast paths cannot carry, one item each.
 
 pub(crate) mod acquire_queue;
 pub(crate) mod defragment;

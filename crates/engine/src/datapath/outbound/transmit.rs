@@ -1,154 +1,158 @@
-//! What leaves, in the shape that the wire's port wants.
+//! Stage 10: packets leave in the form that the wire port wants.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use uxfrm_packet::{Checksum, IpPacket, PacketBuf, Segments, UdpPath, Version, ipv4, ipv6, udp};
 
 use super::slow::device::Sealer;
-use super::slow::segment::train_of;
-use super::{Item, Outbound};
+use super::slow::segment::burst_of;
+use super::{Outbound, TxItem};
 use crate::Mark;
 use crate::bundle::Bundle;
-use crate::datapath::context::Bench;
-use crate::esp::encap::{Inside, Layer, Outside, Wrap};
+use crate::datapath::context::BatchCtx;
+use crate::esp::encap::{EncapLayer, EncapMode, InnerInfo, OuterForm};
 use crate::fragments::split::{Cut, split};
 
 impl Outbound {
-    /// 10 Transmit.
+    /// Stage 10.
     #[inline(always)]
-    pub(super) fn transmit(&mut self, bench: &mut Bench<'_>) {
+    pub(super) fn transmit(&mut self, ctx: &mut BatchCtx<'_>) {
         let mut items = std::mem::take(&mut self.items);
-        // Neighbours often leave by the same bundle.
+        // Consecutive items often have the same bundle.
         let mut latest: Option<(u32, Option<Mark>, u32)> = None;
         for item in items.drain(..) {
             let (mark, mtu) = match latest {
                 Some((bundle, mark, mtu)) if bundle == item.bundle => (mark, mtu),
                 Some(_) | None => {
                     let bundle = self.cache.bundle(item.bundle);
-                    let (mark, mtu) = (bundle.mark_of_packet(), bundle.mtu.into());
+                    let (mark, mtu) = (bundle.single_mark(), bundle.mtu.into());
                     latest = Some((item.bundle, mark, mtu));
                     (mark, mtu)
                 }
             };
             match mark {
                 Some(mark) if item.is_single() && item.stride <= mtu => {
-                    self.send_single(item.packet, mark, bench);
+                    self.send_single(item.packet, mark, ctx);
                 }
-                Some(_) | None if item.count == 0 => bench.pool.give(item.packet),
-                Some(_) | None => self.send(item, bench),
+                Some(_) | None if item.count == 0 => ctx.pool.give(item.packet),
+                Some(_) | None => self.send(item, ctx),
             }
         }
         self.items = items;
     }
 
-    /// A whole packet that the network takes.
+    /// A whole packet within the MTU.
     #[inline(always)]
-    fn send_single(&mut self, mut packet: PacketBuf, mark: Mark, bench: &mut Bench<'_>) {
+    fn send_single(&mut self, mut packet: PacketBuf, mark: Mark, ctx: &mut BatchCtx<'_>) {
         packet.mark = mark.applied_to(packet.mark);
         packet.checksum = Checksum::AsIs;
         packet.segments = Segments::One;
         self.traffic.sent += 1;
         self.traffic.sent_bytes += packet.len() as u64;
-        bench.out.wire.push(packet);
+        ctx.out.wire.push(packet);
     }
 
     #[inline(never)]
-    fn send(&mut self, mut item: Item, bench: &mut Bench<'_>) {
+    fn send(&mut self, mut item: TxItem, ctx: &mut BatchCtx<'_>) {
         let bundle = self.cache.bundle(item.bundle);
-        // Without a layer it is still plain.
-        let Some(last) = bundle.layers.last() else { return bench.pool.give(item.packet) };
+        // No layer: the packet is still plain.
+        let Some(last) = bundle.layers.last() else { return ctx.pool.give(item.packet) };
         for layer in &bundle.layers {
             item.packet.mark = layer.output_mark.applied_to(item.packet.mark);
         }
-        if let (Sealer::Device | Sealer::Cutter, Some(device)) = (item.sealer, bundle.device) {
-            return self.hand_sealed(item, device, bench);
+        if let (Sealer::Device | Sealer::SegmentingDevice, Some(device)) =
+            (item.sealer, bundle.device)
+        {
+            return self.hand_over_sealed(item, device, ctx);
         }
         item.packet.checksum = Checksum::AsIs;
-        item.packet.segments = train_of(item.count as usize, item.stride as usize);
+        item.packet.segments = burst_of(item.count as usize, item.stride as usize);
         self.traffic.sent += u64::from(item.count);
-        let (inside, mtu) = (item.inside, bundle.mtu);
+        let (inner, mtu) = (item.inner, bundle.mtu);
         let packet = match last.outside {
-            Outside::SocketPayload => payload(item, last, mtu),
-            Outside::Packet => {
-                // A frame may be shorter than the first one, if it is the last.
+            OuterForm::SocketPayload => payload(item, last, mtu),
+            OuterForm::Packet => {
+                // Only the last frame may be shorter than the stride.
                 if item.stride <= u32::from(mtu) {
                     self.traffic.sent_bytes += item.packet.len() as u64;
-                    return bench.out.wire.push(item.packet);
+                    return ctx.out.wire.push(item.packet);
                 }
                 item.packet
             }
         };
         self.traffic.sent_bytes += packet.len() as u64;
-        if packet.udp.is_some() || frame_len(&packet) <= mtu.into() {
-            return bench.out.wire.push(packet);
+        if packet.udp.is_some() || segment_len(&packet) <= mtu.into() {
+            return ctx.out.wire.push(packet);
         }
-        self.fragment(packet, &inside, mtu, bench);
+        self.fragment(packet, &inner, mtu, ctx);
     }
 
-    /// Fragments of packets that are larger than the network takes and that nobody may be told about.
-    fn fragment(&mut self, packet: PacketBuf, inside: &Inside, mtu: u16, bench: &mut Bench<'_>) {
-        for whole in packet.bytes().chunks(frame_len(&packet)) {
+    /// Fragments packets that exceed the MTU and whose senders may not be told.
+    fn fragment(&mut self, packet: PacketBuf, inner: &InnerInfo, mtu: u16, ctx: &mut BatchCtx<'_>) {
+        for whole in packet.bytes().chunks(segment_len(&packet)) {
             self.ident = self.ident.wrapping_add(1);
             let cut = Cut {
-                version: inside.version,
-                place: inside.esp_offset(),
-                next_header_at: inside.next_header_at(),
+                version: inner.version,
+                place: inner.esp_offset(),
+                next_header_at: inner.next_header_at(),
                 mtu: mtu.into(),
                 ident: self.ident,
             };
-            split(whole, &cut, packet.mark, bench.pool, &mut bench.out.wire);
+            split(whole, &cut, packet.mark, ctx.pool, &mut ctx.out.wire);
         }
-        bench.pool.give(packet);
+        ctx.pool.give(packet);
     }
 }
 
 impl Bundle {
-    /// What its one state lays over the marks of the whole packets that leave by it; `None` where more is to be done.
-    fn mark_of_packet(&self) -> Option<Mark> {
+    /// The output mark, if the bundle has one SA and whole packets leave; otherwise `None`.
+    fn single_mark(&self) -> Option<Mark> {
         match &*self.layers {
-            [only] if only.outside == Outside::Packet => Some(only.output_mark),
+            [only] if only.outside == OuterForm::Packet => Some(only.output_mark),
             _ => None,
         }
     }
 }
 
-impl Item {
+impl TxItem {
     #[inline(always)]
     fn is_single(&self) -> bool {
         self.count == 1 && self.sealer == Sealer::Engine
     }
 }
 
-fn frame_len(packet: &PacketBuf) -> usize {
+fn segment_len(packet: &PacketBuf) -> usize {
     match packet.segments {
         Segments::Train { stride } => stride.into(),
         Segments::One | Segments::Tcp { .. } | Segments::Udp { .. } => packet.len().max(1),
     }
 }
 
-/// Ends that nobody asks for.
+/// Placeholder for addresses that are not needed.
 const UNKNOWN: (IpAddr, IpAddr) =
     (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
 
-/// UDP payload for a socket: without the IP header, which in transport mode is there still. What is longer than the network takes and was let in all the
-/// same, as its sender may not be told to send less (RFC 8200 §5), is the kernel's to cut.
+/// UDP payload for a socket: removes the IP header, which transport mode still has. A packet that
+/// exceeds the MTU but was let in, as its sender may not be told (RFC 8200 §5), is fragmented by
+/// the kernel.
 #[inline(never)]
-fn payload(mut item: Item, layer: &Layer, mtu: u16) -> PacketBuf {
+fn payload(mut item: TxItem, layer: &EncapLayer, mtu: u16) -> PacketBuf {
     let ends = match layer.wrap {
-        // Where they are still.
-        Wrap::Transport => {
+        // Transport mode keeps the packet's own addresses.
+        EncapMode::Transport => {
             IpPacket::parse(item.packet.bytes()).map_or(UNKNOWN, |ip| (ip.source, ip.destination))
         }
-        Wrap::Tunnel(_) => UNKNOWN,
+        EncapMode::Tunnel(_) => UNKNOWN,
     };
-    let kept = layer.kept(&item.inside);
-    if item.count > 1 && kept > 0 {
-        close_up(&mut item, kept);
+    let clear_len = layer.clear_len(&item.inner);
+    if item.count > 1 && clear_len > 0 {
+        remove_headers(&mut item, clear_len);
     } else {
-        item.packet.pull(kept);
+        item.packet.pull(clear_len);
     }
-    let datagram = item.stride as usize - kept + udp::HEADER_LEN + header_len(item.inside.version);
-    item.packet.udp = layer.udp_path(&item.inside, ends).map(|path| UdpPath {
+    let datagram =
+        item.stride as usize - clear_len + udp::HEADER_LEN + header_len(item.inner.version);
+    item.packet.udp = layer.udp_path(&item.inner, ends).map(|path| UdpPath {
         dont_fragment: path.dont_fragment && datagram <= mtu.into(),
         ..path
     });
@@ -163,16 +167,16 @@ const fn header_len(version: Version) -> usize {
     }
 }
 
-/// Leaves out the first `kept` bytes of every frame.
-fn close_up(item: &mut Item, kept: usize) {
+/// Removes the first `clear_len` bytes of every frame.
+fn remove_headers(item: &mut TxItem, clear_len: usize) {
     let (stride, len) = (item.stride as usize, item.packet.len());
     let bytes = item.packet.bytes_mut();
     let mut end = 0;
     for start in (0..len).step_by(stride) {
         let frame = (start + stride).min(len);
-        bytes.copy_within(start + kept..frame, end);
-        end += frame - start - kept;
+        bytes.copy_within(start + clear_len..frame, end);
+        end += frame - start - clear_len;
     }
     item.packet.trim(end);
-    item.packet.segments = train_of(item.count as usize, stride - kept);
+    item.packet.segments = burst_of(item.count as usize, stride - clear_len);
 }

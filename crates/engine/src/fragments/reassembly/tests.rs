@@ -5,7 +5,7 @@ use uxfrm_packet::{IpPacket, Pool};
 
 use super::*;
 
-/// A fragment as the model knows it: places and lengths are multiples of 8.
+/// A fragment of the model; offsets and lengths are multiples of 8.
 #[derive(Clone, Copy, Debug)]
 struct Bit {
     is_v6: bool,
@@ -27,7 +27,7 @@ impl Bit {
         self.range().map(|at| u8::try_from(at).unwrap() ^ self.ident ^ self.salt).collect()
     }
 
-    fn origin(self) -> Origin {
+    fn origin(self) -> FragmentOrigin {
         origin(self.turn)
     }
 
@@ -52,7 +52,7 @@ impl Bit {
     }
 }
 
-/// What is known of a datagram: each byte, and the fragments that brought them.
+/// A datagram of the model: each byte, and the fragments that brought them.
 #[derive(Debug, Default)]
 struct Known {
     since: u64,
@@ -61,20 +61,20 @@ struct Known {
     total: Option<usize>,
 }
 
-/// What a fragment leads to.
+/// Outcome of a fragment.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Held,
     Whole(Vec<u8>),
     Refused,
-    Ruined(u64),
+    Aborted(u64),
 }
 
-/// The reassembler as one would write it who has room and time: byte by byte.
+/// Reference implementation without limits of memory and time, byte by byte.
 #[derive(Debug, Default)]
 struct Model(BTreeMap<u64, Vec<(Ident, Known)>>);
 
-/// Whether it is of IPv6, and its identification.
+/// Whether it is IPv6, and the identification.
 type Ident = (bool, u8);
 
 impl Model {
@@ -82,7 +82,7 @@ impl Model {
         let (key, shelf) = ((bit.is_v6, bit.ident), self.0.entry(bit.turn).or_default());
         let mut evicted = 0;
         if !shelf.iter().any(|(other, _)| *other == key) {
-            if shelf.len() == DATAGRAMS {
+            if shelf.len() == MAX_DATAGRAMS {
                 evicted = shelf.remove(0).1.seen.len() as u64;
             }
             shelf.push((key, Known { since: now, ..Known::default() }));
@@ -100,7 +100,7 @@ impl Model {
         if overlaps || contradicts {
             let pieces = known.seen.len() as u64 + 1;
             shelf.remove(place);
-            return (Said::Ruined(pieces), evicted);
+            return (Said::Aborted(pieces), evicted);
         }
         known.total = total;
         known.seen.insert((range.start, range.end));
@@ -115,7 +115,7 @@ impl Model {
         let mut late = 0;
         for shelf in self.0.values_mut() {
             shelf.retain(|(_, known)| {
-                let stays = now - known.since < PATIENCE.as_secs();
+                let stays = now - known.since < REASSEMBLY_TIMEOUT.as_secs();
                 late += if stays { 0 } else { known.seen.len() as u64 };
                 stays
             });
@@ -128,9 +128,9 @@ impl Model {
     }
 }
 
-/// That of one state.
-fn origin(turn: u64) -> Origin {
-    Origin { kin: vec![Kin::alone(turn)], turns: [turn, 0, 0, 0, 0, 0] }
+/// Origin of one SA.
+fn origin(turn: u64) -> FragmentOrigin {
+    FragmentOrigin { kin: vec![SaFamily::alone(turn)], turns: [turn, 0, 0, 0, 0, 0] }
 }
 
 fn at(seconds: u64) -> Moment {
@@ -140,22 +140,22 @@ fn at(seconds: u64) -> Moment {
 fn add(
     reassembly: &mut Reassembly,
     bytes: &[u8],
-    origin: Origin,
+    origin: FragmentOrigin,
     now: u64,
     pool: &mut Pool,
-) -> (Outcome, u64) {
+) -> (Reassembled, u64) {
     let mut packet = pool.take(SizeClass::holding(bytes.len()));
     packet.append(bytes.len()).unwrap().copy_from_slice(bytes);
     let ip = IpPacket::parse(packet.bytes()).unwrap();
     reassembly.add(packet, &ip, &origin, at(now), pool)
 }
 
-fn said(outcome: Outcome, is_v6: bool, pool: &mut Pool) -> Said {
+fn said(outcome: Reassembled, is_v6: bool, pool: &mut Pool) -> Said {
     match outcome {
-        Outcome::Held => Said::Held,
-        Outcome::Refused => Said::Refused,
-        Outcome::Ruined { pieces } => Said::Ruined(pieces),
-        Outcome::Whole { packet, .. } => {
+        Reassembled::Held => Said::Held,
+        Reassembled::Refused => Said::Refused,
+        Reassembled::Aborted { pieces } => Said::Aborted(pieces),
+        Reassembled::Whole { packet, .. } => {
             let ip = IpPacket::parse(packet.bytes()).unwrap();
             assert!(!ip.is_fragment());
             let payload = packet.bytes()[if is_v6 { 40 } else { 20 }..].to_vec();
@@ -173,7 +173,7 @@ fn bits(idents: u8) -> impl Strategy<Value = (Bit, u64)> {
         ident,
         offset,
         units,
-        // IPv4 has no fragment that is all there is.
+        // In IPv4 the only fragment cannot be the last one.
         is_last: is_last && (is_v6 || offset > 0),
         salt: if salt == 0 { 0x55 } else { 0 },
     });
@@ -181,9 +181,9 @@ fn bits(idents: u8) -> impl Strategy<Value = (Bit, u64)> {
 }
 
 proptest! {
-    /// Overlaps, duplicates, any order, several states, too many datagrams, and time.
+    /// Overlaps, duplicates, any order, several SAs, too many datagrams, and time-outs.
     #[test]
-    fn it_does_as_the_model_does(
+    fn reassembly_agrees_with_model(
         few in prop::collection::vec(bits(3), 0..400),
         many in prop::collection::vec(bits(120), 0..800),
     ) {
@@ -198,20 +198,20 @@ proptest! {
                 let said = said(outcome, bit.is_v6, &mut pool);
                 prop_assert_eq!((said, evicted), model.add(bit, now), "{:?}", bit);
                 prop_assert_eq!(reassembly.held(), model.held());
-                let datagrams: usize = reassembly.shelves.values().map(|shelf| shelf.waiting.len()).sum();
+                let datagrams: usize = reassembly.queues.values().map(|shelf| shelf.waiting.len()).sum();
                 prop_assert_eq!(reassembly.datagrams(), datagrams);
-                let rooms = reassembly.shelves.values().map(|shelf| {
-                    let room: usize = shelf.waiting.iter().map(Datagram::room).sum();
+                let by_bytes = reassembly.queues.values().map(|shelf| {
+                    let room: usize = shelf.waiting.iter().map(PartialDatagram::room).sum();
                     assert_eq!(shelf.room, room);
                     room
                 });
-                prop_assert_eq!(reassembly.room, rooms.sum::<usize>());
+                prop_assert_eq!(reassembly.room, by_bytes.sum::<usize>());
             }
         }
     }
 }
 
-/// A first fragment that is never followed, of nearly as many bytes as a packet has.
+/// A first fragment without successors, of nearly maximal length.
 fn long(ident: u16) -> Vec<u8> {
     let mut bytes = vec![0; 60_020];
     let [high, low] = ident.to_be_bytes();
@@ -223,7 +223,7 @@ fn long(ident: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_spray_fills_its_own_shelf_and_takes_nothing_from_others() {
+fn flood_fills_only_its_own_queue() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let piece = |offset, is_last| Bit {
         is_v6: false,
@@ -237,20 +237,20 @@ fn a_spray_fills_its_own_shelf_and_takes_nothing_from_others() {
     let first = piece(0, false);
     add(&mut reassembly, &first.packet(), first.origin(), 0, &mut pool);
     for ident in 0..2000 {
-        // In the clear, and by a state of somebody else's.
-        for origin in [Origin::default(), origin(8)] {
+        // Plain, and by another peer's SA.
+        for origin in [FragmentOrigin::default(), origin(8)] {
             add(&mut reassembly, &long(ident), origin, 0, &mut pool);
-            assert!(reassembly.shelves.values().all(|shelf| shelf.room <= ROOM));
-            assert!(reassembly.datagrams() <= 2 * DATAGRAMS + 1);
+            assert!(reassembly.queues.values().all(|shelf| shelf.room <= MAX_BYTES));
+            assert!(reassembly.datagrams() <= 2 * MAX_DATAGRAMS + 1);
         }
     }
     let last = piece(1, true);
     let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
-    assert!(matches!(outcome, Outcome::Whole { .. }), "{outcome:?}");
+    assert!(matches!(outcome, Reassembled::Whole { .. }), "{outcome:?}");
 }
 
 #[test]
-fn many_states_together_take_no_more_than_all_may() {
+fn total_memory_is_bounded_for_many_sas() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let small =
         Bit { is_v6: false, turn: 1, ident: 9, offset: 0, units: 1, is_last: false, salt: 0 };
@@ -258,34 +258,34 @@ fn many_states_together_take_no_more_than_all_may() {
     for turn in 2..20 {
         for ident in 0..200 {
             add(&mut reassembly, &long(ident), origin(turn), 0, &mut pool);
-            assert!(reassembly.room <= ROOM_OF_ALL);
+            assert!(reassembly.room <= MAX_TOTAL_BYTES);
         }
     }
-    assert!(reassembly.room > ROOM_OF_ALL / 2, "{}", reassembly.room);
+    assert!(reassembly.room > MAX_TOTAL_BYTES / 2, "{}", reassembly.room);
     let last = Bit { offset: 1, is_last: true, ..small };
     let (outcome, _) = add(&mut reassembly, &last.packet(), last.origin(), 0, &mut pool);
-    assert!(matches!(outcome, Outcome::Whole { .. }), "the fullest shelf gives: {outcome:?}");
+    assert!(matches!(outcome, Reassembled::Whole { .. }), "the fullest shelf gives: {outcome:?}");
 }
 
-/// Work is counted in shelves that are looked at.
+/// The cost is counted in visited queues.
 #[test]
-fn room_for_one_more_costs_no_walk_along_all_shelves() {
+fn eviction_visits_few_queues() {
     let (mut reassembly, mut pool) = (Reassembly::default(), Pool::new());
     let states = 1200;
     for turn in 1..=states {
         add(&mut reassembly, &long(1), origin(turn), turn, &mut pool);
     }
-    assert!(reassembly.room > ROOM_OF_ALL / 2, "{}", reassembly.room);
+    assert!(reassembly.room > MAX_TOTAL_BYTES / 2, "{}", reassembly.room);
     let before = reassembly.looked_at;
     for turn in 1..=states {
         let (outcome, evicted) =
             add(&mut reassembly, &long(2), origin(states + turn), states, &mut pool);
-        assert!(matches!(outcome, Outcome::Held) && evicted == 1);
+        assert!(matches!(outcome, Reassembled::Held) && evicted == 1);
     }
     assert!(reassembly.looked_at - before <= 3 * states, "{}", reassembly.looked_at - before);
     let (before, waiting) = (reassembly.looked_at, reassembly.datagrams() as u64);
     for second in 0..=states {
-        reassembly.expire(at(second).plus(PATIENCE), &mut pool);
+        reassembly.expire(at(second).plus(REASSEMBLY_TIMEOUT), &mut pool);
     }
     assert_eq!(reassembly.datagrams(), 0);
     assert!(reassembly.looked_at - before <= waiting, "{}", reassembly.looked_at - before);

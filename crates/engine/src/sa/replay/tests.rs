@@ -1,4 +1,4 @@
-//! The window against a set that forgets nothing.
+//! The window against a set that remembers every number.
 
 use std::{
     collections::HashSet,
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use DropReason::{InNoNumber, InReplay, InTooOld};
 
-/// What the window promises, said naively.
+/// Reference implementation of the window.
 struct Model {
     seen: HashSet<u64>,
     start: u64,
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_taken_together_are_those_taken_one_by_one(
+    fn accept_some_agrees_with_accept(
         window in window(),
         steps in steps(),
         size in 1_usize..80,
@@ -132,9 +132,10 @@ proptest! {
         }
     }
 
-    /// RFC 4303 §A2: what is inferred is the one number with that lower half in the 2^32 above the window's bottom.
+    /// RFC 4303 §A2: the inferred number is the one with that lower half in the 2^32 above the
+    /// window's bottom.
     #[test]
-    fn infers_the_number_nearest_above_the_bottom(low: u32, head in any::<u64>(), window in 1_u32..=4096) {
+    fn inferred_number_is_nearest_above_window_bottom(low: u32, head in any::<u64>(), window in 1_u32..=4096) {
         let bottom = i128::from(head) - i128::from(window) + 1;
         let high = (bottom - i128::from(low) + i128::from(u32::MAX)).div_euclid(1 << 32);
         let expected = u64::try_from((high << 32) + i128::from(low)).ok();
@@ -142,7 +143,7 @@ proptest! {
     }
 }
 
-/// Number, what happens, what it shows. One window, one step after the other.
+/// Number, action, result. One window, step by step.
 fn walk(replay: &ReplayWindow, steps: &[(u64, Result<(), DropReason>, &str)]) {
     for (step, (number, expected, why)) in steps.iter().enumerate() {
         assert_eq!(receive(replay, *number), *expected, "step {}: {number}, {why}", step + 1);
@@ -202,7 +203,7 @@ fn across_2_to_the_32_step_by_step() {
 }
 
 #[test]
-fn the_end_of_64_bits_is_the_end() {
+fn numbers_end_at_64_bits() {
     let last = u64::MAX;
     let replay = ReplayWindow::new(64, Numbers::Extended, last - 3);
     walk(
@@ -213,14 +214,14 @@ fn the_end_of_64_bits_is_the_end() {
 }
 
 #[test]
-fn a_number_before_the_first_is_refused() {
+fn number_zero_is_refused() {
     // Lower halves near 2^32 with a head near 0 would be number -1 and so on.
     let replay = ReplayWindow::new(64, Numbers::Extended, 3);
     assert_eq!(replay.check(u32::MAX), Err(InTooOld));
 }
 
 #[test]
-fn no_window_lets_all_pass() {
+fn window_zero_accepts_all() {
     let replay = ReplayWindow::new(0, Numbers::Short, 0);
     for number in [0, 5, 5, 1, u64::from(u32::MAX), 0] {
         assert_eq!(receive(&replay, number), Ok(()));
@@ -229,7 +230,7 @@ fn no_window_lets_all_pass() {
 }
 
 #[test]
-fn a_candidate_is_good_once() {
+fn candidate_is_accepted_once() {
     let replay = ReplayWindow::new(64, Numbers::Short, 0);
     let (one, other) = (replay.check(9).unwrap(), replay.check(9).unwrap());
     assert_eq!(replay.accept(one), Ok(()));
@@ -239,9 +240,9 @@ fn a_candidate_is_good_once() {
     assert_eq!(replay.accept(late), Err(InTooOld), "the window moved on while it was decrypted");
 }
 
-/// Another has received so many that tags of 32 bits come round, as a state that is added anew or moves is told.
+/// So many numbers that 32-bit tags wrap, as after a migration.
 #[test]
-fn what_another_received_is_known_however_far_ahead_that_is() {
+fn learned_numbers_far_ahead_are_refused() {
     for high in [1, 15, 16, 17, 24, 31, 32, 33, 1 << 20, u64::from(u32::MAX)] {
         for used in [0, 1000] {
             let replay = ReplayWindow::new(64, Numbers::Extended, used);
@@ -264,10 +265,10 @@ fn what_another_received_is_known_however_far_ahead_that_is() {
     }
 }
 
-/// Each thread receives every number, each in another order within runs shorter than the window.
-/// A state that another host received with for long, and that goes on here.
+/// Each thread receives every number, in another order within runs shorter than the window. The SA
+/// was carried by another host for long.
 #[test]
-fn what_another_received_is_learnt_however_much_it_was() {
+fn learned_numbers_are_refused_by_all_threads() {
     for received in
         [100, 1 << 32, 1 << 36, (1 << 36) + 7 * 32, (1 << 37) - 1, 3 << 36, u64::MAX >> 1]
     {
@@ -313,12 +314,12 @@ fn many_threads_accept_each_number_exactly_once() {
     assert_eq!(wrong, None, "a number that was not accepted exactly once");
 }
 
-/// What another thread leaves between taking its number and moving the head.
+/// The state between another thread's acceptance and its update of the head.
 #[test]
-fn a_word_taken_by_a_newer_block_refuses_while_the_head_lags() {
+fn newer_block_refuses_old_numbers_while_head_lags() {
     let replay = ReplayWindow::new(32, Numbers::Short, 0);
     assert_eq!(replay.ring.len(), 2);
-    let newer = Spot::of(70, 2);
+    let newer = WindowSlot::of(70, 2);
     replay.ring[newer.slot].store(join(newer.tag, newer.bit), Ordering::Relaxed);
     walk(
         &replay,
@@ -334,9 +335,10 @@ fn a_word_taken_by_a_newer_block_refuses_while_the_head_lags() {
     );
 }
 
-/// While others take numbers, a window ends, and another goes on: what the first one took, the second one knows.
+/// While others accept numbers, a window closes and another continues: it knows all that the first
+/// accepted.
 #[test]
-fn what_a_window_took_before_it_ended_the_next_one_knows() {
+fn numbers_accepted_before_close_are_handed_over() {
     for (window, start) in [(32, 0), (64, (1 << 32) - 2000), (4096, u64::from(u32::MAX) << 16)] {
         let (old, new) = (
             ReplayWindow::new(window, Numbers::Extended, start),

@@ -1,4 +1,4 @@
-//! Limits, packet by packet and by many workers at once.
+//! Limits, packet by packet and with many workers.
 
 use super::{Charge::*, *};
 
@@ -47,7 +47,7 @@ fn limits_by_table() {
 }
 
 #[test]
-fn what_is_refused_is_not_counted() {
+fn refused_packets_are_not_counted() {
     let usage = Usage::new(Lifecycle::Valid);
     let limits = limits((u64::MAX, 2), NONE);
     for packets in [2, 1, 1, 7] {
@@ -82,7 +82,7 @@ fn failures_are_counted_by_kind() {
 }
 
 #[test]
-fn workers_together_never_pass_a_limit_and_announce_it_once() {
+fn parallel_workers_never_pass_limit_and_report_once() {
     const HARD: u64 = 10_000;
     let usage = Usage::new(Lifecycle::Valid);
     let limits = limits((HARD / 2, HARD), NONE);
@@ -116,9 +116,9 @@ fn workers_together_never_pass_a_limit_and_announce_it_once() {
     assert_eq!(told.iter().filter(|charge| **charge == HardLimit).count(), 1);
 }
 
-/// Whoever counts while a state ends hears of just what was not among its counts.
+/// Counts during a close are either in the returned counters or reported as late.
 #[test]
-fn what_is_counted_while_counts_end_is_counted_once() {
+fn counts_during_close_are_counted_once() {
     for _ in 0..50 {
         let (usage, limits) = (Usage::new(Lifecycle::Valid), Limits::default());
         let begun = std::sync::atomic::AtomicBool::new(false);
@@ -128,7 +128,7 @@ fn what_is_counted_while_counts_end_is_counted_once() {
                 begun.store(true, Ordering::Release);
                 let (packets, bytes) = (1 + round % 3, 7);
                 let not = usage.charge(&limits, packets, bytes, Moment(1)).err();
-                let not = not.unwrap_or(Late { packets: 0, bytes: 0 });
+                let not = not.unwrap_or(LateCount { packets: 0, bytes: 0 });
                 counted = (counted.0 + packets - not.packets, counted.1 + bytes - not.bytes);
                 late = (late.0 + not.packets, late.1 + not.bytes);
             }

@@ -1,4 +1,4 @@
-//! One line per check: what is wrong, and what is said.
+//! One line per check: the fault and the error.
 
 use crate::sa::config::{SaExtraFlags, SaFlags};
 use crate::sa::sample;
@@ -105,7 +105,7 @@ fn inward(sa: &mut SaConfig) {
 }
 
 #[test]
-fn each_fault_is_named_in_the_kernels_words() {
+fn sa_faults_give_kernel_errors() {
     for (row, (fault, errno, text)) in REFUSED.iter().enumerate() {
         let mut config = sample("10.0.0.2", 0x1000);
         fault(&mut config);
@@ -116,7 +116,7 @@ fn each_fault_is_named_in_the_kernels_words() {
 }
 
 #[test]
-fn what_the_kernel_takes_is_taken() {
+fn configs_that_kernel_accepts_are_accepted() {
     for (row, words) in ACCEPTED.iter().enumerate() {
         let mut config = sample("10.0.0.2", 0x1000);
         words(&mut config);
@@ -126,7 +126,7 @@ fn what_the_kernel_takes_is_taken() {
 }
 
 #[test]
-fn a_state_without_selector_is_for_its_own_family_unless_it_says_otherwise() {
+fn sa_without_selector_gets_own_family() {
     let mut config = sample("10.0.0.2", 1);
     complete(&mut config);
     assert_eq!(config.selector, Some(Selector::any(crate::Family::V4)));

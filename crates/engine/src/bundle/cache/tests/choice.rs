@@ -1,24 +1,24 @@
-//! Whatever came before, a flow leaves by the states that look-ups choose for it now.
+//! A flow always leaves by the SAs that look-ups choose now.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{Cpu, Family, OutboundQuery, SaId, sa::usage::Lifecycle};
 
-/// What happens, among few values each.
+/// Events, with few values each.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Add(Words),
-    /// The state of an SPI goes, if it is there.
+    /// Removes the SA of an SPI, if it exists.
     Delete(u32),
-    /// The same, past its soft limit.
+    /// Passes its soft limit.
     Wane(u32),
-    /// It has passed its hard limit.
+    /// Passes its hard limit.
     Expire(u32),
     Send(Packet),
 }
 
-/// What decides for which flows a state is.
+/// What decides which flows an SA is for.
 #[derive(Clone, Copy, Debug)]
 struct Words {
     spi: u32,
@@ -128,7 +128,7 @@ impl Packet {
     }
 }
 
-/// A database with policies that want states of request ids 1, 2, and 3 within 1, and no states.
+/// A database without SAs, with policies for request ids 1, 2, and 3 within 1.
 fn stage() -> Stage {
     let mut stage = Stage::new();
     stage.database.apply(Moment(0), |change| {
@@ -143,7 +143,7 @@ fn stage() -> Stage {
     stage
 }
 
-/// `xfrm_tmpl_resolve`, of tunnels: what each template finds on its own.
+/// `xfrm_tmpl_resolve` for tunnels: the SA that each template finds.
 fn looked_up(snapshot: &Snapshot, flow: &FlowKey, settings: &Settings) -> Option<Vec<SaId>> {
     let Lookup::Policy(entry) = snapshot.spd.lookup(Direction::Out, flow) else { return None };
     let id = |template: Template| {
@@ -166,7 +166,7 @@ fn looked_up(snapshot: &Snapshot, flow: &FlowKey, settings: &Settings) -> Option
 }
 
 impl Stage {
-    /// The states by which a flow leaves, as its worker knows them.
+    /// The SAs by which a flow leaves, from the worker's cache.
     fn leaves_by(&mut self, flow: &FlowKey) -> Option<Vec<SaId>> {
         match self.resolve(flow) {
             Resolution::Bundle(place) => {
@@ -182,7 +182,7 @@ impl Stage {
         let id = |spi| sample(PEER, spi).id;
         match step {
             Step::Add(words) => {
-                // One that is there already stays as it is.
+                // An existing SA stays as it is.
                 let _ = self
                     .database
                     .apply(Moment::from_secs(second), |change| change.add_sa(words.config()));
@@ -214,9 +214,9 @@ impl Stage {
 }
 
 proptest! {
-    /// Beside look-ups, through states that come, go, wane and end, of which most are not for all flows between two hosts.
+    /// Against look-ups, with SAs that come, go, age and expire, most with narrow selectors.
     #[test]
-    fn a_flow_leaves_by_what_look_ups_choose(steps in steps()) {
+    fn flow_leaves_by_sas_that_look_ups_choose(steps in steps()) {
         let mut stage = stage();
         for (step, second) in steps.into_iter().zip(1..) {
             stage.begin();
@@ -226,7 +226,7 @@ proptest! {
 }
 
 #[test]
-fn a_flow_of_a_state_for_all_leads_no_other_away_from_its_own() {
+fn wide_selector_sa_leaves_flows_of_narrow_sas_alone() {
     let mut stage = stage();
     let wide = Words { spi: 1, reqid: 1, mark: 0, pcpu: None, is_for: None };
     let traffic =
@@ -245,7 +245,7 @@ fn a_flow_of_a_state_for_all_leads_no_other_away_from_its_own() {
 }
 
 #[test]
-fn flows_leave_a_dying_state_for_one_that_is_not() {
+fn flows_move_from_dying_sa_to_valid_one() {
     let mut stage = stage();
     let plain = Words { spi: 1, reqid: 1, mark: 0, pcpu: None, is_for: None };
     stage.take(Step::Add(plain), 1);

@@ -1,11 +1,12 @@
-//! More tunnels and flows than there is room for, and what is let go.
+//! More tunnels and flows than the cache holds.
 
 use std::collections::HashMap;
 
 use super::*;
 use crate::PolicyKey;
 
-/// A database with a tunnel in transport mode to each of so many hosts, and a worker's memory of by which place each flow leaves.
+/// A database with an SA in transport mode for each of many hosts, and a worker's bundle
+/// references.
 struct Crowd {
     stage: Stage,
     known: HashMap<u32, u32>,
@@ -31,16 +32,16 @@ impl Crowd {
         Self { stage, known: HashMap::new(), tunnels }
     }
 
-    /// Sends a packet to each of these hosts; says how many bundles were made for that.
+    /// Sends a packet to each host; returns how many bundles were built.
     fn send(&mut self, hosts: &[u32]) -> u64 {
-        let before = self.stage.cache.made;
+        let before = self.stage.cache.created;
         for batch in hosts.chunks(BATCH) {
             if self.stage.begin() {
                 self.known.clear();
             }
             batch.iter().for_each(|host| self.send_one(*host));
         }
-        self.stage.cache.made - before
+        self.stage.cache.created - before
     }
 
     fn send_one(&mut self, host: u32) {
@@ -72,7 +73,7 @@ fn destination(host: u32) -> String {
 }
 
 #[test]
-fn twenty_thousand_tunnels_have_room() {
+fn cache_holds_twenty_thousand_tunnels() {
     let mut crowd = Crowd::of(20_000);
     let (turn, random) = (crowd.in_turn(), crowd.at_random());
     assert_eq!(crowd.send(&turn), 20_000);
@@ -80,21 +81,21 @@ fn twenty_thousand_tunnels_have_room() {
 }
 
 #[test]
-fn of_more_tunnels_than_there_is_room_for_most_keep_their_bundles() {
+fn cache_overflow_keeps_most_bundles() {
     let mut crowd = Crowd::of(70_000);
     let (turn, random) = (crowd.in_turn(), crowd.at_random());
     assert_eq!(crowd.send(&turn), 70_000);
     for hosts in [&turn, &random, &turn, &turn] {
-        let made = crowd.send(hosts);
-        assert!(made < 70_000 / 5, "a fifth would be more than {made}");
+        let created = crowd.send(hosts);
+        assert!(created < 70_000 / 5, "a fifth would be more than {created}");
     }
     let cache = &crowd.stage.cache;
-    assert!(cache.bundles.len() <= MOST + VACANCIES + BATCH * 2, "{}", cache.bundles.len());
-    assert!(cache.by_states.len() <= MOST + BATCH && cache.accounts.len() <= MOST + BATCH * 2);
+    assert!(cache.bundles.len() <= MOST + MAX_VACATED + BATCH * 2, "{}", cache.bundles.len());
+    assert!(cache.by_states.len() <= MOST + BATCH && cache.tallies.len() <= MOST + BATCH * 2);
 }
 
 #[test]
-fn one_flow_is_forgotten_for_another_and_bundles_stay() {
+fn flow_eviction_keeps_bundles() {
     let mut stage = Stage::new();
     stage.begin();
     let first = stage.layers(&to(10, 0));
@@ -106,7 +107,7 @@ fn one_flow_is_forgotten_for_another_and_bundles_stay() {
 }
 
 #[test]
-fn nothing_of_a_removed_policy_is_kept() {
+fn removed_policy_is_released() {
     let mut stage = Stage::new();
     stage.begin();
     for host in 0..100 {
@@ -127,7 +128,7 @@ fn nothing_of_a_removed_policy_is_kept() {
     assert_eq!(stage.cache.flows.len(), 1);
 }
 
-/// Removes a policy, and lets the database forget it, which keeps one for the next changes.
+/// Removes a policy, and the copy that the database keeps for the next change.
 fn remove(stage: &mut Stage, key: &PolicyKey) {
     stage.database.apply(Moment(0), |change| drop(change.delete_policy(key).unwrap()));
     for net in [12, 13] {
@@ -137,7 +138,7 @@ fn remove(stage: &mut Stage, key: &PolicyKey) {
 }
 
 #[test]
-fn flows_whose_bundle_is_gone_are_forgotten() {
+fn flows_without_bundle_are_swept() {
     let mut stage = Stage::new();
     stage.begin();
     stage.place(&to(10, 1));
@@ -150,7 +151,7 @@ fn flows_whose_bundle_is_gone_are_forgotten() {
 }
 
 #[test]
-fn what_is_asked_for_again_and_again_takes_no_more_room() {
+fn repeated_acquires_take_no_more_memory() {
     let mut stage = Stage::new();
     stage.database.apply(Moment(0), |change| {
         let plain = tunnel(10);

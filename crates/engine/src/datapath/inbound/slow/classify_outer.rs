@@ -1,4 +1,4 @@
-//! 2 Peel, 3 State and 4 Replay check: what each packet is.
+//! Stages 2 to 4: classifies each packet and finds its SA.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,62 +6,61 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use uxfrm_packet::IpPacket;
 
-use super::outer::{self, Envelope, Peeled, Usual};
-use crate::datapath::context::Bench;
-use crate::datapath::inbound::{BYTES_AHEAD, FEW, Fate, Inbound, TOGETHER};
+use super::parse_outer::{self, CommonClass, EspBounds, OuterClass};
+use crate::datapath::context::BatchCtx;
+use crate::datapath::inbound::{DATA_AHEAD, FEW, Fate, Inbound, SA_PREFETCH_GROUP};
 use crate::spd::fragment_rules::Piece;
 use crate::{Action, Direction, DropReason, FlowKey, Sa, SaId, SaProtocol, Spi};
 
 impl Inbound {
-    /// 2 Peel, 3 State, 4 Replay check.
-    pub(crate) fn peel_all(&mut self, bench: &mut Bench<'_>) {
+    /// Stages 2 to 4.
+    pub(crate) fn classify_and_match(&mut self, ctx: &mut BatchCtx<'_>) {
         let mut latest = self.resume();
-        let are_many = bench.snapshot.sad.len() > FEW;
+        let are_many = ctx.snapshot.sad.len() > FEW;
         let mut first = 0;
         while first < self.items.len() {
-            let group = first..self.items.len().min(first + TOGETHER);
+            let group = first..self.items.len().min(first + SA_PREFETCH_GROUP);
             first = group.end;
             if are_many {
-                self.fetch_states(group.clone(), bench);
+                self.prefetch_sas(group.clone(), ctx);
             }
             let mut rest = group;
             while !rest.is_empty() {
-                rest.start = self.follow(rest.clone(), &mut latest);
+                rest.start = self.match_same_sa(rest.clone(), &mut latest);
                 let Some(place) = rest.next() else { break };
                 if self.items[place].fate != Fate::New {
                     continue;
                 }
-                let fate = self.look_at(place, &mut latest, bench);
+                let fate = self.classify_outer(place, &mut latest, ctx);
                 match fate {
                     Ok(fate) => self.items[place].fate = fate,
-                    Err(reason) => self.drop(place, reason, bench),
+                    Err(reason) => self.drop(place, reason, ctx),
                 }
             }
         }
-        self.used.note_latest(latest);
-        if self.settled {
+        self.rx_cache.note_latest(latest);
+        if self.has_new_buffers {
             self.sealed.sort_unstable_by_key(|sealed| (sealed.buffer, sealed.at));
         }
     }
 
-    /// Finds the states of a group's packets, and asks for what each says, what changes with each packet, and keys and windows, before the first is
-    /// waited for.
-    fn fetch_states(&mut self, group: Range<usize>, bench: &Bench<'_>) {
-        let sad = &bench.snapshot.sad;
-        let mut wanted: ArrayVec<(SaId, u32), TOGETHER> = ArrayVec::new();
-        let mut numbers: ArrayVec<u32, TOGETHER> = ArrayVec::new();
+    /// Looks up the SAs of a group of packets and prefetches their usage, windows and keys.
+    fn prefetch_sas(&mut self, group: Range<usize>, ctx: &BatchCtx<'_>) {
+        let sad = &ctx.snapshot.sad;
+        let mut wanted: ArrayVec<(SaId, u32), SA_PREFETCH_GROUP> = ArrayVec::new();
+        let mut numbers: ArrayVec<u32, SA_PREFETCH_GROUP> = ArrayVec::new();
         for place in group.filter(|place| self.items[*place].fate == Fate::New) {
-            self.fetch_ahead(self.items[place].buffer);
-            let Some(envelope) = self.usual(place, bench) else { continue };
-            let (spi, destination) = (Spi(envelope.spi), envelope.destination);
+            self.prefetch_data(self.items[place].buffer);
+            let Some(location) = self.classify_common(place, ctx) else { continue };
+            let (spi, destination) = (Spi(location.spi), location.destination);
             let id = SaId { destination, spi, protocol: SaProtocol::Esp };
-            // Packets of one state often follow each other.
+            // Consecutive packets often have the same SA.
             if wanted.last().is_none_or(|(last, _)| *last != id) {
                 wanted.push((id, self.items[place].mark));
-                numbers.push(envelope.sequence);
+                numbers.push(location.sequence);
             }
         }
-        let mut found: ArrayVec<Option<&Arc<Sa>>, TOGETHER> = ArrayVec::new();
+        let mut found: ArrayVec<Option<&Arc<Sa>>, SA_PREFETCH_GROUP> = ArrayVec::new();
         sad.inbound_each(&wanted, |sa| {
             sa.inspect(|sa| sa.fetch_live());
             found.push(sa);
@@ -70,39 +69,44 @@ impl Inbound {
             let Some(sa) = sa else { continue };
             sa.fetch_window(*number);
             sa.fetch_key_head();
-            self.expect(sa, (id.spi, id.destination, *mark));
+            self.remember_found(sa, (id.spi, id.destination, *mark));
         }
         found.iter().flatten().for_each(|sa| sa.fetch_keys());
     }
 
-    /// A packet that is ESP at first glance.
+    /// The ESP of a packet with common headers.
     #[inline]
-    fn usual(&self, place: usize, bench: &Bench<'_>) -> Option<Envelope> {
+    fn classify_common(&self, place: usize, ctx: &BatchCtx<'_>) -> Option<EspBounds> {
         let item = &self.items[place];
         let buffer = self.buffers[item.buffer as usize].as_ref()?;
         match &buffer.udp {
-            Some(path) if item.path.is_empty() => outer::socket(item.bytes(buffer), path).ok(),
-            Some(_) | None => match outer::usual(item.bytes(buffer), bench.settings) {
-                Usual::Esp(envelope) => Some(envelope),
-                Usual::Plain(_) | Usual::Unclear => None,
-            },
+            Some(path) if item.path.is_empty() => {
+                parse_outer::socket(item.bytes(buffer), path).ok()
+            }
+            Some(_) | None => {
+                match parse_outer::classify_common(item.bytes(buffer), ctx.settings) {
+                    CommonClass::Esp(location) => Some(location),
+                    CommonClass::Plain(_) | CommonClass::Unclear => None,
+                }
+            }
         }
     }
 
-    /// Asks for the first bytes of a buffer that comes soon.
+    /// Prefetches the first bytes of a buffer further on.
     #[inline(always)]
-    fn fetch_ahead(&self, buffer: u32) {
-        let ahead = self.buffers.get(buffer as usize + BYTES_AHEAD);
+    fn prefetch_data(&self, buffer: u32) {
+        let ahead = self.buffers.get(buffer as usize + DATA_AHEAD);
         ahead.and_then(Option::as_ref).inspect(|buffer| buffer.prefetch_bytes());
     }
 
-    /// 2 Peel, 3 State, 4 Replay check of one packet: nearly all are ESP from a socket, or in IPv4 alone, or what was in it.
+    /// Stages 2 to 4 of one packet: mostly ESP from a socket or in IPv4 without options, or an
+    /// inner packet.
     #[inline(always)]
-    fn look_at(
+    fn classify_outer(
         &mut self,
         place: usize,
         latest: &mut Option<u32>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
@@ -111,80 +115,81 @@ impl Inbound {
         let bytes = item.bytes(buffer);
         match &buffer.udp {
             Some(path) if item.path.is_empty() => {
-                let envelope = outer::socket(bytes, path)?;
-                self.claim(place, &envelope, latest, bench)
+                let location = parse_outer::socket(bytes, path)?;
+                self.match_sa(place, &location, latest, ctx)
             }
-            // Apart by version: an address that is known to be of IPv4 is compared and moved in one word.
-            Some(_) | None => match outer::usual_v4(bytes, bench.settings) {
-                Usual::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-                Usual::Plain(direction) => self.usual_plain(place, direction),
-                Usual::Unclear => self.look_at_v6(place, latest, bench),
+            // Separate code per version: IPv4 addresses are compared and copied as words.
+            Some(_) | None => match parse_outer::classify_ipv4(bytes, ctx.settings) {
+                CommonClass::Esp(location) => self.match_sa(place, &location, latest, ctx),
+                CommonClass::Plain(direction) => self.plain_common(place, direction),
+                CommonClass::Unclear => self.classify_outer_v6(place, latest, ctx),
             },
         }
     }
 
-    /// As [`Inbound::look_at`], of all that is not IPv4 without options.
+    /// Like [`Inbound::classify_outer`], for all but IPv4 without options.
     #[inline(never)]
-    fn look_at_v6(
+    fn classify_outer_v6(
         &mut self,
         place: usize,
         latest: &mut Option<u32>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };
-        match outer::usual_v6(item.bytes(buffer), bench.settings) {
-            Usual::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-            Usual::Plain(direction) => self.usual_plain(place, direction),
-            Usual::Unclear => self.look_closely(place, latest, bench),
+        match parse_outer::classify_ipv6(item.bytes(buffer), ctx.settings) {
+            CommonClass::Esp(location) => self.match_sa(place, &location, latest, ctx),
+            CommonClass::Plain(direction) => self.plain_common(place, direction),
+            CommonClass::Unclear => self.classify_slow(place, latest, ctx),
         }
     }
 
-    /// A packet without ESP whose header is right and has no options.
+    /// A packet without ESP, with a valid header and no options.
     #[inline(never)]
-    fn usual_plain(&mut self, place: usize, direction: Direction) -> Result<Fate, DropReason> {
-        let Self { items, buffers, questions, used, .. } = self;
+    fn plain_common(&mut self, place: usize, direction: Direction) -> Result<Fate, DropReason> {
+        let Self { items, buffers, lookups, rx_cache, .. } = self;
         let item = &mut items[place];
         let Some(buffer) = &buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };
         let bytes = item.bytes(buffer);
-        let ask =
-            |ip: IpPacket| Fate::Plain(item.ask(&ip, Some(buffer), direction, used, questions));
+        let ask = |ip: IpPacket| {
+            Fate::Plain(item.queue_lookup(&ip, Some(buffer), direction, rx_cache, lookups))
+        };
         IpPacket::parse_then(bytes, ask).map_err(|_| DropReason::InMalformed)
     }
 
-    /// As [`Inbound::look_at`], of whatever it may be.
+    /// Like [`Inbound::classify_outer`], with a full parse.
     #[inline(never)]
-    fn look_closely(
+    fn classify_slow(
         &mut self,
         place: usize,
         latest: &mut Option<u32>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
-        match self.peel(place, bench)? {
-            Peeled::Esp(envelope) => self.claim(place, &envelope, latest, bench),
-            Peeled::Plain(ip, direction) => {
+        match self.parse_outer(place, ctx)? {
+            OuterClass::Esp(location) => self.match_sa(place, &location, latest, ctx),
+            OuterClass::Plain(ip, direction) => {
                 if ip.is_piece() {
-                    self.refuse_piece(place, &ip, bench)?;
+                    self.reject_fragment(place, &ip, ctx)?;
                 }
                 Ok(self.plain(place, &ip, direction))
             }
-            // It may make a whole packet, to be looked at in its place.
-            Peeled::Fragment(ip) => self.reassemble(place, &ip, bench),
+            // It may complete a datagram, which is classified in its place.
+            OuterClass::Fragment(ip) => self.reassemble(place, &ip, ctx),
         }
     }
 
-    /// Drops a plain piece that is to be forwarded if a policy may be for it that refuses plain
-    /// packets. What passes is judged as a packet without ports.
+    /// Drops a plain fragment that is to be forwarded if a policy that may apply refuses plain
+    /// packets. What passes is checked as a packet without ports.
     #[cold]
-    fn refuse_piece(
+    fn reject_fragment(
         &self,
         place: usize,
         ip: &IpPacket,
-        bench: &Bench<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[place];
         let Some(buffer) = self.buffers[item.buffer as usize].as_ref() else { return Ok(()) };
@@ -193,10 +198,10 @@ impl Inbound {
         }
         let bytes = item.bytes(buffer);
         let flow = FlowKey { mark: item.mark, ..FlowKey::of(buffer, ip, bytes) };
-        let Some(entry) = bench.snapshot.spd.refuses_piece(&Piece::of(&flow, ip)) else {
+        let Some(entry) = ctx.snapshot.spd.refuses_piece(&Piece::of(&flow, ip)) else {
             return Ok(());
         };
-        entry.charge(1, bytes.len() as u64, bench.now);
+        entry.charge(1, bytes.len() as u64, ctx.now);
         Err(match entry.action() {
             Action::Block if entry.is_held() => DropReason::InHeld,
             Action::Block => DropReason::InPolicyBlock,
@@ -205,24 +210,30 @@ impl Inbound {
         })
     }
 
-    pub(crate) fn peel(&self, place: usize, bench: &Bench<'_>) -> Result<Peeled, DropReason> {
+    pub(crate) fn parse_outer(
+        &self,
+        place: usize,
+        ctx: &BatchCtx<'_>,
+    ) -> Result<OuterClass, DropReason> {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InUnexpected);
         };
         let bytes = item.bytes(buffer);
         match &buffer.udp {
-            Some(path) if item.path.is_empty() => outer::socket(bytes, path).map(Peeled::Esp),
-            Some(_) | None => outer::packet(bytes, bench.settings),
+            Some(path) if item.path.is_empty() => {
+                parse_outer::socket(bytes, path).map(OuterClass::Esp)
+            }
+            Some(_) | None => parse_outer::packet(bytes, ctx.settings),
         }
     }
 
     /// A packet without ESP.
     #[inline(always)]
     pub(crate) fn plain(&mut self, place: usize, ip: &IpPacket, direction: Direction) -> Fate {
-        let Self { items, buffers, questions, used, .. } = self;
+        let Self { items, buffers, lookups, rx_cache, .. } = self;
         let item = &mut items[place];
         let buffer = buffers[item.buffer as usize].as_ref();
-        Fate::Plain(item.ask(ip, buffer, direction, used, questions))
+        Fate::Plain(item.queue_lookup(ip, buffer, direction, rx_cache, lookups))
     }
 }

@@ -1,4 +1,5 @@
-//! From the opened ESP packet back to the IP packet: the inner one in tunnel mode, the restored one in transport mode.
+//! Stage 7: from the opened ESP packet to the IP packet, the inner one in tunnel mode, the restored
+//! one in transport mode.
 
 use std::net::IpAddr;
 
@@ -7,11 +8,11 @@ use uxfrm_packet::ipv6::Ipv6Header;
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, SizeClass, UdpPath, Version};
 use zerocopy::IntoBytes;
 
-use super::outer;
-use crate::datapath::context::Bench;
-use crate::datapath::inbound::rx_cache::{Around, Load};
-use crate::datapath::inbound::{Fate, Inbound, Sealed, narrow};
-use crate::esp::decap::{self, Shell, Stripped};
+use super::parse_outer;
+use crate::datapath::context::BatchCtx;
+use crate::datapath::inbound::rx_cache::{EspFraming, RxTally};
+use crate::datapath::inbound::{Fate, Inbound, SealedEsp, narrow};
+use crate::esp::decap::{self, EspPayload, OuterHeader};
 use crate::{DropReason, Event, Mode};
 
 /// Whether a next header is an IP packet in tunnel mode.
@@ -20,176 +21,186 @@ pub(crate) const fn is_ip(next_header: Protocol) -> bool {
 }
 
 impl Inbound {
-    /// 7 Strip: takes off what is around the packet, and notes what its state carried.
+    /// Stage 7: removes ESP and outer headers, and counts what the SA carried.
     #[inline(never)]
-    pub(crate) fn strip(
+    pub(in crate::datapath::inbound) fn strip(
         &mut self,
-        packet: &mut Sealed,
-        load: &mut Load,
-        bench: &mut Bench<'_>,
+        packet: &mut SealedEsp,
+        tally: &mut RxTally,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
-        let around = &load.around;
+        let framing = &tally.framing;
         let buffer = self.buffers[packet.buffer as usize].as_ref().ok_or(DropReason::InRunt)?;
-        // Long enough for all of these, says the crypto library.
-        let (at, end) = (packet.at + around.lead, packet.at + packet.len - around.icv);
+        // The crypto library refused packets shorter than this.
+        let (at, end) = (packet.at + framing.lead, packet.at + packet.len - framing.icv);
         let text = buffer.bytes().get(at as usize..end as usize).ok_or(DropReason::InRunt)?;
         let stripped = decap::strip(text)?;
-        if around.mode == Mode::Tunnel && !is_ip(stripped.next_header) {
+        if framing.mode == Mode::Tunnel && !is_ip(stripped.next_header) {
             return Err(DropReason::InModeMismatch);
         }
         let len = narrow(stripped.len);
         packet.carried = Some(len);
-        load.packets += 1;
-        load.bytes += u64::from(len);
-        match around.mode {
+        tally.packets += 1;
+        tally.bytes += u64::from(len);
+        match framing.mode {
             Mode::Tunnel => {
                 let item = &mut self.items[packet.item as usize];
                 (item.start, item.len) = (at, len);
-                item.mark = around.output_mark.applied_to(item.mark);
-                item.path.push(packet.used);
+                item.mark = framing.output_mark.applied_to(item.mark);
+                item.path.push(packet.entry);
                 let inner = (buffer, &text[..stripped.len]);
                 let announced = stripped.next_header;
-                let (questions, state) = (&mut self.questions, (&mut self.used, packet.used));
-                match decap::usual_tunnelled(inner.1, announced, packet.tos, around.flags) {
-                    Some(ip) => Ok(questions.ask_of_inner(item, &ip, inner, state, bench.settings)),
-                    None => self.unwrap_v6(packet, announced, around, bench),
+                let (lookups, state) = (&mut self.lookups, (&mut self.rx_cache, packet.entry));
+                match decap::check_tunnelled_ipv4(inner.1, announced, packet.tos, framing.flags) {
+                    Some(ip) => Ok(lookups.queue_inner(item, &ip, inner, state, ctx.settings)),
+                    None => self.decap_tunnel_v6(packet, announced, framing, ctx),
                 }
             }
-            Mode::Transport => self.unwrap_transport(packet, at as usize, stripped, around, bench),
+            Mode::Transport => self.decap_transport(packet, at as usize, stripped, framing, ctx),
             Mode::RouteOptimization | Mode::InTrigger | Mode::Beet | Mode::Iptfs => {
                 Err(DropReason::InModeMismatch)
             }
         }
     }
 
-    /// Packets whose states let them pass and that came from elsewhere than those say.
+    /// Raises mapping events for accepted packets with a new UDP source.
     #[cold]
-    pub(crate) fn tell_of_moves(&mut self, sealed: &[Sealed], bench: &mut Bench<'_>) {
-        for (item, from) in self.movers.drain(..) {
-            let passed = |packet: &&Sealed| packet.item == item && packet.carried.is_some();
-            if let Some(packet) = sealed.iter().find(passed) {
-                let state = self.used[packet.used as usize].sa.id();
-                bench.tell(Event::Mapping { state, from });
+    pub(in crate::datapath::inbound) fn report_nat_remaps(
+        &mut self,
+        sealed: &[SealedEsp],
+        ctx: &mut BatchCtx<'_>,
+    ) {
+        for (item, from) in self.nat_remaps.drain(..) {
+            let verified = |packet: &&SealedEsp| packet.item == item && packet.carried.is_some();
+            if let Some(packet) = sealed.iter().find(verified) {
+                let state = self.rx_cache[packet.entry as usize].sa.id();
+                ctx.push_event(Event::Mapping { state, from });
             }
         }
     }
 
-    /// The packet inside a tunnel, which is not IPv4 without options: plain, unless more ESP may be in it. TFC padding is behind its own length.
+    /// Inner packet of a tunnel that is not IPv4 without options: plain, unless it may contain more
+    /// ESP. TFC padding is beyond its own length.
     #[inline(never)]
-    fn unwrap_v6(
+    fn decap_tunnel_v6(
         &mut self,
-        packet: &Sealed,
+        packet: &SealedEsp,
         announced: Protocol,
-        around: &Around,
-        bench: &Bench<'_>,
+        framing: &EspFraming,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
         let inner = (buffer, item.bytes(buffer));
-        match decap::usual_tunnelled_v6(inner.1, announced, packet.tos, around.flags) {
+        match decap::check_tunnelled_ipv6(inner.1, announced, packet.tos, framing.flags) {
             Some(ip) => {
-                let state = (&mut self.used, packet.used);
-                Ok(self.questions.ask_of_inner(item, &ip, inner, state, bench.settings))
+                let state = (&mut self.rx_cache, packet.entry);
+                Ok(self.lookups.queue_inner(item, &ip, inner, state, ctx.settings))
             }
-            None => self.unwrap_closely(packet, announced, around, bench),
+            None => self.decap_tunnel_slow(packet, announced, framing, ctx),
         }
     }
 
-    /// As [`Self::unwrap_v6`], of whatever it may be.
+    /// Like [`Self::decap_tunnel_v6`], with a full parse.
     #[inline(never)]
-    fn unwrap_closely(
+    fn decap_tunnel_slow(
         &mut self,
-        packet: &Sealed,
+        packet: &SealedEsp,
         announced: Protocol,
-        around: &Around,
-        bench: &Bench<'_>,
+        framing: &EspFraming,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
         let bytes = item.bytes_mut(buffer);
-        let ip = decap::check_tunnelled(bytes, announced, packet.tos, around.flags)?;
-        if ip.version == Version::V4 && !outer::checksum_is_right(bytes) {
+        let ip = decap::check_tunnelled(bytes, announced, packet.tos, framing.flags)?;
+        if ip.version == Version::V4 && !parse_outer::checksum_is_right(bytes) {
             return Err(DropReason::InMalformed);
         }
         let inner = (&*buffer, item.bytes(buffer));
-        let state = (&mut self.used, packet.used);
-        Ok(self.questions.ask_of_inner(item, &ip, inner, state, bench.settings))
+        let state = (&mut self.rx_cache, packet.entry);
+        Ok(self.lookups.queue_inner(item, &ip, inner, state, ctx.settings))
     }
 
     #[inline(never)]
-    fn unwrap_transport(
+    fn decap_transport(
         &mut self,
-        packet: &Sealed,
+        packet: &SealedEsp,
         text_at: usize,
-        stripped: Stripped,
-        around: &Around,
-        bench: &mut Bench<'_>,
+        stripped: EspPayload,
+        framing: &EspFraming,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
-        match packet.manner.shell {
-            Some(shell) => self.restore(packet, shell, text_at, stripped)?,
-            None => self.rebuild(packet, text_at, stripped, bench)?,
+        match packet.params.outer_hdr {
+            Some(outer_hdr) => self.restore_header(packet, outer_hdr, text_at, stripped)?,
+            None => self.rebuild_packet(packet, text_at, stripped, ctx)?,
         }
-        if packet.manner.in_udp {
-            self.renew_checksum(packet)?;
+        if packet.params.in_udp {
+            self.rewrite_checksum(packet)?;
         }
         let item = &mut self.items[packet.item as usize];
-        item.mark = around.output_mark.applied_to(item.mark);
-        item.path.push(packet.used);
+        item.mark = framing.output_mark.applied_to(item.mark);
+        item.path.push(packet.entry);
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
         let inner = (buffer, item.bytes(buffer));
-        let (questions, state) = (&mut self.questions, (&mut self.used, packet.used));
-        let looks = state.0.looks_mut(packet.used);
-        if let Some((question, len)) =
-            looks.and_then(|looks| looks.question(item.mark, around.spi, inner, questions))
+        let (lookups, state) = (&mut self.lookups, (&mut self.rx_cache, packet.entry));
+        let templates = state.0.templates_mut(packet.entry);
+        if let Some((lookup, len)) =
+            templates.and_then(|templates| templates.lookup(item.mark, framing.spi, inner, lookups))
         {
             item.len = narrow(len);
-            return Ok(Fate::Plain(question));
+            return Ok(Fate::Plain(lookup));
         }
         match IpPacket::parse_fixed(inner.1) {
-            // Its checksum was written just now.
-            Some(ip) => Ok(questions.ask_of_inner(item, &ip, inner, state, bench.settings)),
-            None => self.look_at_restored(packet, bench),
+            // Its header checksum was just written.
+            Some(ip) => Ok(lookups.queue_inner(item, &ip, inner, state, ctx.settings)),
+            None => self.classify_restored(packet, ctx),
         }
     }
 
-    /// A packet as transport mode had it, which is not IPv4 without options: plain, unless more ESP may be in it.
+    /// A packet restored from transport mode that is not IPv4 without options: plain, unless it may
+    /// contain more ESP.
     #[inline(never)]
-    fn look_at_restored(&mut self, packet: &Sealed, bench: &Bench<'_>) -> Result<Fate, DropReason> {
+    fn classify_restored(
+        &mut self,
+        packet: &SealedEsp,
+        ctx: &BatchCtx<'_>,
+    ) -> Result<Fate, DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return Ok(Fate::New) };
         let inner = (buffer, item.bytes(buffer));
         if let Some(ip) = IpPacket::parse_fixed_v6(inner.1) {
-            let state = (&mut self.used, packet.used);
-            return Ok(self.questions.ask_of_inner(item, &ip, inner, state, bench.settings));
+            let state = (&mut self.rx_cache, packet.entry);
+            return Ok(self.lookups.queue_inner(item, &ip, inner, state, ctx.settings));
         }
         IpPacket::parse(inner.1).map_err(|_| DropReason::InInnerMalformed)?;
         Ok(Fate::New)
     }
 
-    /// What was in UDP may have come through a NAT, which changed the addresses.
+    /// A NAT may have changed the addresses of ESP in UDP.
     #[inline(never)]
-    fn renew_checksum(&mut self, packet: &Sealed) -> Result<(), DropReason> {
+    fn rewrite_checksum(&mut self, packet: &SealedEsp) -> Result<(), DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else { return Ok(()) };
         let bytes = item.bytes_mut(buffer);
         let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InInnerMalformed)?;
-        if decap::renew_checksum(bytes, &ip) {
-            item.is_verified = true;
+        if decap::rewrite_checksum(bytes, &ip) {
+            item.checksum_verified = true;
         }
         Ok(())
     }
 
     /// Moves the packet's own header to its payload.
-    fn restore(
+    fn restore_header(
         &mut self,
-        packet: &Sealed,
-        shell: Shell,
+        packet: &SealedEsp,
+        outer_hdr: OuterHeader,
         text_at: usize,
-        stripped: Stripped,
+        stripped: EspPayload,
     ) -> Result<(), DropReason> {
         let item = &mut self.items[packet.item as usize];
         let Some(buffer) = &mut self.buffers[item.buffer as usize] else {
@@ -197,30 +208,30 @@ impl Inbound {
         };
         let old = item.start as usize;
         let until = text_at + stripped.len;
-        let new = decap::restore(&mut buffer.bytes_mut()[old..until], shell, stripped);
+        let new = decap::restore(&mut buffer.bytes_mut()[old..until], outer_hdr, stripped);
         (item.start, item.len) = (narrow(old + new), narrow(until - old - new));
         Ok(())
     }
 
-    /// A packet whose header the kernel kept for itself gets a new one, in a buffer of its own.
-    fn rebuild(
+    /// Writes a new header, in a new buffer, for a packet from a socket.
+    fn rebuild_packet(
         &mut self,
-        packet: &Sealed,
+        packet: &SealedEsp,
         text_at: usize,
-        stripped: Stripped,
-        bench: &mut Bench<'_>,
+        stripped: EspPayload,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<(), DropReason> {
         let item = &self.items[packet.item as usize];
         let Some(buffer) = &self.buffers[item.buffer as usize] else {
             return Err(DropReason::InInnerMalformed);
         };
-        // Only what came from a socket has no header.
+        // Only packets from a socket have no header.
         let Some(path) = buffer.udp else { return Err(DropReason::InInnerMalformed) };
         let payload = &buffer.bytes()[text_at..text_at + stripped.len];
-        let mut whole = bench.pool.take(SizeClass::holding(payload.len() + 40));
+        let mut whole = ctx.pool.take(SizeClass::holding(payload.len() + 40));
         (whole.mark, whole.if_id) = (buffer.mark, buffer.if_id);
         write_rebuilt(&mut whole, &path, stripped.next_header, payload)?;
-        self.settle(packet.item as usize, whole);
+        self.move_to_new_buffer(packet.item as usize, whole);
         Ok(())
     }
 }
@@ -244,7 +255,8 @@ fn write_rebuilt(
             let len = u16::try_from(payload.len() + 20).map_err(malformed)?;
             let mut header = Ipv4Header::new(source, destination, protocol, len);
             header.tos = path.tos;
-            // The sender's id and DF are lost. It has arrived, so DF takes nothing away, and says that the id means nothing (RFC 6864 §4.1).
+            // The sender's identification and DF are lost. The packet has arrived, so DF does no
+            // harm, and it declares the identification meaningless (RFC 6864 §4.1).
             header.flags_fragment = ipv4::DONT_FRAGMENT.into();
             header.fill_checksum();
             write(header.as_bytes())

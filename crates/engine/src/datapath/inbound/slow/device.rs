@@ -1,12 +1,13 @@
-//! Packets that a device received, by what it says of them ([`crate::device::contract`] has the contract).
+//! Packets with a device's mark ([`crate::device::contract`] has the contract).
 //!
-//! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `include/net/xfrm.h: __xfrm_policy_check2` where they look at `struct xfrm_offload`. One
-//! thing differs: Linux believes a device that does all the work, and checks no policy for its packets; here they are checked like others.
+//! Mirrors `net/xfrm/xfrm_input.c: xfrm_input` and `include/net/xfrm.h: __xfrm_policy_check2`, as
+//! far as they read `struct xfrm_offload`. One difference: Linux trusts packet offload and checks
+//! no policy; here such packets are checked like others.
 
 use uxfrm_crypto::Authenticity;
 use uxfrm_packet::Checksum;
 
-use crate::datapath::context::Bench;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::inbound::Inbound;
 use crate::{Candidate, DeviceMark, Direction, DropReason, OffloadKind, Sa};
 
@@ -15,14 +16,14 @@ use crate::{Candidate, DeviceMark, Direction, DropReason, OffloadKind, Sa};
 pub(crate) enum Opener {
     /// The crypto library.
     Engine,
-    /// A device did, and says that the packet is authentic.
+    /// A device opened it and found it authentic.
     Device,
-    /// A device tried, and says that it is not.
+    /// A device tried, and found it forged.
     DeviceForged,
 }
 
 impl Opener {
-    /// What a device says of a packet.
+    /// The device's verdict.
     pub(crate) const fn verdict(self) -> Option<Authenticity> {
         match self {
             Self::Engine => None,
@@ -33,35 +34,37 @@ impl Opener {
 }
 
 impl Inbound {
-    /// Packets that a device did all the work for come through their states here, and are peeled and checked like others from here on.
-    pub(crate) fn admit_marked(&mut self, bench: &Bench<'_>) {
+    /// Packets with packet offload enter through their SAs here; from here on they are processed
+    /// like others.
+    pub(crate) fn admit_from_device(&mut self, ctx: &BatchCtx<'_>) {
         let mut latest = None;
         for place in 0..self.items.len() {
             let Some(mark) = self.mark(place).filter(|mark| mark.kind == OffloadKind::Packet)
             else {
                 continue;
             };
-            // Packets of one state often follow each other.
+            // Consecutive packets often have the same SA.
             let outcome = match latest {
                 Some((known, state)) if known == mark => Ok(state),
-                Some(_) | None => self.admit(mark, bench),
+                Some(_) | None => self.sa_from_device(mark, ctx),
             };
             match outcome {
                 Ok(state) => {
                     latest = Some((mark, state));
                     let item = &mut self.items[place];
-                    item.mark = self.used[state as usize].around.output_mark.applied_to(item.mark);
+                    item.mark =
+                        self.rx_cache[state as usize].framing.output_mark.applied_to(item.mark);
                     item.path.push(state);
                 }
-                Err(reason) => self.drop(place, reason, bench),
+                Err(reason) => self.drop(place, reason, ctx),
             }
         }
     }
 
-    /// The place in `used` of the state that a device says it did all the work of.
-    fn admit(&mut self, mark: DeviceMark, bench: &Bench<'_>) -> Result<u32, DropReason> {
+    /// Entry of the SA that a device says it processed.
+    fn sa_from_device(&mut self, mark: DeviceMark, ctx: &BatchCtx<'_>) -> Result<u32, DropReason> {
         let handle = mark.handle.ok_or(DropReason::InDeviceMark)?;
-        let sa = bench.snapshot.sad.attached(mark.device, handle);
+        let sa = ctx.snapshot.sad.attached(mark.device, handle);
         let is_its = |sa: &Sa| {
             let way = sa.config().offload.as_ref().map(|offload| offload.direction);
             sa.packet_device() == Some(mark.device) && way == Some(Direction::In)
@@ -71,12 +74,12 @@ impl Inbound {
             return Err(reason);
         }
         sa.receives()?;
-        Ok(self.used.place(sa))
+        Ok(self.rx_cache.entry_of(sa))
     }
 
-    /// Who opens an ESP packet of a state that a device has, or one that a device marked.
+    /// Who opens an ESP packet of an offloaded SA, or one with a device's mark.
     pub(crate) fn opener(&self, place: usize, sa: &Sa) -> Result<Opener, DropReason> {
-        // What was inside another state came from there, whatever a device did outside.
+        // A device mark is about the outermost layer only.
         let outermost = self.items[place].path.is_empty();
         let mark = self.mark(place).filter(|_| outermost);
         let Some(mark) = mark else {
@@ -100,8 +103,8 @@ impl Inbound {
         }
     }
 
-    /// What a device says of a packet holds for the number that it was opened with. Below the window the upper half is taken for the next one (RFC 4303
-    /// §A2.2), and the ICV must say that it is not.
+    /// A device's verdict holds for the sequence number it used. Below the window the upper half is
+    /// taken for the next one (RFC 4303 §A2.2), which only the ICV can refute.
     pub(crate) fn opener_of(
         &self,
         place: usize,
@@ -119,7 +122,7 @@ impl Inbound {
         }
     }
 
-    /// What a device found to be right is, if nobody has taken anything off since.
+    /// Takes over a device's checksum verdict, unless a layer was removed since.
     pub(crate) fn believe_device(&mut self, place: usize) {
         let whole = self.mark(place).is_some_and(|mark| mark.kind == OffloadKind::Packet);
         let item = &mut self.items[place];
@@ -127,11 +130,11 @@ impl Inbound {
         if item.path.len() == usize::from(whole)
             && buffer.is_some_and(|buffer| buffer.checksum == Checksum::Verified)
         {
-            item.is_verified = true;
+            item.checksum_verified = true;
         }
     }
 
-    /// What a device says of an item; a train's packets have one mark.
+    /// The device's mark of an item; packets of a burst share one.
     fn mark(&self, place: usize) -> Option<DeviceMark> {
         let item = &self.items[place];
         *self.marks.get(item.buffer as usize)?

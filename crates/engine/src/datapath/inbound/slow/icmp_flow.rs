@@ -1,4 +1,4 @@
-//! The flow that an ICMP error is about, turned round: the packet it quotes went the other way
+//! Flow that an ICMP error is about, reversed: the quoted packet went the other way
 //! (`net/xfrm/xfrm_policy.c: xfrm_selector_inner_icmp_match`, `icmp_err_packet`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,8 +9,8 @@ use uxfrm_packet::{IpPacket, Protocol};
 
 use crate::FlowKey;
 
-/// The flow that a packet's ICMP error belongs to, as if it were one of its packets; `None` when the packet is no error, or quotes too little.
-pub(crate) fn reported(bytes: &[u8], flow: &FlowKey) -> Option<FlowKey> {
+/// The flow that an ICMP error is about; `None` if the packet is no error or quotes too little.
+pub(crate) fn icmp_inner_flow(bytes: &[u8], flow: &FlowKey) -> Option<FlowKey> {
     if !matches!(Protocol(flow.protocol), Protocol::ICMP | Protocol::ICMPV6) {
         return None;
     }
@@ -29,7 +29,7 @@ pub(crate) fn reported(bytes: &[u8], flow: &FlowKey) -> Option<FlowKey> {
     }
 }
 
-/// A quoted packet is cut short, so its length is not to be believed.
+/// Quoted packets are truncated, so their length field does not count.
 fn quoted_v4(quote: &[u8], flow: &FlowKey) -> Option<FlowKey> {
     let fixed: &[u8; 20] = quote.first_chunk()?;
     let header_len = usize::from(fixed[0] & 0x0f) * 4;

@@ -1,42 +1,42 @@
-//! A packet on its way in, and how far it is.
+//! An item: one packet on the inbound slow path, and its state of processing.
 
 use arrayvec::ArrayVec;
 use uxfrm_packet::{IpPacket, PacketBuf};
 
-use crate::datapath::inbound::rx_cache::UsedStates;
-use crate::datapath::inbound::{Questions, narrow};
+use crate::datapath::inbound::rx_cache::RxCache;
+use crate::datapath::inbound::{PolicyLookups, narrow};
 use crate::ids::MAX_DEPTH;
 use crate::{Direction, FlowKey, Spi};
 
-/// One packet in one of the buffers. One cache line.
+/// One packet within a buffer. One cache line.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Item {
+pub(crate) struct RxItem {
     pub(crate) buffer: u32,
     pub(crate) start: u32,
     pub(crate) len: u32,
     pub(crate) fate: Fate,
     pub(crate) mark: u32,
-    /// Its checksum is known to be right.
-    pub(crate) is_verified: bool,
-    /// States it came through, the outermost first, by their place in `used`.
+    /// The transport checksum is known to be right.
+    pub(crate) checksum_verified: bool,
+    /// The SAs it came by, outermost first, as entries of `rx_cache`.
     pub(crate) path: ArrayVec<u32, MAX_DEPTH>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Not looked at yet, or with one more layer off.
+    /// To be classified: just received, or one layer removed.
     New,
-    /// Among `sealed`.
-    Sealed,
-    /// To be checked and handed on: the place of its question.
+    /// In the list of packets to open.
+    Encrypted,
+    /// To be checked and delivered: index of its policy look-up.
     Plain(u32),
-    /// Counted: dropped, or held as a fragment.
+    /// Counted already: dropped, or held as a fragment.
     Gone,
 }
 
-impl Item {
-    /// A packet in a buffer, that was not looked at yet.
+impl RxItem {
+    /// A packet within a buffer, not classified yet.
     #[inline(always)]
     pub(crate) fn new(buffer: u32, start: usize, len: usize, mark: u32) -> Self {
         Self {
@@ -45,30 +45,31 @@ impl Item {
             len: narrow(len),
             fate: Fate::New,
             mark,
-            is_verified: false,
+            checksum_verified: false,
             path: ArrayVec::new(),
         }
     }
 
-    /// The place of its question; what is behind its own length is not its own.
+    /// Queues the packet's policy look-up and returns its index. Trims the item to the packet's own
+    /// length.
     #[inline(always)]
-    pub(crate) fn ask(
+    pub(in crate::datapath::inbound) fn queue_lookup(
         &mut self,
         ip: &IpPacket,
         buffer: Option<&PacketBuf>,
         direction: Direction,
-        used: &UsedStates,
-        questions: &mut Questions,
+        rx_cache: &RxCache,
+        lookups: &mut PolicyLookups,
     ) -> u32 {
         self.len = narrow(ip.total_len);
-        let spi = self.path.last().map_or(Spi(0), |last| used[*last as usize].around.spi);
+        let spi = self.path.last().map_or(Spi(0), |last| rx_cache[*last as usize].framing.spi);
         let flow = buffer.map(|buffer| FlowKey::of(buffer, ip, self.bytes(buffer)));
-        // Without its buffer a packet is dropped whatever the policies say.
+        // Without its buffer a packet is dropped under any verdict.
         let flow = flow.unwrap_or_else(|| FlowKey::between(ip.source, ip.destination));
-        questions.place(FlowKey { mark: self.mark, ..flow }, spi, direction)
+        lookups.push(FlowKey { mark: self.mark, ..flow }, spi, direction)
     }
 
-    /// Its bytes, which its buffer has.
+    /// The packet's bytes.
     #[inline(always)]
     pub(crate) fn bytes<'a>(&self, buffer: &'a PacketBuf) -> &'a [u8] {
         buffer.part(self.start, self.len).unwrap_or_default()

@@ -1,164 +1,172 @@
-//! 3 State, 4 Replay check: which state a packet is of, and whether its number is new.
+//! Stages 3 and 4: SA look-up and replay check.
 
 use std::sync::Arc;
 
 use uxfrm_packet::IpPacket;
 
-use crate::datapath::context::Bench;
+use crate::datapath::context::BatchCtx;
 use crate::{Direction, DropReason, Sa, SaProtocol, Spi};
 
-use super::outer::{self, Envelope};
-use crate::datapath::inbound::outer_template::Outer;
-use crate::datapath::inbound::{Fate, Inbound, Item, Manner, Name, Opener, Sealed, narrow};
+use super::parse_outer::{self, EspBounds};
+use crate::datapath::inbound::outer_template::OuterTemplate;
+use crate::datapath::inbound::{
+    DecapParams, Fate, Inbound, Opener, RxItem, SaLookupKey, SealedEsp, narrow,
+};
 use crate::ids::MAX_DEPTH;
 
 impl Inbound {
-    /// 3 State, 4 Replay check. Neighbours often are of one state, the `latest`.
+    /// Stages 3 and 4. Consecutive packets often have the same SA, `latest`.
     #[inline(always)]
-    pub(crate) fn claim(
+    pub(crate) fn match_sa(
         &mut self,
         place: usize,
-        envelope: &Envelope,
+        location: &EspBounds,
         latest: &mut Option<u32>,
-        bench: &Bench<'_>,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
-        let Item { buffer, start, mark, ref path, .. } = self.items[place];
-        let (name, depth) = ((Spi(envelope.spi), envelope.destination, mark), path.len());
-        let used = match *latest {
-            Some(latest) if self.used[latest as usize].is_named(&name) => latest,
-            Some(_) | None => match self.find(name, bench)? {
+        let RxItem { buffer, start, mark, ref path, .. } = self.items[place];
+        let (lookup_key, depth) = ((Spi(location.spi), location.destination, mark), path.len());
+        let entry = match *latest {
+            Some(latest) if self.rx_cache[latest as usize].has_key(&lookup_key) => latest,
+            Some(_) | None => match self.find_sa(lookup_key, ctx)? {
                 Some(found) => *latest.insert(found),
-                None => return self.unclaimed(place, envelope, bench),
+                None => return self.no_such_sa(place, location, ctx),
             },
         };
-        let state = &self.used[used as usize];
+        let state = &self.rx_cache[entry as usize];
         let encap = state.encap;
         if depth == MAX_DEPTH {
             return Err(DropReason::InTooDeep);
         }
-        if encap != envelope.encap {
+        if encap != location.encap {
             return Err(DropReason::InEncapMismatch);
         }
         let (sa, is_ours) = (&state.sa, !state.offloaded && self.marks.is_empty());
         let opener = if is_ours { Opener::Engine } else { self.opener(place, sa)? };
-        let number = sa.replay().check(envelope.sequence).map_err(|reason| {
-            let reason = sa.replay().explain(envelope.sequence, reason);
+        let number = sa.replay().check(location.sequence).map_err(|reason| {
+            let reason = sa.replay().explain(location.sequence, reason);
             sa.count_failure(reason);
             reason
         })?;
         let opener = if is_ours { opener } else { self.opener_of(place, sa, number, opener) };
-        let moved = encap.is_some() && self.has_moved(place, envelope, used);
-        let manner = Manner { shell: envelope.shell, in_udp: envelope.encap.is_some(), opener };
+        let moved = encap.is_some() && self.has_moved(place, location, entry);
+        let params =
+            DecapParams { outer_hdr: location.outer_hdr, in_udp: location.encap.is_some(), opener };
         if is_ours && !moved && depth == 0 {
-            self.note_outer(place, envelope, used, manner);
+            self.store_outer(place, location, entry, params);
         }
-        self.sealed.push(Sealed {
+        self.sealed.push(SealedEsp {
             item: narrow(place),
-            used,
+            entry,
             buffer,
-            at: start + narrow(envelope.at),
-            len: narrow(envelope.len),
+            at: start + narrow(location.at),
+            len: narrow(location.len),
             number,
             carried: None,
-            tos: envelope.tos,
-            manner,
+            tos: location.tos,
+            params,
         });
-        Ok(Fate::Sealed)
+        Ok(Fate::Encrypted)
     }
 
-    /// Remembers how a packet looks outside, for those of its state that look the same.
+    /// Stores the packet's outer headers as the SA's template.
     #[inline]
-    fn note_outer(&mut self, place: usize, envelope: &Envelope, used: u32, manner: Manner) {
+    fn store_outer(&mut self, place: usize, location: &EspBounds, entry: u32, params: DecapParams) {
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return };
-        let look = || Outer::of(envelope, manner, buffer, item);
-        self.used.note_outer(used, look);
+        let look = || OuterTemplate::of(location, params, buffer, item);
+        self.rx_cache.store_outer(entry, look);
     }
 
-    /// The state that the latest packet was of, as long as it receives.
+    /// The SA of the latest packet, if it still receives.
     pub(crate) fn resume(&mut self) -> Option<u32> {
-        let latest = self.used.latest()?;
+        let latest = self.rx_cache.latest()?;
         self.receives(latest).then_some(latest)
     }
 
-    /// Whether a state receives, which it is asked in each batch.
+    /// Whether an SA receives; checked once per batch.
     #[inline]
-    pub(crate) fn receives(&mut self, used: u32) -> bool {
-        if !self.used.has_met(used) {
-            if self.used[used as usize].sa.receives().is_err() {
+    pub(crate) fn receives(&mut self, entry: u32) -> bool {
+        if !self.rx_cache.seen_in_batch(entry) {
+            if self.rx_cache[entry as usize].sa.receives().is_err() {
                 return false;
             }
-            self.used.meet(used);
+            self.rx_cache.mark_seen(entry);
         }
         true
     }
 
-    /// Whether ESP in UDP came from elsewhere than its state says. If so, that is noted.
+    /// Whether ESP in UDP came from another source than the SA's; records it.
     #[inline]
-    fn has_moved(&mut self, place: usize, envelope: &Envelope, used: u32) -> bool {
-        let sa = &self.used[used as usize].sa;
+    fn has_moved(&mut self, place: usize, location: &EspBounds, entry: u32) -> bool {
+        let sa = &self.rx_cache[entry as usize].sa;
         let Some(encap) = &sa.config().encap else { return false };
         let item = &self.items[place];
         let Some(buffer) = &self.buffers[item.buffer as usize] else { return false };
-        let from = match (&envelope.shell, &buffer.udp) {
-            (Some(shell), _) => outer::source(item.bytes(buffer), shell),
+        let from = match (&location.outer_hdr, &buffer.udp) {
+            (Some(outer_hdr), _) => parse_outer::source(item.bytes(buffer), outer_hdr),
             (None, path) => path.as_ref().map(|path| path.remote),
         };
         let moved = from.filter(|from| encap.has_moved(sa.source(), *from));
-        self.movers.extend(moved.map(|from| (narrow(place), from)));
+        self.nat_remaps.extend(moved.map(|from| (narrow(place), from)));
         moved.is_some()
     }
 
-    /// 3 State: one that receives. Each is looked up once, as long as no other takes its hint, and asked in each batch whether it receives.
+    /// Stage 3: finds an SA that receives. The result is cached; whether it receives is checked
+    /// once per batch.
     #[inline(never)]
-    fn find(&mut self, name: Name, bench: &Bench<'_>) -> Result<Option<u32>, DropReason> {
-        Ok(Some(match self.used.named(name) {
-            Some(known) if self.used.has_met(known) => known,
+    fn find_sa(
+        &mut self,
+        lookup_key: SaLookupKey,
+        ctx: &BatchCtx<'_>,
+    ) -> Result<Option<u32>, DropReason> {
+        Ok(Some(match self.rx_cache.find_by_key(lookup_key) {
+            Some(known) if self.rx_cache.seen_in_batch(known) => known,
             Some(known) => {
-                self.used[known as usize].sa.receives()?;
-                self.used.meet(known);
+                self.rx_cache[known as usize].sa.receives()?;
+                self.rx_cache.mark_seen(known);
                 known
             }
             None => {
-                let (spi, destination, mark) = name;
-                let found = bench.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
+                let (spi, destination, mark) = lookup_key;
+                let found = ctx.snapshot.sad.inbound(destination, spi, SaProtocol::Esp, mark);
                 let Some(sa) = found.filter(|_| spi != Spi(0)) else { return Ok(None) };
-                self.remember(sa, name)?
+                self.remember(sa, lookup_key)?
             }
         }))
     }
 
-    /// Remembers the state that a name has found, for a packet that is about to ask.
+    /// Caches the SA of a look-up that is about to be repeated.
     #[inline]
-    pub(crate) fn expect(&mut self, sa: &Arc<Sa>, name: Name) {
-        if name.0 != Spi(0) && self.used.named(name).is_none() {
-            // One that does not receive is found again, and refused, when the packet asks.
-            let _ = self.remember(sa, name);
+    pub(crate) fn remember_found(&mut self, sa: &Arc<Sa>, lookup_key: SaLookupKey) {
+        if lookup_key.0 != Spi(0) && self.rx_cache.find_by_key(lookup_key).is_none() {
+            // An SA that does not receive is found again and refused by the repeated look-up.
+            let _ = self.remember(sa, lookup_key);
         }
     }
 
-    /// The place of a state that this batch meets, if it receives; the name finds it from now on.
+    /// Creates the SA's entry, if the SA receives, and stores its key.
     #[inline]
-    fn remember(&mut self, sa: &Arc<Sa>, name: Name) -> Result<u32, DropReason> {
+    fn remember(&mut self, sa: &Arc<Sa>, lookup_key: SaLookupKey) -> Result<u32, DropReason> {
         sa.receives()?;
-        let place = self.used.place(sa);
-        self.used.note_name(place, name);
+        let place = self.rx_cache.entry_of(sa);
+        self.rx_cache.store_key(place, lookup_key);
         Ok(place)
     }
 
-    /// ESP without a state. That of others passes through like any packet.
+    /// ESP without an SA. Packets to other hosts are forwarded like any other.
     #[cold]
-    fn unclaimed(
+    fn no_such_sa(
         &mut self,
         place: usize,
-        envelope: &Envelope,
-        bench: &Bench<'_>,
+        location: &EspBounds,
+        ctx: &BatchCtx<'_>,
     ) -> Result<Fate, DropReason> {
         let item = &self.items[place];
         let buffer = self.buffers[item.buffer as usize].as_ref();
-        let whole = buffer.filter(|_| envelope.shell.is_some());
+        let whole = buffer.filter(|_| location.outer_hdr.is_some());
         match whole.map(|buffer| IpPacket::parse(item.bytes(buffer))) {
-            Some(Ok(ip)) if !bench.settings.addresses.holds(ip.destination) => {
+            Some(Ok(ip)) if !ctx.settings.addresses.holds(ip.destination) => {
                 Ok(self.plain(place, &ip, Direction::Forward))
             }
             Some(_) | None => Err(DropReason::InNoState),

@@ -1,79 +1,80 @@
-//! Packets that wait for a state, by the state that they want.
+//! Queue of packets that wait for an SA, by the SA they need.
 //!
-//! A packet whose required template has no state waits here while key managers make one, at most for as long as the larval state lives;
-//! Linux does the same where `net.core.xfrm_larval_drop` is 0 (`net/xfrm/xfrm_policy.c: xdst_queue_output`), and drops otherwise.
-//! Released packets go through the policies again, in order of arrival for each state, and before all that come after them. What waits is
-//! bounded by [`Patience`], so that an unanswered acquire holds neither all buffers nor all memory; the newest is dropped when
-//! there is no room, as in Linux. Without a state that is missing, a batch pays one look at an empty map.
+//! A packet whose required template has no SA waits here while key managers negotiate one, at most
+//! for the lifetime of the larval state. Linux does the same where `net.core.xfrm_larval_drop` is 0
+//! (`net/xfrm/xfrm_policy.c: xdst_queue_output`), and drops otherwise. Released packets are checked
+//! against the policies again, in order of arrival for each SA, before all packets of the batch.
+//! [`Patience`] bounds packets and memory; if the queue is full, the newest packet is dropped, as
+//! in Linux. While no SA is missing, a batch only checks that the map is empty.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use uxfrm_packet::{Batch, PacketBuf};
 
-use crate::datapath::context::Bench;
-use crate::datapath::outbound::{Head, Outbound, Verdict};
+use crate::datapath::context::BatchCtx;
+use crate::datapath::outbound::{Outbound, PacketSummary, Verdict};
 use crate::events::acquire::Missing;
 use crate::{Acquires, DropReason, Event, FlowKey, KeyManagers, Moment, Patience, Wanted};
 
-/// All packets that wait.
+/// All queued packets.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    queues: BTreeMap<Wanted, Queue>,
+pub(crate) struct AcquireQueue {
+    queues: BTreeMap<Wanted, SaQueue>,
     patience: Patience,
     buffers: usize,
     bytes: usize,
-    /// When the first queue's time is over.
+    /// When the first queue expires.
     until: Moment,
-    /// What of the snapshot was seen last: only news can release.
+    /// Generation of the snapshot that was checked last: only a new one can release packets.
     generation: u64,
     acquires: Arc<Acquires>,
-    /// What is not waited for any longer, while its packets have their last chance.
+    /// The SA that is given up while its packets are retried for the last time.
     given_up: Option<Wanted>,
 }
 
 #[derive(Debug)]
-struct Queue {
-    held: VecDeque<Held>,
-    /// Bytes of whole buffers.
+struct SaQueue {
+    packets: VecDeque<Queued>,
+    /// Capacity of all buffers.
     bytes: usize,
     until: Moment,
-    answer: Answer,
+    acquire: AcquireState,
 }
 
-/// One packet, or the packets of a super-packet.
+/// One packet, or a super-packet.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Queued {
     packet: PacketBuf,
     count: usize,
-    /// Bytes of the longest of the pieces that it came in, if it did.
+    /// Length of the longest fragment that the packet was reassembled from, if it was.
     longest: Option<usize>,
 }
 
-/// A packet that waits for a state, as it passes from one worker to another.
+/// A queued packet on its way from one worker to another.
 #[derive(Debug)]
 pub struct WaitingPacket {
-    /// The packet, or super-packet.
+    /// The packet or super-packet.
     pub packet: PacketBuf,
-    /// How many packets it is.
+    /// Number of packets in it.
     pub count: usize,
-    /// Bytes of the longest of the pieces that it came in, if it did.
+    /// Length of the longest fragment that the packet was reassembled from, if it was.
     pub longest: Option<usize>,
 }
 
-/// Whether the acquire was heard.
+/// What became of the acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    /// It is on its way.
+enum AcquireState {
+    /// It was sent; no larval state has been seen yet.
     Unheard,
-    /// There is a larval state; when it goes, nobody will make a real one.
+    /// There is a larval state. When it goes, no SA will come.
     Pending,
 }
 
-/// Larval states that are told apart at the most. Beyond that, packets are dropped and nobody is asked.
-const MOST_WANTED: usize = 4096;
+/// Upper bound of SAs that are waited for. Beyond it packets are dropped without an acquire.
+const MAX_PENDING_SAS: usize = 4096;
 
-impl Waiting {
+impl AcquireQueue {
     pub(crate) fn new(patience: Patience) -> Self {
         Self {
             queues: BTreeMap::new(),
@@ -87,243 +88,262 @@ impl Waiting {
         }
     }
 
-    /// Buffers that wait.
+    /// Queued buffers.
     pub(crate) fn len(&self) -> usize {
         self.buffers
     }
 
-    /// Makes sure that there is a queue for what is wanted; a new one asks. An error when it is not to be waited for.
-    fn open(
+    /// Finds or opens the queue for an SA; a new queue sends an acquire. An error if the packet may
+    /// not wait.
+    fn open_queue(
         &mut self,
         missing: &Missing,
         flow: &FlowKey,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) -> Result<Wanted, DropReason> {
         let wanted = missing.wanted;
-        if bench.snapshot.acquires.is_refused(&wanted, bench.now) {
+        if ctx.snapshot.acquires.is_refused(&wanted, ctx.now) {
             return Err(DropReason::OutDeviceRefused);
         }
         if self.given_up == Some(wanted) {
             return Err(DropReason::OutNoState);
         }
         if !self.queues.contains_key(&wanted) {
-            if self.queues.len() >= MOST_WANTED {
+            if self.queues.len() >= MAX_PENDING_SAS {
                 return Err(DropReason::OutNoState);
             }
-            let answer = ask(missing, flow, bench).ok_or(DropReason::OutNoState)?;
-            let queue = Queue::new(answer, &wanted, bench);
+            let acquire = send_acquire(missing, flow, ctx).ok_or(DropReason::OutNoState)?;
+            let queue = SaQueue::new(acquire, &wanted, ctx);
             self.until = self.until.min(queue.until);
             self.queues.insert(wanted, queue);
         }
         Ok(wanted)
     }
 
-    /// Whether anything happened for which packets wait, or the time of some is over.
-    fn is_due(&mut self, bench: &Bench<'_>) -> bool {
-        let snapshot = bench.snapshot;
+    /// Whether the snapshot changed or a queue expired.
+    fn is_due(&mut self, ctx: &BatchCtx<'_>) -> bool {
+        let snapshot = ctx.snapshot;
         let news = self.generation != snapshot.generation
             || !Arc::ptr_eq(&self.acquires, &snapshot.acquires);
         if news {
             self.generation = snapshot.generation;
             self.acquires = Arc::clone(&snapshot.acquires);
         }
-        news || bench.now >= self.until
+        news || ctx.now >= self.until
     }
 
     /// Takes all queues out.
-    fn take(&mut self) -> BTreeMap<Wanted, Queue> {
+    fn take(&mut self) -> BTreeMap<Wanted, SaQueue> {
         (self.buffers, self.bytes, self.until) = (0, 0, Moment(u64::MAX));
         std::mem::take(&mut self.queues)
     }
 
-    /// Puts an emptied queue back, if there is still something to wait for.
-    fn go_on(&mut self, wanted: Wanted, queue: &Queue, now: Moment) {
+    /// Puts an emptied queue back if the SA may still come.
+    fn requeue(&mut self, wanted: Wanted, queue: &SaQueue, now: Moment) {
         self.given_up = None;
-        match queue.outlook(&wanted, &self.acquires, now) {
+        match queue.remaining_wait(&wanted, &self.acquires, now) {
             None => self.given_up = Some(wanted),
-            Some((answer, until)) => {
+            Some((acquire, until)) => {
                 self.until = self.until.min(until);
-                let empty = Queue { held: VecDeque::new(), bytes: 0, until, answer };
+                let empty = SaQueue { packets: VecDeque::new(), bytes: 0, until, acquire };
                 self.queues.insert(wanted, empty);
             }
         }
     }
 
-    /// Adds a packet to its queue, or gives it back.
-    fn push(&mut self, wanted: &Wanted, held: Held) -> Result<(), Held> {
+    /// Adds a packet to its queue, or returns it.
+    fn push(&mut self, wanted: &Wanted, queued: Queued) -> Result<(), Queued> {
         let Patience { buffers_each, bytes_each, buffers, bytes } = self.patience;
-        let size = held.packet.capacity();
-        let Some(queue) = self.queues.get_mut(wanted) else { return Err(held) };
-        let has_room = queue.held.len() < buffers_each
+        let size = queued.packet.capacity();
+        let Some(queue) = self.queues.get_mut(wanted) else { return Err(queued) };
+        let has_room = queue.packets.len() < buffers_each
             && queue.bytes + size <= bytes_each
             && self.buffers < buffers
             && self.bytes + size <= bytes;
         if !has_room {
-            return Err(held);
+            return Err(queued);
         }
         queue.bytes += size;
-        queue.held.push_back(held);
+        queue.packets.push_back(queued);
         self.bytes += size;
         self.buffers += 1;
         Ok(())
     }
 }
 
-impl Held {
+impl Queued {
     pub(crate) const fn new(packet: PacketBuf, count: usize) -> Self {
         Self { packet, count, longest: None }
     }
 
-    /// A datagram that the host has cut.
+    /// A datagram that the host had fragmented.
     pub(crate) const fn cut(packet: PacketBuf, longest: usize) -> Self {
         Self { packet, count: 1, longest: Some(longest) }
     }
 }
 
-impl Queue {
-    fn new(answer: Answer, wanted: &Wanted, bench: &Bench<'_>) -> Self {
-        let acquires = &bench.snapshot.acquires;
+impl SaQueue {
+    fn new(acquire: AcquireState, wanted: &Wanted, ctx: &BatchCtx<'_>) -> Self {
+        let acquires = &ctx.snapshot.acquires;
         let until = acquires.pending.get(wanted).copied();
-        let until = until.unwrap_or_else(|| bench.now.plus(acquires.lifetime));
-        Self { held: VecDeque::new(), bytes: 0, until, answer }
+        let until = until.unwrap_or_else(|| ctx.now.plus(acquires.lifetime));
+        Self { packets: VecDeque::new(), bytes: 0, until, acquire }
     }
 
-    /// Whether its state may still come, and until when; `None` when not.
-    fn outlook(
+    /// How long the SA may still come; `None` if it will not.
+    fn remaining_wait(
         &self,
         wanted: &Wanted,
         acquires: &Acquires,
         now: Moment,
-    ) -> Option<(Answer, Moment)> {
+    ) -> Option<(AcquireState, Moment)> {
         if acquires.is_refused(wanted, now) {
             return None;
         }
-        let (answer, until) = match (acquires.pending.get(wanted), self.answer) {
-            (Some(until), _) => (Answer::Pending, *until),
-            (None, Answer::Pending) => return None,
-            (None, Answer::Unheard) => match acquires.key_managers {
+        let (acquire, until) = match (acquires.pending.get(wanted), self.acquire) {
+            (Some(until), _) => (AcquireState::Pending, *until),
+            (None, AcquireState::Pending) => return None,
+            (None, AcquireState::Unheard) => match acquires.key_managers {
                 KeyManagers::Absent => return None,
-                KeyManagers::Listening => (Answer::Unheard, self.until),
+                KeyManagers::Listening => (AcquireState::Unheard, self.until),
             },
         };
-        (now < until).then_some((answer, until))
+        (now < until).then_some((acquire, until))
     }
 }
 
 impl Outbound {
-    /// Copies of all that waits for states; for each state in order.
+    /// Copies of all queued packets, in order for each SA.
     pub(crate) fn portray_waiting(&self) -> Vec<WaitingPacket> {
-        let copy = |held: &Held| {
-            let mut packet = PacketBuf::from_slice(held.packet.bytes());
-            *packet = *held.packet;
-            WaitingPacket { packet, count: held.count, longest: held.longest }
+        let copy = |queued: &Queued| {
+            let mut packet = PacketBuf::from_slice(queued.packet.bytes());
+            *packet = *queued.packet;
+            WaitingPacket { packet, count: queued.count, longest: queued.longest }
         };
-        self.waiting.queues.values().flat_map(|queue| queue.held.iter().map(copy)).collect()
+        self.queued.queues.values().flat_map(|queue| queue.packets.iter().map(copy)).collect()
     }
 
-    /// Goes on with what waited with another worker, where it was counted.
-    pub(crate) fn wait_with(&mut self, waiting: Vec<WaitingPacket>, bench: &mut Bench<'_>) {
-        self.policies.begin(&bench.snapshot.spd);
-        self.refresh(bench.snapshot);
+    /// Takes over packets that waited with another worker, which had counted them.
+    pub(crate) fn adopt_waiting(&mut self, waiting: Vec<WaitingPacket>, ctx: &mut BatchCtx<'_>) {
+        self.policies.begin(&ctx.snapshot.spd);
+        self.refresh_bundles(ctx.snapshot);
         for WaitingPacket { packet, count, longest } in waiting {
             self.traffic.received += count as u64;
             self.traffic.received_bytes += packet.len() as u64;
             self.traffic.held += count as u64;
-            self.again(Held { packet, count, longest }, bench);
+            self.retry(Queued { packet, count, longest }, ctx);
         }
-        self.run(&mut Batch::new(), bench, &mut ());
+        self.run(&mut Batch::new(), ctx, &mut ());
     }
 
-    /// Lets packets go whose states have come, and drops those for which none came in time.
+    /// Releases packets whose SAs have come and drops expired ones.
     #[inline]
-    pub(crate) fn resume(&mut self, bench: &mut Bench<'_>) {
-        if !self.waiting.queues.is_empty() && self.waiting.is_due(bench) {
-            self.release(bench);
+    pub(crate) fn resume(&mut self, ctx: &mut BatchCtx<'_>) {
+        if !self.queued.queues.is_empty() && self.queued.is_due(ctx) {
+            self.release(ctx);
         }
     }
 
     #[inline(never)]
-    fn release(&mut self, bench: &mut Bench<'_>) {
-        for (wanted, queue) in self.waiting.take() {
-            self.waiting.go_on(wanted, &queue, bench.now);
-            for held in queue.held {
-                self.again(held, bench);
+    fn release(&mut self, ctx: &mut BatchCtx<'_>) {
+        for (wanted, queue) in self.queued.take() {
+            self.queued.requeue(wanted, &queue, ctx.now);
+            for queued in queue.packets {
+                self.retry(queued, ctx);
             }
         }
-        self.waiting.given_up = None;
+        self.queued.given_up = None;
     }
 
-    /// A packet waits for what the latest resolution missed.
-    pub(crate) fn wait(&mut self, held: Held, flow: &FlowKey, bench: &mut Bench<'_>) {
-        let count = held.count;
-        let required = match self.request(flow, bench) {
+    /// Queues a packet for what the latest resolution missed.
+    pub(crate) fn queue_packet(&mut self, queued: Queued, flow: &FlowKey, ctx: &mut BatchCtx<'_>) {
+        let count = queued.count;
+        let required = match self.acquire_missing(flow, ctx) {
             Ok(required) => required,
-            Err(reason) => return self.discard(held.packet, count, reason, bench),
+            Err(reason) => return self.discard(queued.packet, count, reason, ctx),
         };
-        match self.waiting.push(&required, held) {
+        match self.queued.push(&required, queued) {
             Ok(()) => self.traffic.held += count as u64,
-            Err(held) => self.discard(held.packet, count, DropReason::OutWaitFull, bench),
+            Err(queued) => self.discard(queued.packet, count, DropReason::OutWaitFull, ctx),
         }
     }
 
-    /// Asks for the optional states that the latest resolution did without.
-    pub(crate) fn ask_for_optional(&self, flow: &FlowKey, bench: &mut Bench<'_>) {
+    /// Sends acquires for the optional SAs that the latest resolution did without.
+    pub(crate) fn acquire_optional(&self, flow: &FlowKey, ctx: &mut BatchCtx<'_>) {
         for missing in &self.cache.missing {
-            ask(missing, flow, bench);
+            send_acquire(missing, flow, ctx);
         }
     }
 
-    /// Asks for all that is missing; the last of it, which is required, if it may be waited for.
-    fn request(&mut self, flow: &FlowKey, bench: &mut Bench<'_>) -> Result<Wanted, DropReason> {
+    /// Sends acquires for all missing SAs. Returns the required one, which is the last, if the
+    /// packet may wait.
+    fn acquire_missing(
+        &mut self,
+        flow: &FlowKey,
+        ctx: &mut BatchCtx<'_>,
+    ) -> Result<Wanted, DropReason> {
         let missing = self.cache.missing.split_last();
         let (required, optional) = missing.ok_or(DropReason::OutNoState)?;
         for missing in optional {
-            ask(missing, flow, bench);
+            send_acquire(missing, flow, ctx);
         }
-        self.waiting.open(required, flow, bench)
+        self.queued.open_queue(required, flow, ctx)
     }
 
-    /// A packet that has waited: it was counted when it came, by its policies too.
-    fn again(&mut self, held: Held, bench: &mut Bench<'_>) {
-        self.traffic.held -= held.count as u64;
-        let (packet, count) = (&held.packet, held.count);
-        let Ok((plan, ip)) = crate::datapath::outbound::parsed(packet) else {
-            return self.discard(held.packet, count, DropReason::OutMalformed, bench);
+    /// Retries a queued packet. It was counted when it came, for its policies too.
+    fn retry(&mut self, queued: Queued, ctx: &mut BatchCtx<'_>) {
+        self.traffic.held -= queued.count as u64;
+        let (packet, count) = (&queued.packet, queued.count);
+        let Ok((plan, ip)) = crate::datapath::outbound::parse_packet(packet) else {
+            return self.discard(queued.packet, count, DropReason::OutMalformed, ctx);
         };
         let flow = FlowKey::of(packet, &ip, packet.bytes());
-        match self.look_up(&flow, bench) {
-            // Its policy went or changed meanwhile. What was to be protected never leaves plain (`xfrm_policy_kill`).
-            Verdict::Pass => self.discard(held.packet, count, DropReason::OutNoState, bench),
-            Verdict::Drop(reason) => self.discard(held.packet, count, reason, bench),
+        match self.look_up_again(&flow, ctx) {
+            // The policy was removed or changed meanwhile. A packet that was to be protected never
+            // leaves in plaintext (`xfrm_policy_kill`).
+            Verdict::Pass => self.discard(queued.packet, count, DropReason::OutNoState, ctx),
+            Verdict::Drop(reason) => self.discard(queued.packet, count, reason, ctx),
             Verdict::Bundle(place) => {
-                let head = Head::of(&ip);
-                match held.longest {
-                    None => self.enter(held.packet, plan.as_ref(), (&head, &flow), place, bench),
+                let summary = PacketSummary::of(&ip);
+                match queued.longest {
+                    None => self.enter_bundle(
+                        queued.packet,
+                        plan.as_ref(),
+                        (&summary, &flow),
+                        place,
+                        ctx,
+                    ),
                     Some(longest) => {
-                        self.enter_cut(held.packet, longest, (head, &flow), place, bench);
+                        self.enter_reassembled(
+                            queued.packet,
+                            longest,
+                            (summary, &flow),
+                            place,
+                            ctx,
+                        );
                     }
                 }
             }
-            Verdict::Wait => self.wait(held, &flow, bench),
+            Verdict::Wait => self.queue_packet(queued, &flow, ctx),
         }
     }
 }
 
-/// Asks key managers for a state, if anybody listens and it is not asked for already.
-fn ask(missing: &Missing, flow: &FlowKey, bench: &mut Bench<'_>) -> Option<Answer> {
-    let acquires = &bench.snapshot.acquires;
+/// Sends an acquire if key managers listen and none is pending.
+fn send_acquire(missing: &Missing, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Option<AcquireState> {
+    let acquires = &ctx.snapshot.acquires;
     if acquires.pending.contains_key(&missing.wanted) {
-        return Some(Answer::Pending);
+        return Some(AcquireState::Pending);
     }
-    if acquires.is_refused(&missing.wanted, bench.now) {
+    if acquires.is_refused(&missing.wanted, ctx.now) {
         return None;
     }
     match acquires.key_managers {
         KeyManagers::Absent => None,
         KeyManagers::Listening => {
             let Missing { policy, template, wanted } = *missing;
-            bench.tell(Event::Acquire { policy, template, wanted, flow: *flow });
-            Some(Answer::Unheard)
+            ctx.push_event(Event::Acquire { policy, template, wanted, flow: *flow });
+            Some(AcquireState::Unheard)
         }
     }
 }

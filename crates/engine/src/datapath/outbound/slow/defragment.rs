@@ -1,146 +1,151 @@
-//! 1 Receive, of what the host has cut: datagrams are put together before policies are asked about them, where some policy can be found by whole
-//! ones only, or carry only these.
+//! Stage 1 for fragments from the host: datagrams are reassembled before the policy look-up, where
+//! some policy needs whole datagrams to match or to protect.
 //!
-//! The host cuts what is too long for the TUN before the TUN, where the kernel's XFRM has it whole
-//! (`net/ipv4/ip_output.c: ip_finish_output` comes behind `xfrm4_output`). Ports are in the first fragment alone, so the others would pass by
-//! every policy that asks for some, and leave plain.
+//! The host fragments before the TUN, whereas the kernel's XFRM sees the whole datagram
+//! (`net/ipv4/ip_output.c: ip_finish_output` runs after `xfrm4_output`). Only the first fragment
+//! has ports, so the others would miss every policy that selects by port, and leave in plaintext.
 
 use uxfrm_packet::{Batch, IpPacket, PacketBuf, Version};
 
-use super::acquire_queue::Held;
+use super::acquire_queue::Queued;
 use super::verdict::Verdict;
-use crate::datapath::context::Bench;
-use crate::datapath::outbound::{Head, Outbound};
-use crate::esp::encap::Inside;
-use crate::fragments::origin::Origin;
-use crate::fragments::reassembly::Outcome;
+use crate::datapath::context::BatchCtx;
+use crate::datapath::outbound::{Outbound, PacketSummary};
+use crate::esp::encap::InnerInfo;
+use crate::fragments::origin::FragmentOrigin;
+use crate::fragments::reassembly::Reassembled;
 use crate::fragments::split::{Cut, split};
 use crate::{Direction, DropReason, FlowKey, Spi};
 
 impl Outbound {
-    /// A fragment waits for the others of its datagram; the last one brings it on its way.
+    /// Queues a fragment; the last missing one completes the datagram.
     #[cold]
-    pub(crate) fn gather(&mut self, packet: PacketBuf, bench: &mut Bench<'_>) {
+    pub(crate) fn defragment(&mut self, packet: PacketBuf, ctx: &mut BatchCtx<'_>) {
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
-            return self.discard(packet, 1, DropReason::OutMalformed, bench);
+            return self.discard(packet, 1, DropReason::OutMalformed, ctx);
         };
-        let before = self.pieces.held();
+        let before = self.reassembly.held();
         let (outcome, evicted) =
-            self.pieces.add(packet, &ip, &Origin::default(), bench.now, bench.pool);
-        self.traffic.held = self.traffic.held + self.pieces.held() - before;
+            self.reassembly.add(packet, &ip, &FragmentOrigin::default(), ctx.now, ctx.pool);
+        self.traffic.held = self.traffic.held + self.reassembly.held() - before;
         let mut refused = evicted;
         match outcome {
-            Outcome::Held => {}
-            Outcome::Refused => refused += 1,
-            Outcome::Ruined { pieces } => refused += pieces,
-            Outcome::Whole { packet, pieces, longest, is_astride: _ } => {
+            Reassembled::Held => {}
+            Reassembled::Refused => refused += 1,
+            Reassembled::Aborted { pieces } => refused += pieces,
+            Reassembled::Whole { packet, pieces, longest, spans_rekey: _ } => {
                 self.traffic.absorbed += pieces - 1;
-                self.receive_whole(packet, longest, bench);
+                self.receive_reassembled(packet, longest, ctx);
             }
         }
-        bench.refuse(&mut self.traffic, refused, DropReason::OutFragment);
+        ctx.count_drop(&mut self.traffic, refused, DropReason::OutFragment);
     }
 
-    /// Lets go of what waited too long for the rest.
+    /// Drops incomplete datagrams after the time-out.
     #[inline]
-    pub(crate) fn expire_pieces(&mut self, bench: &mut Bench<'_>) {
-        let late = self.pieces.expire(bench.now, bench.pool);
+    pub(crate) fn expire_fragments(&mut self, ctx: &mut BatchCtx<'_>) {
+        let late = self.reassembly.expire(ctx.now, ctx.pool);
         if late > 0 {
             self.traffic.held -= late;
-            bench.refuse(&mut self.traffic, late, DropReason::OutFragment);
+            ctx.count_drop(&mut self.traffic, late, DropReason::OutFragment);
         }
     }
 
-    /// 2 Flow key to 5 PMTU. It may be cut again, as it was before: into pieces no longer than the `longest`.
-    fn receive_whole(&mut self, packet: PacketBuf, longest: usize, bench: &mut Bench<'_>) {
-        let Some((head, flow)) = Head::with_flow(&packet) else {
-            return self.discard(packet, 1, DropReason::OutMalformed, bench);
+    /// Stages 2 to 5 of a reassembled datagram. It may be fragmented again, into fragments no
+    /// longer than `longest`.
+    fn receive_reassembled(&mut self, packet: PacketBuf, longest: usize, ctx: &mut BatchCtx<'_>) {
+        let Some((summary, flow)) = PacketSummary::with_flow(&packet) else {
+            return self.discard(packet, 1, DropReason::OutMalformed, ctx);
         };
-        // A fragment of a fragment tells no more of itself than any other (`net/ipv6/reassembly.c: ipv6_frag_rcv` refuses it, too).
-        if head.fragment {
-            return self.discard(packet, 1, DropReason::OutFragment, bench);
+        // A fragment inside a fragment is refused, as in `net/ipv6/reassembly.c: ipv6_frag_rcv`.
+        if summary.fragment {
+            return self.discard(packet, 1, DropReason::OutFragment, ctx);
         }
-        let known = self.policies.know(&bench.snapshot.spd, Direction::Out, &flow, Spi(0));
-        self.tally(known.answer, 1, packet.len() as u64);
-        match self.rule(&flow, known, bench) {
-            Verdict::Bundle(place) => self.enter_cut(packet, longest, (head, &flow), place, bench),
-            Verdict::Pass if head.options && Self::is_led_astray(&packet, &flow, bench) => {
-                self.discard(packet, 1, DropReason::OutUnprotected, bench);
+        let known = self.policies.know(&ctx.snapshot.spd, Direction::Out, &flow, Spi(0));
+        self.tally_policy(known.answer, 1, packet.len() as u64);
+        match self.decide(&flow, known, ctx) {
+            Verdict::Bundle(place) => {
+                self.enter_reassembled(packet, longest, (summary, &flow), place, ctx)
             }
-            Verdict::Pass => self.pass_cut(packet, longest, &head.inside, bench),
-            Verdict::Drop(reason) => self.discard(packet, 1, reason, bench),
-            Verdict::Wait => self.wait(Held::cut(packet, longest), &flow, bench),
+            Verdict::Pass if summary.options && Self::routes_around_policy(&packet, &flow, ctx) => {
+                self.discard(packet, 1, DropReason::OutUnprotected, ctx);
+            }
+            Verdict::Pass => self.pass_fragmented(packet, longest, &summary.inner, ctx),
+            Verdict::Drop(reason) => self.discard(packet, 1, reason, ctx),
+            Verdict::Wait => self.queue_packet(Queued::cut(packet, longest), &flow, ctx),
         }
     }
 
-    /// 5 PMTU. It leaves whole, and is cut around ESP, but for IPv6 in a tunnel: a router behind that may not cut it, so it goes in pieces, as it came
+    /// Stage 5. The datagram is encapsulated whole and fragmented outside ESP. Exception: IPv6 in a
+    /// tunnel, which routers behind the tunnel may not fragment, leaves in fragments
     /// (`net/ipv6/xfrm6_output.c: __xfrm6_output`).
-    pub(crate) fn enter_cut(
+    pub(in crate::datapath::outbound) fn enter_reassembled(
         &mut self,
         packet: PacketBuf,
         longest: usize,
-        (mut head, flow): (Head, &FlowKey),
+        (mut summary, flow): (PacketSummary, &FlowKey),
         place: u32,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
-        let (bundle, version) = (self.cache.bundle(place), head.inside.version);
+        let (bundle, version) = (self.cache.bundle(place), summary.inner.version);
         let in_pieces = version == Version::V6 && !bundle.is_transport();
         if !in_pieces || packet.len() <= longest {
-            head.inside.dont_fragment = false;
-            return self.enter(packet, None, (&head, flow), place, bench);
+            summary.inner.dont_fragment = false;
+            return self.enter_bundle(packet, None, (&summary, flow), place, ctx);
         }
         let mtu = longest.min(bundle.limit(version));
-        let mut pieces = self.cut_again(packet, mtu, &head.inside, bench);
-        // They came once, and are made once more.
-        self.traffic.received += (pieces.len() as u64).saturating_sub(1);
-        for piece in pieces.drain() {
-            match Head::with_flow(&piece) {
-                Some((head, _)) => self.enter(piece, None, (&head, flow), place, bench),
-                None => self.discard(piece, 1, DropReason::OutMalformed, bench),
+        let mut fragments = self.refragment(packet, mtu, &summary.inner, ctx);
+        // The datagram was counted once already.
+        self.traffic.received += (fragments.len() as u64).saturating_sub(1);
+        for piece in fragments.drain() {
+            match PacketSummary::with_flow(&piece) {
+                Some((summary, _)) => self.enter_bundle(piece, None, (&summary, flow), place, ctx),
+                None => self.discard(piece, 1, DropReason::OutMalformed, ctx),
             }
         }
-        self.cut = pieces;
+        self.refragmented = fragments;
     }
 
-    /// No policy is for it after all: in pieces, as it came. Its sender may know that the way takes no longer ones (`frag_max_size` in the kernel).
-    pub(crate) fn pass_cut(
+    /// No policy applies: the datagram leaves in fragments as it came. Its sender may know that the
+    /// path takes no longer ones (`frag_max_size` in the kernel).
+    pub(crate) fn pass_fragmented(
         &mut self,
         packet: PacketBuf,
         longest: usize,
-        inside: &Inside,
-        bench: &mut Bench<'_>,
+        inner: &InnerInfo,
+        ctx: &mut BatchCtx<'_>,
     ) {
-        let mtu = longest.min(bench.settings.plain_limit());
+        let mtu = longest.min(ctx.settings.plain_limit());
         if packet.len() <= mtu {
-            return self.pass(packet, None, bench);
+            return self.pass(packet, None, ctx);
         }
         let len = packet.len() as u64;
-        let mut pieces = self.cut_again(packet, mtu, inside, bench);
-        if !pieces.is_empty() {
+        let mut fragments = self.refragment(packet, mtu, inner, ctx);
+        if !fragments.is_empty() {
             self.traffic.sent += 1;
             self.traffic.sent_bytes += len;
         }
-        pieces.drain().for_each(|piece| bench.out.wire.push(piece));
-        self.cut = pieces;
+        fragments.drain().for_each(|piece| ctx.out.wire.push(piece));
+        self.refragmented = fragments;
     }
 
-    /// Its pieces; none where nothing but headers is in it, which is dropped.
-    fn cut_again(
+    /// Fragments of a datagram; none if it has no payload, which counts as a drop.
+    fn refragment(
         &mut self,
         packet: PacketBuf,
         mtu: usize,
-        inside: &Inside,
-        bench: &mut Bench<'_>,
+        inner: &InnerInfo,
+        ctx: &mut BatchCtx<'_>,
     ) -> Batch {
-        let mut pieces = std::mem::take(&mut self.cut);
+        let mut fragments = std::mem::take(&mut self.refragmented);
         self.ident = self.ident.wrapping_add(1);
-        let (place, next_header_at) = (inside.esp_offset(), inside.next_header_at());
-        let cut = Cut { version: inside.version, place, next_header_at, mtu, ident: self.ident };
-        split(packet.bytes(), &cut, packet.mark, bench.pool, &mut pieces);
-        if pieces.is_empty() {
-            bench.refuse(&mut self.traffic, 1, DropReason::OutMalformed);
+        let (place, next_header_at) = (inner.esp_offset(), inner.next_header_at());
+        let plan = Cut { version: inner.version, place, next_header_at, mtu, ident: self.ident };
+        split(packet.bytes(), &plan, packet.mark, ctx.pool, &mut fragments);
+        if fragments.is_empty() {
+            ctx.count_drop(&mut self.traffic, 1, DropReason::OutMalformed);
         }
-        bench.pool.give(packet);
-        pieces
+        ctx.pool.give(packet);
+        fragments
     }
 }

@@ -1,181 +1,199 @@
-//! Packets whose state a device has: how they get there ([`crate::device::contract`] has the contract).
+//! Packets whose SA is offloaded: how they are handed over ([`crate::device::contract`] has the
+//! contract).
 //!
-//! Mirrors `net/xfrm/xfrm_device.c: xfrm_dev_offload_ok` and `net/xfrm/xfrm_output.c: xfrm_output`: kind *crypto* is done in software where the
-//! device would not take a packet, kind *packet* never.
+//! Mirrors `net/xfrm/xfrm_device.c: xfrm_dev_offload_ok` and `net/xfrm/xfrm_output.c: xfrm_output`:
+//! crypto offload falls back to software where the device would not take a packet, packet offload
+//! never does.
 
 use uxfrm_packet::{Checksum, PacketBuf, SegmentPlan};
 
-use super::segment::{Cut, train_of};
-use crate::bundle::{Bundle, Frame};
-use crate::datapath::context::Bench;
-use crate::datapath::outbound::{Head, Item, Outbound};
-use crate::esp::encap::{Inside, Layer};
-use crate::esp::headers::{self, Stamp};
+use super::segment::{SegmentRange, burst_of};
+use crate::bundle::{Bundle, FrameLayout};
+use crate::datapath::context::BatchCtx;
+use crate::datapath::outbound::{Outbound, PacketSummary, TxItem};
+use crate::esp::encap::{EncapLayer, InnerInfo};
+use crate::esp::headers::{self, SeqAndId};
 use crate::{Attachment, DropReason, Handed, Handover, OffloadKind, Segmentation, Task};
 
-/// Who does the work of a packet's outermost layer.
+/// Who seals the outermost layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sealer {
     /// The crypto library.
     Engine,
-    /// The device that the bundle names.
+    /// The bundle's device.
     Device,
-    /// That device, which cuts and wraps as well: the item is a super-packet still.
-    Cutter,
+    /// The bundle's device, which also segments and writes headers: the item is still a
+    /// super-packet.
+    SegmentingDevice,
 }
 
 impl Outbound {
-    /// 5 PMTU, of a packet that is for a device.
+    /// Stage 5 of a packet for a device.
     #[inline(never)]
-    pub(crate) fn enter_device(
+    pub(in crate::datapath::outbound) fn enter_device(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        head: &Head,
+        summary: &PacketSummary,
         place: u32,
-        (device, bench): (Attachment, &mut Bench<'_>),
+        (device, ctx): (Attachment, &mut BatchCtx<'_>),
     ) {
-        // A device cuts nothing that came to be longer than the network takes.
+        // The device does not fragment encapsulated packets that exceed the MTU.
         let most = self.cache.bundle(place).inner_mtu;
         let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= most;
-        if !fits | head.fragment | head.options {
-            return self.enter_untaken(packet, plan, head, place, (device, bench));
+        if !fits | summary.fragment | summary.options {
+            return self.enter_unfit(packet, plan, summary, place, (device, ctx));
         }
         if device.kind == OffloadKind::Packet {
-            return self.hand_plain(packet, plan, place, (device, bench));
+            return self.hand_over_plain(packet, plan, place, (device, ctx));
         }
         let cuts = device.segmentation == Segmentation::Device;
         match plan.filter(|_| cuts && self.is_single(place)) {
-            Some(plan) => self.enter_whole(packet, plan, head.inside, place),
-            None => self.place(packet, plan, head.inside, (place, Sealer::Device), bench),
+            Some(plan) => self.enter_unsegmented(packet, plan, summary.inner, place),
+            None => self.place(packet, plan, summary.inner, (place, Sealer::Device), ctx),
         }
     }
 
-    /// 5 PMTU, of a packet that the device would not take.
+    /// Stage 5 of a packet that the device would not take.
     #[cold]
-    fn enter_untaken(
+    fn enter_unfit(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        head: &Head,
+        summary: &PacketSummary,
         place: u32,
-        (device, bench): (Attachment, &mut Bench<'_>),
+        (device, ctx): (Attachment, &mut BatchCtx<'_>),
     ) {
         let bundle = self.cache.bundle(place);
-        let limit = bundle.limit(head.inside.version);
+        let limit = bundle.limit(summary.inner.version);
         let count = plan.map_or(1, SegmentPlan::count);
         let fits = plan.map_or(packet.len(), |plan| plan.len(0)) <= limit;
-        if head.fragment && bundle.is_transport() {
-            return self.discard(packet, count, DropReason::OutModeMismatch, bench);
+        if summary.fragment && bundle.is_transport() {
+            return self.discard(packet, count, DropReason::OutModeMismatch, ctx);
         }
-        if !fits && head.inside.dont_fragment {
-            return self.refuse_size(packet, plan, limit, bench);
+        if !fits && summary.inner.dont_fragment {
+            return self.reject_too_big(packet, plan, limit, ctx);
         }
         match device.kind {
             OffloadKind::Packet => {
-                self.discard(packet, count, DropReason::OutDeviceUnfit, bench);
+                self.discard(packet, count, DropReason::OutDeviceUnfit, ctx);
             }
             OffloadKind::Crypto => {
-                self.place(packet, plan, head.inside, (place, Sealer::Engine), bench);
+                self.place(packet, plan, summary.inner, (place, Sealer::Engine), ctx);
             }
         }
     }
 
-    /// Whether a bundle has one state: others inside would have to wrap before the device cuts.
+    /// Whether the bundle has one SA. Inner layers must be written before the device can segment.
     fn is_single(&self, place: u32) -> bool {
         self.cache.bundle(place).layers.len() == 1
     }
 
-    /// A super-packet of kind *crypto* that the device cuts: numbered and charged like its segments.
-    fn enter_whole(&mut self, packet: PacketBuf, plan: &SegmentPlan, inside: Inside, place: u32) {
+    /// A super-packet with crypto offload that the device segments: numbered and charged by
+    /// segment.
+    fn enter_unsegmented(
+        &mut self,
+        packet: PacketBuf,
+        plan: &SegmentPlan,
+        inner: InnerInfo,
+        place: u32,
+    ) {
         let count = plan.count();
-        self.deepest = self.deepest.max(1);
-        let frame = Frame { prefix: 0, total: packet.len() };
-        let item = Item::new(packet, place, frame, inside, plan.len(0));
-        self.admit(Item {
+        self.max_layers = self.max_layers.max(1);
+        let frame = FrameLayout { prefix: 0, total: packet.len() };
+        let item = TxItem::new(packet, place, frame, inner, plan.len(0));
+        self.push_item(TxItem {
             count: u32::try_from(count).unwrap_or(u32::MAX),
             last_len: crate::datapath::outbound::narrow(plan.len(count - 1)),
-            sealer: Sealer::Cutter,
+            sealer: Sealer::SegmentingDevice,
             ..item
         });
     }
 
-    /// A plain packet of kind *packet*; a super-packet whole if the device cuts it.
-    fn hand_plain(
+    /// A plain packet with packet offload; a super-packet is handed over whole if the device
+    /// segments.
+    fn hand_over_plain(
         &mut self,
         mut packet: PacketBuf,
         plan: Option<&SegmentPlan>,
         place: u32,
-        (device, bench): (Attachment, &mut Bench<'_>),
+        (device, ctx): (Attachment, &mut BatchCtx<'_>),
     ) {
         let mark = self.cache.bundle(place).mark(packet.mark);
         packet.mark = mark;
         match plan {
             Some(plan) if device.segmentation == Segmentation::Engine => {
                 for k in 0..plan.count() {
-                    let frame = Frame { prefix: 0, total: plan.len(k) };
-                    match Cut::one(k, frame).write(plan, &packet, bench.pool) {
-                        Some(piece) => self.hand(piece, 1, device.over(Task::Protect), bench),
-                        None => bench.refuse(&mut self.traffic, 1, DropReason::OutNoRoom),
+                    let frame = FrameLayout { prefix: 0, total: plan.len(k) };
+                    match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
+                        Some(piece) => self.hand_over(piece, 1, device.over(Task::Protect), ctx),
+                        None => ctx.count_drop(&mut self.traffic, 1, DropReason::OutNoRoom),
                     }
                 }
-                bench.pool.give(packet);
+                ctx.pool.give(packet);
             }
             Some(plan) => {
-                self.hand(packet, plan.count() as u64, device.over(Task::Protect), bench);
+                self.hand_over(packet, plan.count() as u64, device.over(Task::Protect), ctx);
             }
-            None => self.hand(packet, 1, device.over(Task::Protect), bench),
+            None => self.hand_over(packet, 1, device.over(Task::Protect), ctx),
         }
     }
 
-    /// 10 Transmit, of an item that only lacks its outermost encryption, or the outermost state's headers too.
-    pub(crate) fn hand_sealed(&mut self, item: Item, device: Attachment, bench: &mut Bench<'_>) {
+    /// Stage 10 of an item that lacks its outermost encryption, and the headers too if the device
+    /// segments.
+    pub(crate) fn hand_over_sealed(
+        &mut self,
+        item: TxItem,
+        device: Attachment,
+        ctx: &mut BatchCtx<'_>,
+    ) {
         let (sequence, count) = (item.sequence, item.count);
         let mut packet = item.packet;
-        let task = if item.sealer == Sealer::Cutter {
+        let task = if item.sealer == Sealer::SegmentingDevice {
             Task::Segment { sequence, count }
         } else {
             packet.checksum = Checksum::AsIs;
-            packet.segments = train_of(count as usize, item.stride as usize);
+            packet.segments = burst_of(count as usize, item.stride as usize);
             Task::Encrypt { sequence }
         };
         let over = device.over(task);
-        self.hand(packet, count.into(), over, bench);
+        self.hand_over(packet, count.into(), over, ctx);
     }
 
     #[inline(always)]
-    pub(crate) fn hand(
+    pub(crate) fn hand_over(
         &mut self,
         packet: PacketBuf,
         count: u64,
         handover: Handover,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         self.traffic.sent += count;
         self.traffic.sent_bytes += packet.len() as u64;
-        bench.out.handed.push(Handed { packet, handover });
+        ctx.out.handed.push(Handed { packet, handover });
     }
 }
 
-impl Item {
-    /// 7 Wrap, but for the encryption, if the device does not do that too; `ident` counts outer headers.
+impl TxItem {
+    /// Stage 7 without encryption; nothing if the device writes headers. `ident` counts outer
+    /// headers.
     #[inline(never)]
-    pub(crate) fn wrap_for_device(&mut self, layer: &Layer, ident: &mut u32) {
-        if self.sealer == Sealer::Cutter {
+    pub(crate) fn wrap_for_device(&mut self, layer: &EncapLayer, ident: &mut u32) {
+        if self.sealer == Sealer::SegmentingDevice {
             return;
         }
-        let inside = self.inside;
-        let after = layer.after(&inside);
-        self.inside = after;
-        self.at -= crate::datapath::outbound::narrow(layer.front());
-        let around = (&inside, &after);
+        let inner = self.inner;
+        let after = layer.after(&inner);
+        self.inner = after;
+        self.at -= crate::datapath::outbound::narrow(layer.headroom());
+        let around = (&inner, &after);
         let (at, first) = (self.at as usize, self.sequence);
         if self.count == 1 {
             *ident = ident.wrapping_add(1);
-            let stamp = Stamp { sequence: first, id: crate::datapath::outbound::fold_half(*ident) };
+            let seq_id = SeqAndId { sequence: first, id: crate::datapath::outbound::ip_id(*ident) };
             let (room, len) = (&mut self.packet.bytes_mut()[at..], self.len as usize);
             self.len = crate::datapath::outbound::narrow(
-                headers::wrap(room, len, layer, around, stamp).end,
+                headers::wrap(room, len, layer, around, seq_id).end,
             );
             self.last_len = self.len;
             return;
@@ -183,9 +201,9 @@ impl Item {
         let (mut len, mut last_len) = (0, 0);
         for (k, (frame, plain)) in (0..).zip(self.frames()) {
             *ident = ident.wrapping_add(1);
-            let stamp =
-                Stamp { sequence: first + k, id: crate::datapath::outbound::fold_half(*ident) };
-            last_len = headers::wrap(&mut frame[at..], plain, layer, around, stamp).end;
+            let seq_id =
+                SeqAndId { sequence: first + k, id: crate::datapath::outbound::ip_id(*ident) };
+            last_len = headers::wrap(&mut frame[at..], plain, layer, around, seq_id).end;
             len = if k == 0 { last_len } else { len };
         }
         (self.len, self.last_len) =
@@ -194,7 +212,7 @@ impl Item {
 }
 
 impl Bundle {
-    /// What its states lay over a packet's mark.
+    /// A packet's mark with the output marks of the bundle's SAs.
     pub(crate) fn mark(&self, mark: u32) -> u32 {
         self.layers.iter().fold(mark, |mark, layer| layer.output_mark.applied_to(mark))
     }

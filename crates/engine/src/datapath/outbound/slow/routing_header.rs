@@ -1,23 +1,27 @@
-//! 4 Verdict, of packets that leave plain and that IPv6 routing headers lead on.
+//! Stage 4 of packets that would leave in plaintext and have an IPv6 routing header.
 //!
-//! Policies are asked about the next hop, as in Linux, which sends the packet on as it came. So it
-//! is not to leave plain if it comes at last, or on its way, to where a policy lets none go plain.
+//! Policies match the next hop, as in Linux, which forwards the packet as it is. So such a packet
+//! must not leave in plaintext if any later hop is a destination that some policy protects or
+//! blocks.
 
 use uxfrm_packet::{PacketBuf, routing};
 
 use crate::FlowKey;
-use crate::datapath::context::Bench;
+use crate::datapath::context::BatchCtx;
 use crate::datapath::outbound::Outbound;
 
 impl Outbound {
-    /// Whether a packet that may go to its next hop is led on to where it may not go plain, or to
-    /// where nobody can tell.
+    /// Whether a later hop of the packet may not be reached in plaintext, or cannot be determined.
     #[cold]
-    pub(crate) fn is_led_astray(packet: &PacketBuf, flow: &FlowKey, bench: &Bench<'_>) -> bool {
+    pub(crate) fn routes_around_policy(
+        packet: &PacketBuf,
+        flow: &FlowKey,
+        ctx: &BatchCtx<'_>,
+    ) -> bool {
         if flow.destination.is_ipv4() {
             return false;
         }
-        let (spd, mut is_refused) = (&bench.snapshot.spd, false);
+        let (spd, mut is_refused) = (&ctx.snapshot.spd, false);
         let told = routing::each_stop(packet.bytes(), |stop| {
             is_refused |= spd.keeps_from(&FlowKey { destination: stop.into(), ..*flow });
         });

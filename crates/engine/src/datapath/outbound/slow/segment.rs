@@ -1,168 +1,183 @@
-//! Room for each packet and all its headers: in place for single packets, side by side for the pieces of a super-packet.
+//! Frames: room for each packet and all its headers. Single packets are framed in place, segments
+//! side by side in new buffers.
 
 use uxfrm_packet::{IpPacket, PacketBuf, Pool, SegmentPlan, Segments, SizeClass};
 
 use super::device::Sealer;
 use crate::DropReason;
-use crate::bundle::{Bundle, Frame};
-use crate::datapath::context::Bench;
-use crate::datapath::outbound::{Item, Outbound, narrow};
-use crate::esp::encap::{Inside, Outside};
+use crate::bundle::{Bundle, FrameLayout};
+use crate::datapath::context::BatchCtx;
+use crate::datapath::outbound::{Outbound, TxItem, narrow};
+use crate::esp::encap::{InnerInfo, OuterForm};
 
-/// Datagrams of one train at the most (`UDP_MAX_SEGMENTS` of kernels before 6.9).
+/// Datagrams per burst (`UDP_MAX_SEGMENTS` of kernels before 6.9).
 const MAX_DATAGRAMS: usize = 64;
-/// Bytes of one train at the most: below 65,535 less IPv6 and UDP headers.
-const MAX_TRAIN: usize = 65_000;
+/// Bytes per burst: below 65,535 less IPv6 and UDP headers.
+const MAX_BURST_BYTES: usize = 65_000;
 
-/// Some segments of a plan, to go into one buffer.
-pub(crate) struct Cut {
+/// Segments of a plan that share a buffer.
+pub(crate) struct SegmentRange {
     from: usize,
     count: usize,
-    frame: Frame,
+    frame: FrameLayout,
     /// Bytes of the last frame.
     last: usize,
 }
 
 impl Outbound {
-    /// Gives the packet its frame, or each piece of a super-packet its own.
+    /// Frames a packet, or each segment of a super-packet.
     #[inline(always)]
     pub(crate) fn place(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        inside: Inside,
+        inner: InnerInfo,
         (place, sealer): (u32, Sealer),
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let bundle = self.cache.bundle(place);
         let len = plan.map_or(packet.len(), |plan| plan.len(0));
-        let Some(frame) = bundle.frame(len, &inside) else {
+        let Some(frame) = bundle.frame(len, &inner) else {
             let count = plan.map_or(1, SegmentPlan::count);
-            return self.discard(packet, count, DropReason::OutNoRoom, bench);
+            return self.discard(packet, count, DropReason::OutNoRoom, ctx);
         };
-        self.deepest = self.deepest.max(bundle.layers.len());
+        self.max_layers = self.max_layers.max(bundle.layers.len());
         match plan {
-            None => match widened(packet, frame, bench.pool) {
+            None => match reframe_for(packet, frame, ctx.pool) {
                 Ok(packet) => {
-                    self.admit(Item { sealer, ..Item::new(packet, place, frame, inside, len) });
+                    self.push_item(TxItem {
+                        sealer,
+                        ..TxItem::new(packet, place, frame, inner, len)
+                    });
                 }
-                Err(packet) => self.discard(packet, 1, DropReason::OutNoRoom, bench),
+                Err(packet) => self.discard(packet, 1, DropReason::OutNoRoom, ctx),
             },
             Some(plan) => {
                 let first = self.items.len();
-                self.cut(packet, plan, frame, inside, place, bench);
+                self.segment(packet, plan, frame, inner, place, ctx);
                 self.items[first..].iter_mut().for_each(|item| item.sealer = sealer);
             }
         }
     }
 
-    /// Cuts a super-packet straight into its frames.
-    fn cut(
+    /// Segments a super-packet straight into its frames.
+    fn segment(
         &mut self,
         packet: PacketBuf,
         plan: &SegmentPlan,
-        frame: Frame,
-        inside: Inside,
+        frame: FrameLayout,
+        inner: InnerInfo,
         place: u32,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let first = self.items.len();
-        for cut in self.cache.bundle(place).cuts(plan, frame, &inside) {
+        for cut in self.cache.bundle(place).segment_ranges(plan, frame, &inner) {
             let count = u32::try_from(cut.count).unwrap_or(u32::MAX);
             let last_len = narrow(plan.len(cut.from + cut.count - 1));
-            match cut.write(plan, &packet, bench.pool) {
+            match cut.write(plan, &packet, ctx.pool) {
                 Some(train) => {
-                    // The last cut may be one segment, shorter than the others are.
-                    let item = Item::new(train, place, frame, inside, plan.len(cut.from));
-                    self.items.push(Item { count, last_len, ..item });
+                    // The last range may be one segment, shorter than the others.
+                    let item = TxItem::new(train, place, frame, inner, plan.len(cut.from));
+                    self.items.push(TxItem { count, last_len, ..item });
                 }
-                None => bench.refuse(&mut self.traffic, count.into(), DropReason::OutNoRoom),
+                None => ctx.count_drop(&mut self.traffic, count.into(), DropReason::OutNoRoom),
             }
         }
-        bench.pool.give(packet);
-        self.want_for(first);
+        ctx.pool.give(packet);
+        self.request_from(first);
     }
 
-    /// A packet that leaves as it is; a super-packet is cut all the same.
+    /// A packet that leaves in plaintext; a super-packet is segmented all the same.
     pub(crate) fn pass(
         &mut self,
         packet: PacketBuf,
         plan: Option<&SegmentPlan>,
-        bench: &mut Bench<'_>,
+        ctx: &mut BatchCtx<'_>,
     ) {
         let longest = plan.map_or(packet.len(), |plan| plan.len(0));
-        if longest > bench.settings.plain_limit() {
-            return self.pass_large(packet, plan, bench);
+        if longest > ctx.settings.plain_limit() {
+            return self.pass_too_big(packet, plan, ctx);
         }
         let Some(plan) = plan else {
             self.traffic.sent += 1;
             self.traffic.sent_bytes += packet.len() as u64;
-            return bench.out.wire.push(packet);
+            return ctx.out.wire.push(packet);
         };
-        let frame = Frame { prefix: 0, total: plan.len(0) };
-        for cut in cuts(plan, frame, MAX_TRAIN / frame.total, |len| len) {
-            let Some(mut train) = cut.write(plan, &packet, bench.pool) else {
-                bench.refuse(&mut self.traffic, cut.count as u64, DropReason::OutNoRoom);
+        let frame = FrameLayout { prefix: 0, total: plan.len(0) };
+        for cut in segment_ranges(plan, frame, MAX_BURST_BYTES / frame.total, |len| len) {
+            let Some(mut train) = cut.write(plan, &packet, ctx.pool) else {
+                ctx.count_drop(&mut self.traffic, cut.count as u64, DropReason::OutNoRoom);
                 continue;
             };
-            train.segments = train_of(cut.count, frame.total);
+            train.segments = burst_of(cut.count, frame.total);
             self.traffic.sent += cut.count as u64;
             self.traffic.sent_bytes += train.len() as u64;
-            bench.out.wire.push(train);
+            ctx.out.wire.push(train);
         }
-        bench.pool.give(packet);
+        ctx.pool.give(packet);
     }
 }
 
 impl Outbound {
-    /// A packet that the host's interface has taken and the network does not: its sender is told, or it is cut (`net/ipv4/ip_output.c: ip_fragment`).
+    /// A plain packet above the network's MTU: its sender is told, or it is fragmented
+    /// (`net/ipv4/ip_output.c: ip_fragment`).
     #[cold]
-    fn pass_large(&mut self, packet: PacketBuf, plan: Option<&SegmentPlan>, bench: &mut Bench<'_>) {
-        let limit = bench.settings.plain_limit();
+    fn pass_too_big(
+        &mut self,
+        packet: PacketBuf,
+        plan: Option<&SegmentPlan>,
+        ctx: &mut BatchCtx<'_>,
+    ) {
+        let limit = ctx.settings.plain_limit();
         let Ok(ip) = IpPacket::parse(packet.bytes()) else {
             let count = plan.map_or(1, SegmentPlan::count);
-            return self.discard(packet, count, DropReason::OutMalformed, bench);
+            return self.discard(packet, count, DropReason::OutMalformed, ctx);
         };
-        let inside = Inside::of(&ip);
+        let inner = InnerInfo::of(&ip);
         match plan {
-            _ if ip.dont_fragment => self.refuse_size(packet, plan, limit, bench),
-            None => self.pass_cut(packet, limit, &inside, bench),
+            _ if ip.dont_fragment => self.reject_too_big(packet, plan, limit, ctx),
+            None => self.pass_fragmented(packet, limit, &inner, ctx),
             Some(plan) => {
                 for k in 0..plan.count() {
-                    let frame = Frame { prefix: 0, total: plan.len(k) };
-                    match Cut::one(k, frame).write(plan, &packet, bench.pool) {
-                        Some(segment) => self.pass_cut(segment, limit, &inside, bench),
-                        None => bench.refuse(&mut self.traffic, 1, DropReason::OutNoRoom),
+                    let frame = FrameLayout { prefix: 0, total: plan.len(k) };
+                    match SegmentRange::one(k, frame).write(plan, &packet, ctx.pool) {
+                        Some(segment) => self.pass_fragmented(segment, limit, &inner, ctx),
+                        None => ctx.count_drop(&mut self.traffic, 1, DropReason::OutNoRoom),
                     }
                 }
-                bench.pool.give(packet);
+                ctx.pool.give(packet);
             }
         }
     }
 }
 
 impl Bundle {
-    fn cuts(&self, plan: &SegmentPlan, frame: Frame, inside: &Inside) -> impl Iterator<Item = Cut> {
-        let by_size = MAX_TRAIN / frame.total;
+    fn segment_ranges(
+        &self,
+        plan: &SegmentPlan,
+        frame: FrameLayout,
+        inner: &InnerInfo,
+    ) -> impl Iterator<Item = SegmentRange> {
+        let by_size = MAX_BURST_BYTES / frame.total;
         let most = match self.layers.last().map(|layer| layer.outside) {
-            Some(Outside::SocketPayload) => by_size.min(MAX_DATAGRAMS),
-            Some(Outside::Packet) | None => by_size,
+            Some(OuterForm::SocketPayload) => by_size.min(MAX_DATAGRAMS),
+            Some(OuterForm::Packet) | None => by_size,
         };
-        // A shorter piece needs no longer a frame than the first one has.
-        cuts(plan, frame, most, move |len| {
-            self.frame(len, inside).map_or(frame.total, |last| last.total)
+        // A shorter segment needs no longer frame than the first.
+        segment_ranges(plan, frame, most, move |len| {
+            self.frame(len, inner).map_or(frame.total, |last| last.total)
         })
     }
 }
 
-impl Item {
+impl TxItem {
     /// One packet of `len` bytes in its frame.
     #[inline(always)]
     pub(crate) fn new(
         packet: PacketBuf,
         bundle: u32,
-        frame: Frame,
-        inside: Inside,
+        frame: FrameLayout,
+        inner: InnerInfo,
         len: usize,
     ) -> Self {
         Self {
@@ -174,40 +189,40 @@ impl Item {
             len: narrow(len),
             last_len: narrow(len),
             stride: narrow(frame.total),
-            inside,
+            inner,
             sealer: Sealer::Engine,
         }
     }
 }
 
-/// Parts of a plan, `most` segments each; `total` says how long the frame of a segment is.
-fn cuts(
+/// Splits a plan into ranges of `most` segments; `total` gives the frame length of a segment.
+fn segment_ranges(
     plan: &SegmentPlan,
-    frame: Frame,
+    frame: FrameLayout,
     most: usize,
     total: impl Fn(usize) -> usize,
-) -> impl Iterator<Item = Cut> {
+) -> impl Iterator<Item = SegmentRange> {
     let most = most.max(1);
     (0..plan.count()).step_by(most).map(move |from| {
         let count = most.min(plan.count() - from);
-        Cut { from, count, frame, last: total(plan.len(from + count - 1)) }
+        SegmentRange { from, count, frame, last: total(plan.len(from + count - 1)) }
     })
 }
 
-impl Cut {
+impl SegmentRange {
     /// One segment.
-    pub(crate) const fn one(k: usize, frame: Frame) -> Self {
+    pub(crate) const fn one(k: usize, frame: FrameLayout) -> Self {
         Self { from: k, count: 1, frame, last: frame.total }
     }
 
-    /// The segments in a buffer of their own, with room around each.
+    /// Writes the segments into a new buffer, each with its headroom.
     pub(crate) fn write(
         &self,
         plan: &SegmentPlan,
         source: &PacketBuf,
         pool: &mut Pool,
     ) -> Option<PacketBuf> {
-        let Frame { prefix, total: stride } = self.frame;
+        let FrameLayout { prefix, total: stride } = self.frame;
         let total = stride * (self.count - 1) + self.last;
         let mut train = pool.take(SizeClass::holding(total));
         (train.mark, train.if_id) = (source.mark, source.if_id);
@@ -224,27 +239,36 @@ impl Cut {
     }
 }
 
-/// What a buffer of `count` frames holds.
-pub(crate) fn train_of(count: usize, stride: usize) -> Segments {
+/// Segmentation metadata of a buffer with `count` frames.
+pub(crate) fn burst_of(count: usize, stride: usize) -> Segments {
     match u16::try_from(stride) {
         Ok(stride) if count > 1 => Segments::Train { stride },
         Ok(_) | Err(_) => Segments::One,
     }
 }
 
-/// The same packet with its frame around it: in place where there is room, else in a larger buffer; back if that has none either.
+/// Reframes a packet in place if it has room, otherwise in a larger buffer; returns it if that
+/// fails.
 #[inline(always)]
-fn widened(mut packet: PacketBuf, frame: Frame, pool: &mut Pool) -> Result<PacketBuf, PacketBuf> {
+fn reframe_for(
+    mut packet: PacketBuf,
+    frame: FrameLayout,
+    pool: &mut Pool,
+) -> Result<PacketBuf, PacketBuf> {
     if !packet.has_room(frame.prefix, frame.total) {
-        return moved(packet, frame, pool);
+        return move_to_larger(packet, frame, pool);
     }
     packet.reframe(frame.prefix, frame.total);
     Ok(packet)
 }
 
-/// The same packet in the middle of a larger buffer.
+/// Copies a packet into the middle of a larger buffer.
 #[cold]
-fn moved(packet: PacketBuf, frame: Frame, pool: &mut Pool) -> Result<PacketBuf, PacketBuf> {
+fn move_to_larger(
+    packet: PacketBuf,
+    frame: FrameLayout,
+    pool: &mut Pool,
+) -> Result<PacketBuf, PacketBuf> {
     let mut larger = pool.take(SizeClass::Super);
     larger.inherit(&packet);
     let Some(room) = larger.append(frame.total) else {

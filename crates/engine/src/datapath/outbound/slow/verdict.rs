@@ -1,49 +1,54 @@
-//! 4 Verdict: what becomes of a packet by the policies that are for it, and the bundle that it leaves in.
+//! Stage 4: the verdict of the policies, and the bundle by which a packet leaves.
 
 use crate::bundle::{Deciding, Resolution};
-use crate::datapath::context::Bench;
+use crate::datapath::context::BatchCtx;
 use crate::flow_cache::Known;
 use crate::{Action, AnswerId, Direction, DropReason, FlowKey, Ruling, Spi};
 
 use crate::datapath::outbound::Outbound;
 
-/// What the policies say.
+/// Verdict of the policies.
 pub(crate) enum Verdict {
     Pass,
     Drop(DropReason),
     Bundle(u32),
-    /// Wait for a state.
+    /// Wait for an SA.
     Wait,
 }
 
 impl Outbound {
-    /// 3 Look up, 4 Verdict; of one packet that comes again.
-    pub(crate) fn look_up(&mut self, flow: &FlowKey, bench: &mut Bench<'_>) -> Verdict {
-        let spd = &bench.snapshot.spd;
+    /// Stages 3 and 4 of a packet that is retried.
+    pub(crate) fn look_up_again(&mut self, flow: &FlowKey, ctx: &mut BatchCtx<'_>) -> Verdict {
+        let spd = &ctx.snapshot.spd;
         let answer = self.policies.lookup(spd, Direction::Out, flow, Spi(0));
-        self.rule(flow, Known::only(answer), bench)
+        self.decide(flow, Known::only(answer), ctx)
     }
 
-    /// 4 Verdict.
+    /// Stage 4.
     #[inline(always)]
-    pub(crate) fn rule(&mut self, flow: &FlowKey, known: Known, bench: &mut Bench<'_>) -> Verdict {
+    pub(crate) fn decide(
+        &mut self,
+        flow: &FlowKey,
+        known: Known,
+        ctx: &mut BatchCtx<'_>,
+    ) -> Verdict {
         match known.answer.ruling() {
-            Ruling::Default => match bench.snapshot.spd.defaults().outbound {
+            Ruling::Default => match ctx.snapshot.spd.defaults().outbound {
                 Action::Allow => Verdict::Pass,
                 Action::Block => Verdict::Drop(DropReason::OutDefaultBlock),
             },
-            Ruling::Block => Verdict::Drop(self.why_blocked(known.answer)),
+            Ruling::Block => Verdict::Drop(self.block_reason(known.answer)),
             Ruling::Pass => Verdict::Pass,
             Ruling::Protect => match known.bundle() {
-                Some(place) if self.is_working(place, bench) => Verdict::Bundle(place),
-                Some(_) | None => self.resolve(flow, known.answer, bench),
+                Some(place) if self.is_usable(place, ctx) => Verdict::Bundle(place),
+                Some(_) | None => self.resolve(flow, known.answer, ctx),
             },
         }
     }
 
-    /// Which kind of block it is that packets of an answer meet.
+    /// The drop reason of a verdict that blocks.
     #[cold]
-    fn why_blocked(&self, answer: AnswerId) -> DropReason {
+    fn block_reason(&self, answer: AnswerId) -> DropReason {
         let deciding = self.policies.answer(answer).iter();
         let mut blocks = deciding.filter(|entry| entry.action() == Action::Block).peekable();
         if blocks.peek().is_some() && blocks.all(|entry| entry.is_held()) {
@@ -53,34 +58,36 @@ impl Outbound {
         }
     }
 
-    /// Whether all states of a known bundle work; neighbours often leave by the same.
+    /// Whether all SAs of a cached bundle are usable; remembers the latest, as consecutive packets
+    /// often share it.
     #[inline(always)]
-    pub(crate) fn is_working(&mut self, place: u32, bench: &Bench<'_>) -> bool {
-        if self.working == Some(place) {
+    pub(crate) fn is_usable(&mut self, place: u32, ctx: &BatchCtx<'_>) -> bool {
+        if self.usable_bundle == Some(place) {
             return true;
         }
-        let works = self.cache.works(place, bench.now);
+        let works = self.cache.works(place, ctx.now);
         if works {
-            self.working = Some(place);
+            self.usable_bundle = Some(place);
         }
         works
     }
 
-    /// The verdict of a flow whose bundle is not known; only one with layers is.
+    /// Resolves a flow without cached bundle; bundles without layers are not cached.
     #[inline(never)]
-    fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, bench: &mut Bench<'_>) -> Verdict {
+    fn resolve(&mut self, flow: &FlowKey, answer: AnswerId, ctx: &mut BatchCtx<'_>) -> Verdict {
         let deciding: Deciding<'_> = self.policies.answer(answer).iter().collect();
-        // An answer outlives its policies nowhere; if it did, nothing would leave plain for that.
+        // Verdicts are invalidated before their policies go. Should one slip through, nothing
+        // leaves in plaintext.
         if deciding.is_empty() {
             return Verdict::Drop(DropReason::OutNoState);
         }
         let cache = &mut self.cache;
-        let resolution = cache.resolve(bench.snapshot, &deciding, flow, bench.settings, bench.now);
+        let resolution = cache.resolve(ctx.snapshot, &deciding, flow, ctx.settings, ctx.now);
         drop(deciding);
         match resolution {
             Resolution::Bundle(place) => self.verdict(flow, answer, place),
             Resolution::Asking(place) => {
-                self.ask_for_optional(flow, bench);
+                self.acquire_optional(flow, ctx);
                 self.verdict(flow, answer, place)
             }
             Resolution::Refused(reason) => Verdict::Drop(reason),
@@ -88,7 +95,7 @@ impl Outbound {
         }
     }
 
-    /// That of a bundle, which the flow's next packets find without asking.
+    /// Verdict of a resolved bundle, which is cached for the flow's next packets.
     fn verdict(&mut self, flow: &FlowKey, answer: AnswerId, place: u32) -> Verdict {
         if self.cache.bundle(place).layers.is_empty() {
             return Verdict::Pass;

@@ -1,4 +1,4 @@
-//! What stands around ESP: IP and perhaps UDP, or the note of a UDP socket.
+//! Parses the headers around ESP: IP and perhaps UDP, or the metadata of a UDP socket.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,62 +9,63 @@ use uxfrm_packet::udp::{self, Udp};
 use uxfrm_packet::{IpPacket, PacketBuf, Protocol, UdpPath, Version};
 use zerocopy::FromBytes as _;
 
-use crate::esp::decap::Shell;
+use crate::esp::decap::OuterHeader;
 use crate::{Direction, DropReason, FlowKey, Settings, UdpEncapKind};
 
-/// What a packet is to the engine.
+/// Class of a packet by its outer headers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Peeled {
-    /// Not ESP: to be checked and passed on, for this host (`in`) or through it (`fwd`).
+pub(crate) enum OuterClass {
+    /// No ESP: to be checked and delivered (`in`) or forwarded (`fwd`).
     Plain(IpPacket, Direction),
-    /// A piece of a packet for this host.
+    /// A fragment for this host.
     Fragment(IpPacket),
     /// ESP.
-    Esp(Envelope),
+    Esp(EspBounds),
 }
 
-/// An ESP packet, and what of its surroundings is needed later.
+/// Bounds and header fields of an ESP packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Envelope {
-    /// Where ESP begins in the packet, and its bytes.
+pub(crate) struct EspBounds {
+    /// Offset of ESP in the packet, and its length.
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) spi: u32,
     pub(crate) sequence: u32,
-    /// What kind of UDP is around it; [`source`] says from where that came.
+    /// Kind of UDP encapsulation; [`source`] has the address it came from.
     pub(crate) encap: Option<UdpEncapKind>,
     pub(crate) destination: IpAddr,
     pub(crate) tos: u8,
-    /// The packet's own header, which transport mode keeps; `None` when a socket took it off.
-    pub(crate) shell: Option<Shell>,
+    /// The packet's own IP header, which transport mode keeps; `None` if a socket removed it.
+    pub(crate) outer_hdr: Option<OuterHeader>,
 }
 
-/// Bits of IPv4's flags and offset that make a packet a fragment.
+/// Bits of the IPv4 flags and offset field that make a packet a fragment.
 const FRAGMENT: u16 = 0x3fff;
 
-/// What a whole packet is that is IPv4 without options or IPv6 without extension headers; nearly all are.
+/// Class of a packet that is IPv4 without options or IPv6 without extension headers, as nearly all
+/// are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Usual {
+pub(crate) enum CommonClass {
     /// ESP, alone or in UDP.
-    Esp(Envelope),
-    /// As [`Peeled::Plain`], of the header that it begins with.
+    Esp(EspBounds),
+    /// Like [`OuterClass::Plain`].
     Plain(Direction),
-    /// None of these: [`packet`] looks at it, and says what is wrong if something is.
+    /// Neither: [`packet`] parses it, and reports errors.
     Unclear,
 }
 
-/// Looks at what nearly all packets are.
+/// Classifies packets with common headers.
 #[inline(always)]
-pub(crate) fn usual(bytes: &[u8], settings: &Settings) -> Usual {
-    match usual_v4(bytes, settings) {
-        Usual::Unclear => usual_v6(bytes, settings),
-        clear @ (Usual::Esp(_) | Usual::Plain(_)) => clear,
+pub(crate) fn classify_common(bytes: &[u8], settings: &Settings) -> CommonClass {
+    match classify_ipv4(bytes, settings) {
+        CommonClass::Unclear => classify_ipv6(bytes, settings),
+        clear @ (CommonClass::Esp(_) | CommonClass::Plain(_)) => clear,
     }
 }
 
-/// SPI and sequence number, where nearly all ESP packets have them; what else it is may be anything.
+/// SPI and sequence number at the common offsets; anything else if the packet is uncommon.
 #[inline(always)]
-pub(crate) fn header_at_a_glance(packet: &PacketBuf) -> Option<(u32, u32)> {
+pub(crate) fn peek_esp_header(packet: &PacketBuf) -> Option<(u32, u32)> {
     let bytes = packet.bytes();
     let (header_len, protocol) = match *bytes.first()? {
         _ if packet.udp.is_some() => (0, Protocol::ESP.0),
@@ -77,42 +78,44 @@ pub(crate) fn header_at_a_glance(packet: &PacketBuf) -> Option<(u32, u32)> {
     Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(sequence)))
 }
 
-/// Looks at what nearly all packets of IPv4 are.
+/// Classifies IPv4 packets with common headers.
 #[inline(always)]
-pub(crate) fn usual_v4(bytes: &[u8], settings: &Settings) -> Usual {
-    let Ok((header, rest)) = Ipv4Header::ref_from_prefix(bytes) else { return Usual::Unclear };
+pub(crate) fn classify_ipv4(bytes: &[u8], settings: &Settings) -> CommonClass {
+    let Ok((header, rest)) = Ipv4Header::ref_from_prefix(bytes) else {
+        return CommonClass::Unclear;
+    };
     let is_usual = header.version_ihl == ipv4::WITHOUT_OPTIONS
         && header.flags_fragment.get() & FRAGMENT == 0
         && header.checksum_is_right();
-    // By branches, as they are foretold rightly.
+    // A branch, as it is well predicted.
     if !is_usual {
-        return Usual::Unclear;
+        return CommonClass::Unclear;
     }
     let len = usize::from(header.total_len.get()).checked_sub(ipv4::HEADER_LEN);
-    let Some(upper) = len.and_then(|len| rest.get(..len)) else { return Usual::Unclear };
-    let outside = Outside {
+    let Some(upper) = len.and_then(|len| rest.get(..len)) else { return CommonClass::Unclear };
+    let outside = FixedHeader {
         destination: header.destination().into(),
         tos: header.tos,
-        shell: Shell { version: Version::V4, len: 20, next_header_at: 9 },
+        outer_hdr: OuterHeader { version: Version::V4, len: 20, next_header_at: 9 },
     };
-    outside.around(header.protocol, upper, settings)
+    outside.classify(header.protocol, upper, settings)
 }
 
-/// As [`usual_v4`], of IPv6.
+/// Like [`classify_ipv4`], for IPv6.
 #[inline(always)]
-pub(crate) fn usual_v6(bytes: &[u8], settings: &Settings) -> Usual {
-    let Some(ip) = IpPacket::parse_fixed_v6(bytes) else { return Usual::Unclear };
-    let outside = Outside {
+pub(crate) fn classify_ipv6(bytes: &[u8], settings: &Settings) -> CommonClass {
+    let Some(ip) = IpPacket::parse_fixed_v6(bytes) else { return CommonClass::Unclear };
+    let outside = FixedHeader {
         destination: ip.destination,
         tos: ip.tos,
-        shell: Shell { version: Version::V6, len: 40, next_header_at: 6 },
+        outer_hdr: OuterHeader { version: Version::V6, len: 40, next_header_at: 6 },
     };
-    outside.around(ip.protocol, ip.upper(bytes), settings)
+    outside.classify(ip.protocol, ip.upper(bytes), settings)
 }
 
-/// Looks at a whole IP packet.
+/// Parses a whole IP packet.
 #[inline]
-pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropReason> {
+pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<OuterClass, DropReason> {
     let ip = IpPacket::parse(bytes).map_err(|_| DropReason::InMalformed)?;
     if ip.version == Version::V4 && !checksum_is_right(bytes) {
         return Err(DropReason::InMalformed);
@@ -120,16 +123,20 @@ pub(crate) fn packet(bytes: &[u8], settings: &Settings) -> Result<Peeled, DropRe
     let direction = direction(ip.destination, settings);
     let is_own = direction == Direction::In;
     if ip.is_fragment() {
-        return Ok(if is_own { Peeled::Fragment(ip) } else { Peeled::Plain(ip, direction) });
+        return Ok(if is_own {
+            OuterClass::Fragment(ip)
+        } else {
+            OuterClass::Plain(ip, direction)
+        });
     }
     match ip.protocol {
         Protocol::ESP => esp_packet(bytes, &ip),
         Protocol::UDP if is_own => udp_packet(bytes, ip, settings),
-        Protocol(_) => Ok(Peeled::Plain(ip, direction)),
+        Protocol(_) => Ok(OuterClass::Plain(ip, direction)),
     }
 }
 
-/// By which policies a plain packet to there is judged.
+/// Policy direction of a plain packet to this destination.
 #[inline(always)]
 pub(crate) fn direction(destination: IpAddr, settings: &Settings) -> Direction {
     if settings.addresses.holds(destination) { Direction::In } else { Direction::Forward }
@@ -140,7 +147,7 @@ pub(crate) fn checksum_is_right(bytes: &[u8]) -> bool {
     Ipv4::parse(bytes).is_ok_and(|packet| packet.checksum_is_right())
 }
 
-/// Whether a packet that was in a tunnel, on its way in or through, has to be [looked at](packet) for more ESP.
+/// Whether an inner packet has to be [parsed](packet) for more ESP.
 #[inline(always)]
 pub(crate) fn may_hold_esp(
     ip: &IpPacket,
@@ -158,10 +165,10 @@ pub(crate) fn may_hold_esp(
 }
 
 #[inline(always)]
-fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<Peeled, DropReason> {
-    let shell = shell(bytes, ip)?;
+fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<OuterClass, DropReason> {
+    let outer_hdr = outer_hdr(bytes, ip)?;
     let esp = Esp::parse(ip.upper(bytes)).map_err(|_| DropReason::InRunt)?;
-    Ok(Peeled::Esp(Envelope {
+    Ok(OuterClass::Esp(EspBounds {
         at: ip.header_len,
         len: ip.total_len - ip.header_len,
         spi: esp.header.spi.get(),
@@ -169,22 +176,23 @@ fn esp_packet(bytes: &[u8], ip: &IpPacket) -> Result<Peeled, DropReason> {
         encap: None,
         destination: ip.destination,
         tos: ip.tos,
-        shell: Some(shell),
+        outer_hdr: Some(outer_hdr),
     }))
 }
 
-/// A UDP packet for this host: ESP when it is at a port for that and does not say otherwise.
-fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled, DropReason> {
+/// A UDP packet for this host: ESP if the port is an encapsulation port and the payload is neither
+/// IKE nor a keepalive.
+fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<OuterClass, DropReason> {
     let Ok(datagram) = Udp::parse(ip.upper(bytes)) else {
-        return Ok(Peeled::Plain(ip, Direction::In));
+        return Ok(OuterClass::Plain(ip, Direction::In));
     };
     if !settings.encap_ports.contains(&datagram.header.destination.get()) {
-        return Ok(Peeled::Plain(ip, Direction::In));
+        return Ok(OuterClass::Plain(ip, Direction::In));
     }
     match payload(datagram.payload) {
-        Err(DropReason::InIkeUnclaimed) => Ok(Peeled::Plain(ip, Direction::In)),
+        Err(DropReason::InIkeUnclaimed) => Ok(OuterClass::Plain(ip, Direction::In)),
         Err(reason) => Err(reason),
-        Ok(inside) => Ok(Peeled::Esp(Envelope {
+        Ok(inside) => Ok(OuterClass::Esp(EspBounds {
             at: ip.header_len + udp::HEADER_LEN + inside.marker,
             len: datagram.payload.len() - inside.marker,
             spi: inside.spi,
@@ -192,16 +200,16 @@ fn udp_packet(bytes: &[u8], ip: IpPacket, settings: &Settings) -> Result<Peeled,
             encap: Some(inside.kind),
             destination: ip.destination,
             tos: ip.tos,
-            shell: Some(shell(bytes, &ip)?),
+            outer_hdr: Some(outer_hdr(bytes, &ip)?),
         })),
     }
 }
 
-/// Looks at what came from a UDP socket.
+/// Parses a payload from a UDP socket.
 #[inline(always)]
-pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReason> {
+pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<EspBounds, DropReason> {
     let inside = payload(bytes)?;
-    Ok(Envelope {
+    Ok(EspBounds {
         at: inside.marker,
         len: bytes.len() - inside.marker,
         spi: inside.spi,
@@ -209,78 +217,80 @@ pub(crate) fn socket(bytes: &[u8], path: &UdpPath) -> Result<Envelope, DropReaso
         encap: Some(inside.kind),
         destination: path.local.ip(),
         tos: path.tos,
-        shell: None,
+        outer_hdr: None,
     })
 }
 
-/// From where a whole packet with ESP in UDP came, whose own header is known; `None` only for what is no such packet.
+/// Source address and port of a packet with ESP in UDP; `None` for other packets.
 #[inline]
-pub(crate) fn source(bytes: &[u8], shell: &Shell) -> Option<SocketAddr> {
-    let address = match shell.version {
+pub(crate) fn source(bytes: &[u8], outer_hdr: &OuterHeader) -> Option<SocketAddr> {
+    let address = match outer_hdr.version {
         Version::V4 => IpAddr::from(*bytes.get(12..16)?.first_chunk::<4>()?),
         Version::V6 => IpAddr::from(*bytes.get(8..24)?.first_chunk::<16>()?),
     };
-    let port = bytes.get(shell.len.into()..)?.first_chunk().copied().map(u16::from_be_bytes)?;
+    let port = bytes.get(outer_hdr.len.into()..)?.first_chunk().copied().map(u16::from_be_bytes)?;
     Some(SocketAddr::new(address, port))
 }
 
-/// What of a fixed header is needed later.
-struct Outside {
+/// Fields of a fixed header that are needed later.
+struct FixedHeader {
     destination: IpAddr,
     tos: u8,
-    shell: Shell,
+    outer_hdr: OuterHeader,
 }
 
-impl Outside {
-    /// What a packet is that has this header around `upper`.
+impl FixedHeader {
+    /// Classifies a packet with this header and this payload.
     #[inline(always)]
-    fn around(self, protocol: Protocol, upper: &[u8], settings: &Settings) -> Usual {
+    fn classify(self, protocol: Protocol, upper: &[u8], settings: &Settings) -> CommonClass {
         let direction = || direction(self.destination, settings);
         let (lead, encap, inside) = match protocol {
-            Protocol::ESP => (0, None, Inside::esp(upper)),
+            Protocol::ESP => (0, None, EspStart::esp(upper)),
             Protocol::UDP => {
                 let Ok(Udp { header: ports, payload: bytes, trailing }) = Udp::parse(upper) else {
-                    return Usual::Unclear;
+                    return CommonClass::Unclear;
                 };
                 let direction = direction();
                 let is_own = direction == Direction::In;
                 if !is_own || !settings.encap_ports.contains(&ports.destination.get()) {
-                    return Usual::Plain(direction);
+                    return CommonClass::Plain(direction);
                 }
                 if !trailing.is_empty() {
-                    return Usual::Unclear;
+                    return CommonClass::Unclear;
                 }
                 let inside = payload(bytes);
                 (udp::HEADER_LEN, inside.as_ref().ok().map(|inside| inside.kind), inside)
             }
-            Protocol(_) => return Usual::Plain(direction()),
+            Protocol(_) => return CommonClass::Plain(direction()),
         };
-        let Ok(inside) = inside else { return Usual::Unclear };
+        let Ok(inside) = inside else { return CommonClass::Unclear };
         let lead = lead + inside.marker;
-        Usual::Esp(Envelope {
-            at: usize::from(self.shell.len) + lead,
+        CommonClass::Esp(EspBounds {
+            at: usize::from(self.outer_hdr.len) + lead,
             len: upper.len() - lead,
             spi: inside.spi,
             sequence: inside.sequence,
             encap,
             destination: self.destination,
             tos: self.tos,
-            shell: Some(self.shell),
+            outer_hdr: Some(self.outer_hdr),
         })
     }
 }
 
-struct Inside {
+struct EspStart {
     kind: UdpEncapKind,
     marker: usize,
     spi: u32,
     sequence: u32,
 }
 
-/// Tells ESP from IKE and keep-alives (RFC 3948 §2; `net/ipv4/xfrm4_input.c: __xfrm4_udp_encap_rcv`). Eight zero bytes before ESP are the
-/// older drafts' form; an IKE message behind four zero bytes never begins with four more, as its initiator SPI is not 0.
+/// Tells ESP from IKE and keepalives (RFC 3948 §2;
+/// `net/ipv4/xfrm4_input.c: __xfrm4_udp_encap_rcv`). Eight zero bytes before ESP are the form of
+/// older drafts. An IKE message after four zero bytes never begins with four more, as its initiator
+/// SPI is not 0.
 #[inline(always)]
-fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
+fn payload(bytes: &[u8]) -> Result<EspStart, DropReason> {
     let (kind, marker) = match bytes {
         [0xff] => return Err(DropReason::InKeepalive),
         [0, 0, 0, 0, 0, 0, 0, 0, rest @ ..] if rest.len() > esp::HEADER_LEN => {
@@ -289,10 +299,10 @@ fn payload(bytes: &[u8]) -> Result<Inside, DropReason> {
         [0, 0, 0, 0, ..] => return Err(DropReason::InIkeUnclaimed),
         _ => (UdpEncapKind::Esp, 0),
     };
-    Ok(Inside { kind, marker, ..Inside::esp(&bytes[marker..])? })
+    Ok(EspStart { kind, marker, ..EspStart::esp(&bytes[marker..])? })
 }
 
-impl Inside {
+impl EspStart {
     #[inline(always)]
     fn esp(bytes: &[u8]) -> Result<Self, DropReason> {
         let header = Esp::parse(bytes).map_err(|_| DropReason::InRunt)?.header;
@@ -302,7 +312,7 @@ impl Inside {
 }
 
 #[inline(always)]
-fn shell(bytes: &[u8], ip: &IpPacket) -> Result<Shell, DropReason> {
+fn outer_hdr(bytes: &[u8], ip: &IpPacket) -> Result<OuterHeader, DropReason> {
     let next_header_at = match ip.version {
         Version::V4 => 9,
         Version::V6 if ip.has_options => {
@@ -313,7 +323,7 @@ fn shell(bytes: &[u8], ip: &IpPacket) -> Result<Shell, DropReason> {
     };
     let narrow = |offset: usize| u16::try_from(offset).map_err(|_| DropReason::InMalformed);
     let (len, next_header_at) = (narrow(ip.header_len)?, narrow(next_header_at)?);
-    Ok(Shell { version: ip.version, len, next_header_at })
+    Ok(OuterHeader { version: ip.version, len, next_header_at })
 }
 
 #[cfg(test)]
@@ -353,24 +363,24 @@ mod tests {
         Settings { addresses, ..Settings::default() }
     }
 
-    /// What both say, side by side; `None` where the short look leaves it to the long one.
-    fn looks(bytes: &[u8]) -> Option<(Usual, Usual)> {
+    /// Results of fast and full parse; `None` if the fast one leaves it to the full one.
+    fn looks(bytes: &[u8]) -> Option<(CommonClass, CommonClass)> {
         let settings = settings();
-        let short = match usual(bytes, &settings) {
-            Usual::Unclear => return None,
-            short @ (Usual::Esp(_) | Usual::Plain(_)) => short,
+        let short = match classify_common(bytes, &settings) {
+            CommonClass::Unclear => return None,
+            short @ (CommonClass::Esp(_) | CommonClass::Plain(_)) => short,
         };
         match super::packet(bytes, &settings) {
-            Ok(Peeled::Esp(long)) => Some((short, Usual::Esp(long))),
-            Ok(Peeled::Plain(_, own)) => Some((short, Usual::Plain(own))),
+            Ok(OuterClass::Esp(long)) => Some((short, CommonClass::Esp(long))),
+            Ok(OuterClass::Plain(_, own)) => Some((short, CommonClass::Plain(own))),
             other => panic!("{short:?}, and then {other:?} of {bytes:?}"),
         }
     }
 
     proptest! {
         #[test]
-        fn the_short_look_sees_what_the_long_one_does(
-            around in prop::sample::select(&[Protocol::UDP, Protocol::ESP, Protocol::TCP, Protocol::DSTOPTS, Protocol::FRAGMENT]),
+        fn fast_parse_agrees_with_full_parse(
+            framing in prop::sample::select(&[Protocol::UDP, Protocol::ESP, Protocol::TCP, Protocol::DSTOPTS, Protocol::FRAGMENT]),
             v6: bool,
             own: bool,
             port in prop_oneof![Just(4500), Just(4501)],
@@ -384,8 +394,8 @@ mod tests {
             payload.splice(..0, vec![0; zeros]);
             let to = if own { OWN } else { [198, 51, 100, 1] };
             let to_v6 = if own { OWN_V6 } else { Ipv6Addr::LOCALHOST };
-            let upper = if around == Protocol::UDP { datagram(port, &payload, more) } else { payload };
-            let mut bytes = if v6 { packet_v6(around, to_v6, &upper) } else { packet(around, to, &upper) };
+            let upper = if framing == Protocol::UDP { datagram(port, &payload, more) } else { payload };
+            let mut bytes = if v6 { packet_v6(framing, to_v6, &upper) } else { packet(framing, to, &upper) };
             // More bytes than the packet has, or fewer.
             bytes.resize(bytes.len().saturating_add_signed(behind), 7);
             if let Some((at, byte)) = broken {
@@ -401,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plain_needs_no_long_look() {
+    fn plain_packets_need_no_full_parse() {
         let foreign = [198, 51, 100, 1];
         let query = datagram(53, b"query", 0);
         let encap = datagram(4500, b"not for us", 0);
@@ -413,14 +423,14 @@ mod tests {
         ] {
             let looks = looks(&bytes);
             assert!(
-                matches!(looks, Some((Usual::Plain(short), Usual::Plain(long))) if (short, long) == (direction, direction)),
+                matches!(looks, Some((CommonClass::Plain(short), CommonClass::Plain(long))) if (short, long) == (direction, direction)),
                 "{looks:?}"
             );
         }
     }
 
     #[test]
-    fn plain_esp_and_esp_in_udp_need_no_long_look() {
+    fn esp_and_esp_in_udp_need_no_full_parse() {
         let esp = [&[0, 0, 0x12, 0x34, 0, 0, 0, 7][..], &[1; 32]].concat();
         let alone = packet(Protocol::ESP, [198, 51, 100, 1], &esp);
         let in_udp = packet(Protocol::UDP, OWN, &datagram(4500, &esp, 0));
@@ -430,7 +440,9 @@ mod tests {
         for (bytes, at, encap) in
             [(alone, 20, None), (in_udp, 28, udp), (alone_v6, 40, None), (in_udp_v6, 48, udp)]
         {
-            let (Usual::Esp(short), _long) = looks(&bytes).unwrap() else { panic!("it is ESP") };
+            let (CommonClass::Esp(short), _long) = looks(&bytes).unwrap() else {
+                panic!("it is ESP")
+            };
             assert_eq!((short.at, short.len, short.encap), (at, 40, encap));
             assert_eq!((short.spi, short.sequence), (0x1234, 7));
         }

@@ -10,16 +10,16 @@ use proptest::prelude::*;
 
 use crate::{Checksum, Ecn, PacketBuf, Segments};
 
-/// A packet in pieces.
+/// A packet by its parts.
 #[derive(Clone, Debug)]
-pub(crate) struct Specimen {
+pub(crate) struct TestPacket {
     pub(crate) ip: IpHeaders,
     pub(crate) transport: TransportHeader,
     pub(crate) payload: Vec<u8>,
 }
 
-impl Specimen {
-    /// The whole packet, all lengths and checksums right.
+impl TestPacket {
+    /// The whole packet with valid lengths and checksums.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let (mut ip, mut transport) = (self.ip.clone(), self.transport.clone());
         let upper_len = transport.header_len() + self.payload.len();
@@ -43,7 +43,8 @@ impl Specimen {
         bytes
     }
 
-    /// As virtio hands it over: to be cut every `size` bytes, the pseudo-header's sum in the checksum field.
+    /// As virtio delivers it: to be segmented by `size` bytes, with the pseudo-header's sum in the
+    /// checksum field.
     pub(crate) fn super_packet(&self, size: u16) -> PacketBuf {
         let start = self.ip.header_len();
         let mut bytes = self.bytes();
@@ -52,7 +53,7 @@ impl Specimen {
             TransportHeader::Tcp(_) => (Segments::Tcp { mss: size }, 16),
             TransportHeader::Udp(_) => (Segments::Udp { size }, 6),
             TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => {
-                unreachable!("specimens are TCP or UDP")
+                unreachable!("test packets are TCP or UDP")
             }
         };
         let sum = self.pseudo_sum(upper_len);
@@ -66,7 +67,7 @@ impl Specimen {
         packet
     }
 
-    /// Segment `k` of `count`, cut in the plainest way.
+    /// Segment `k` by plain cutting.
     pub(crate) fn segment(&self, k: usize, size: usize) -> Self {
         let count = self.payload.len().div_ceil(size).max(1);
         let mut piece = self.clone();
@@ -100,7 +101,7 @@ impl Specimen {
             TransportHeader::Tcp(_) => IpNumber::TCP,
             TransportHeader::Udp(_) => IpNumber::UDP,
             TransportHeader::Icmpv4(_) | TransportHeader::Icmpv6(_) | TransportHeader::Igmp(_) => {
-                unreachable!("specimens are TCP or UDP")
+                unreachable!("test packets are TCP or UDP")
             }
         }
     }
@@ -120,7 +121,7 @@ impl Specimen {
 }
 
 prop_compose! {
-    /// An IPv4 header that is not a fragment's, with up to `words` words of options.
+    /// An IPv4 header of a whole datagram, with up to `words` words of options.
     pub(crate) fn ipv4(words: usize)(
         source: [u8; 4], destination: [u8; 4], tos: u8, id: u16, ttl: u8, dont_fragment: bool,
         options in vec(any::<[u8; 4]>(), 0..=words),
@@ -191,25 +192,26 @@ pub(crate) fn udp() -> impl Strategy<Value = TransportHeader> {
 }
 
 /// Packets of all four kinds with up to `payload` bytes of payload.
-pub(crate) fn specimen(payload: usize) -> impl Strategy<Value = Specimen> {
+pub(crate) fn any_packet(payload: usize) -> impl Strategy<Value = TestPacket> {
     let ip = prop_oneof![ipv4(10), ipv6(extensions())];
     let transport = prop_oneof![tcp(), udp()];
-    (ip, transport, vec(any::<u8>(), 0..=payload)).prop_map(|(ip, transport, payload)| Specimen {
+    (ip, transport, vec(any::<u8>(), 0..=payload)).prop_map(|(ip, transport, payload)| TestPacket {
         ip,
         transport,
         payload,
     })
 }
 
-/// Packets that the coalescer may join: no options before the transport header, no flags that end a flow.
-pub(crate) fn joinable(payload: usize) -> impl Strategy<Value = Specimen> {
+/// Packets that the coalescer may join: no options before the transport header, no flags that end a
+/// flow.
+pub(crate) fn joinable(payload: usize) -> impl Strategy<Value = TestPacket> {
     let ip = prop_oneof![ipv4(0), ipv6(Just(Ipv6Extensions::default()).boxed())];
     let transport = prop_oneof![tcp(), udp()];
     (ip, transport, vec(any::<u8>(), 1..=payload)).prop_map(|(ip, transport, payload)| {
-        let mut specimen = Specimen { ip, transport, payload };
-        if let Some(tcp) = specimen.tcp() {
+        let mut sample = TestPacket { ip, transport, payload };
+        if let Some(tcp) = sample.tcp() {
             (tcp.ack, tcp.syn, tcp.fin, tcp.rst, tcp.urg) = (true, false, false, false, false);
         }
-        specimen
+        sample
     })
 }
