@@ -40,6 +40,21 @@ pub use order::StateCursor;
 
 /// The databases of states and policies. Sans-IO and single-threaded; workers read what it
 /// publishes.
+///
+/// ```
+/// use uxfrm_crypto::Backend;
+/// use uxfrm_engine::{Database, Direction, Error, Family, Moment, Policy, Prefix};
+///
+/// let mut database = Database::new(Backend::Auto, 1);
+/// let any = Prefix::any(Family::V4);
+/// let policy = Policy::block(Direction::Out, any, any);
+/// database.apply(Moment(0), |change| change.add_policy(policy.clone()))?;
+/// assert_eq!(database.snapshot().spd.len(), 1);
+///
+/// let again = database.apply(Moment(0), |change| change.add_policy(policy));
+/// assert_eq!(again.unwrap_err().errno(), 17, "EEXIST");
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Database {
     published: Published,
@@ -176,6 +191,28 @@ impl Database {
     /// Tracks changes: workers see them only after [`Database::publish`], and they are kept until
     /// taken. For an owner who must act on each change first, such as storing sequence numbers that
     /// survive a restart.
+    ///
+    /// ```
+    /// use uxfrm_crypto::{Backend, KeyMaterial};
+    /// use uxfrm_engine::{Database, Moment, SaConfig, SaTransform, Spi};
+    ///
+    /// let mut database = Database::new(Backend::Auto, 1);
+    /// database.attend();
+    /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
+    /// let (from, to) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    /// let config = SaConfig::esp_tunnel(from, to, Spi(0x1001), keys);
+    /// database.apply(Moment(0), |change| change.add_sa(config))?;
+    ///
+    /// for sa in database.take_changes().added {
+    ///     assert!(sa.sequence().take(1).is_err());
+    ///     sa.sequence().reserve(1 << 20); // once that is on the disk
+    ///     assert!(sa.sequence().take(1).is_ok());
+    /// }
+    /// assert!(database.published().load().sad.is_empty());
+    /// database.publish();
+    /// assert_eq!(database.published().load().sad.len(), 1);
+    /// # Ok::<(), uxfrm_engine::Error>(())
+    /// ```
     pub fn attend(&mut self) {
         if matches!(self.tracking, ChangeTracking::None) {
             self.tracking = ChangeTracking::Owner(Changes::default());

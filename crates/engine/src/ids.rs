@@ -29,6 +29,14 @@ pub struct Priority(pub u32);
 pub struct PolicyIndex(pub u32);
 
 /// A packet mark under a mask, as `mark VALUE mask MASK`. The default (0/0) matches every packet.
+///
+/// ```
+/// use uxfrm_engine::Mark;
+///
+/// let mark = Mark { value: 0x10, mask: 0xf0 };
+/// assert!(mark.fits(0x1f) && !mark.fits(0x2f));
+/// assert!(Mark::default().fits(0x2f));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mark {
     /// Value of the masked mark; states and policies have it [sanitized](Self::sanitized).

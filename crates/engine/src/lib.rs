@@ -49,7 +49,9 @@ mod datapath;
 mod database;
 mod worker;
 
-pub use database::{Change, Changes, Database, LinkDown, PolicyChange, Senses, StateCursor, UpdatedSa};
+pub use database::{
+    Change, Changes, Database, LinkDown, PolicyChange, Senses, StateCursor, UpdatedSa,
+};
 pub use datapath::context::{Output, Traffic};
 pub use datapath::outbound::WaitingPacket;
 pub use device::contract::{DeviceMark, DeviceStatus, Handed, Handover, Received, Task};

@@ -26,6 +26,18 @@ impl Default for Budget {
 }
 
 /// All limits of a state or policy.
+///
+/// ```
+/// use uxfrm_engine::{Budget, Limits};
+///
+/// // Rekey after 50 minutes, stop after an hour or 2^30 packets.
+/// let limits = Limits {
+///     added_seconds: Budget { soft: 3000, hard: 3600 },
+///     packets: Budget { soft: Budget::NONE, hard: 1 << 30 },
+///     ..Limits::default()
+/// };
+/// assert_eq!(limits.bytes.hard, Budget::NONE);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// Bytes of IP packets before encapsulation, after decapsulation, as the kernel counts.

@@ -42,6 +42,16 @@ impl Family {
 
 /// A prefix: an address of which the first `len` bits count. Host bits are kept (`14.0.0.52/24` is
 /// printed so) and do not matter for matching.
+///
+/// ```
+/// use uxfrm_engine::{Family, Prefix};
+///
+/// let network = Prefix::new([10, 1, 0, 0].into(), 16)?;
+/// assert!(network.contains([10, 1, 2, 3].into()));
+/// assert!(Prefix::any(Family::V4).contains([10, 2, 0, 1].into()));
+/// assert!(Prefix::new([10, 1, 0, 0].into(), 33).is_err());
+/// # Ok::<(), uxfrm_engine::PrefixError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {
     address: IpAddr,

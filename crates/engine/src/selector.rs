@@ -4,6 +4,15 @@ use crate::{Family, FlowKey, Prefix};
 
 /// A port, ICMP type or code, or half a GRE key, under a mask: `value & mask`. The default (0/0)
 /// matches all.
+///
+/// ```
+/// use uxfrm_engine::PortMask;
+///
+/// assert!(PortMask::exactly(443).fits(443) && !PortMask::exactly(443).fits(80));
+/// assert!(PortMask::default().fits(80));
+/// let upper_half = PortMask { value: 0x8000, mask: 0x8000 };
+/// assert!(upper_half.fits(40_000) && !upper_half.fits(443));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortMask {
     /// Value of the masked port.

@@ -41,6 +41,15 @@ pub enum UdpSuper {
 
 /// The host's own addresses: packets to them are checked by `in` policies, all others by `fwd`
 /// ones.
+///
+/// ```
+/// use std::net::IpAddr;
+/// use uxfrm_engine::HostAddresses;
+///
+/// let gateway = IpAddr::from([192, 0, 2, 1]);
+/// let own: HostAddresses = [gateway].into_iter().collect();
+/// assert!(own.holds(gateway) && !own.holds([192, 0, 2, 2].into()));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostAddresses {
     /// As integers, which compare faster; sorted.
@@ -114,6 +123,18 @@ impl Default for Patience {
 }
 
 /// Settings of a worker. All workers of a gateway share them except `cpu` and `seed`.
+///
+/// ```
+/// use uxfrm_engine::{Cpu, Settings, WireHeaders};
+///
+/// let shared = Settings {
+///     addresses: [[192, 0, 2, 1].into()].into_iter().collect(),
+///     headers: WireHeaders::UdpSocket,
+///     ..Settings::default()
+/// };
+/// let second_worker = Settings { cpu: Cpu(1), seed: 0x5eed, ..shared };
+/// assert_eq!((second_worker.mtu, second_worker.hop_limit), (1500, 64));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Who writes outer headers.

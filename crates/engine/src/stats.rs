@@ -14,6 +14,17 @@ use crate::{DropReason, XfrmCounter};
 pub struct Drops(CachePadded<[AtomicU64; DropReason::ALL.len()]>);
 
 /// Drops by reason at one instant.
+///
+/// ```
+/// use uxfrm_engine::{DropCounts, DropReason, Drops, XfrmCounter};
+///
+/// let workers = [Drops::default(), Drops::default()];
+/// workers[0].count(DropReason::InNoState);
+/// workers[1].count(DropReason::InNoState);
+/// let counts = DropCounts::sum(&workers);
+/// assert_eq!(counts.of(DropReason::InNoState), 2);
+/// assert_eq!(counts.line(XfrmCounter::InNoStates), 2);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropCounts([u64; DropReason::ALL.len()]);
 

@@ -4,6 +4,16 @@ use std::time::Duration;
 
 /// A point in time: nanoseconds since a start that the caller chose and never moves back
 /// (`CLOCK_BOOTTIME` in the daemon, anything in a test).
+///
+/// ```
+/// use std::time::Duration;
+/// use uxfrm_engine::Moment;
+///
+/// let start = Moment::from_secs(10);
+/// let later = start.plus(Duration::from_millis(1500));
+/// assert_eq!(later.since(start), Duration::from_millis(1500));
+/// assert_eq!(start.since(later), Duration::ZERO);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment(pub u64);
 

@@ -20,6 +20,25 @@ use crate::{
 };
 
 /// One thread's engine.
+///
+/// ```
+/// use uxfrm_crypto::Backend;
+/// use uxfrm_engine::{Database, DropReason, Moment, Output, Settings, Worker};
+/// use uxfrm_packet::{Batch, PacketBuf, Pool};
+///
+/// let database = Database::new(Backend::Auto, 1);
+/// let mut worker = Worker::new(Settings::default(), &database.published())?;
+/// let (mut pool, mut out) = (Pool::new(), Output::default());
+/// let mut batch: Batch = [PacketBuf::from_slice(b"not IP")].into_iter().collect();
+/// worker.outbound(&mut batch, Moment(0), &mut pool, &mut out);
+/// assert!(batch.is_empty() && out.wire.is_empty());
+///
+/// let traffic = worker.outward();
+/// assert_eq!((traffic.received, traffic.sent, traffic.dropped), (1, 0, 1));
+/// let dropped = DropReason::ALL.iter().filter(|reason| worker.drops().of(**reason) > 0);
+/// assert_eq!(dropped.count(), 1);
+/// # Ok::<(), uxfrm_crypto::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Worker {
     settings: Settings,

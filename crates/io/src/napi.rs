@@ -129,9 +129,12 @@ impl Kernel {
         socket.set_cap_ack(true)?;
         setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(REPLY_TIMEOUT, 0))?;
         let mut kernel = Self { socket, family: GENL_ID_CTRL, sequence: 0 };
-        let families =
-            kernel.ask(CTRL_CMD_GETFAMILY, Flags::ACK, |family| family.text(CTRL_ATTR_FAMILY_NAME, "netdev"))?;
-        let id = families.first().and_then(|family| find_attribute(family, CTRL_ATTR_FAMILY_ID)?.try_into().ok());
+        let families = kernel.ask(CTRL_CMD_GETFAMILY, Flags::ACK, |family| {
+            family.text(CTRL_ATTR_FAMILY_NAME, "netdev")
+        })?;
+        let id = families
+            .first()
+            .and_then(|family| find_attribute(family, CTRL_ATTR_FAMILY_ID)?.try_into().ok());
         kernel.family = id.map(u16::from_ne_bytes).ok_or(io::ErrorKind::NotFound)?;
         Ok(kernel)
     }
@@ -200,7 +203,9 @@ fn read(queue: &[u8]) -> Option<(QueueId, NapiSettings)> {
 mod tests {
     use super::*;
 
-    fn described(attributes: impl FnOnce(&mut AttributeWriter<'_>)) -> Option<(QueueId, NapiSettings)> {
+    fn described(
+        attributes: impl FnOnce(&mut AttributeWriter<'_>),
+    ) -> Option<(QueueId, NapiSettings)> {
         let mut message = Vec::new();
         append_message(&mut message, GENL_ID_CTRL, Flags::empty(), 0, [0; 4], attributes);
         let answer = answers(&message).next().unwrap();

@@ -570,7 +570,9 @@ fn connect() -> io::Result<Socket> {
 }
 
 fn delete(name: &str, batch: &mut Batch) {
-    batch.push(MessageSubject::Table, Kind::DeleteTable, Flags::empty(), |table| table.text(1, name));
+    batch.push(MessageSubject::Table, Kind::DeleteTable, Flags::empty(), |table| {
+        table.text(1, name)
+    });
 }
 
 /// Parses a counter of `table` (`NFTA_OBJ_*`, `NFTA_COUNTER_PACKETS`).

@@ -241,6 +241,20 @@ impl Change<'_> {
     ///
     /// # Errors
     /// [`Error::NoSuchState`].
+    /// ```
+    /// use uxfrm_crypto::{Backend, KeyMaterial};
+    /// use uxfrm_engine::{Database, Mark, Moment, SaConfig, SaTransform, Spi};
+    ///
+    /// let mut database = Database::new(Backend::Auto, 1);
+    /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
+    /// let (from, to) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    /// database.apply(Moment(0), |change| {
+    ///     let sa = change.add_sa(SaConfig::esp_tunnel(from, to, Spi(0x1001), keys))?;
+    ///     change.delete_sa(sa.id(), Mark::default())
+    /// })?;
+    /// # Ok::<(), uxfrm_engine::Error>(())
+    /// ```
+    ///
     pub fn delete_sa(&mut self, id: SaId, mark: Mark) -> Result<Arc<Sa>, Error> {
         let sa = self.find_sa(id, mark).cloned().ok_or(Error::NoSuchState)?;
         self.database.remove_sa(&sa);

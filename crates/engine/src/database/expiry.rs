@@ -24,6 +24,28 @@ impl Database {
 
     /// Applies time limits: reports soft ones, reports hard ones and removes what reached them.
     /// Prepares the keepalives that are due.
+    ///
+    /// ```
+    /// use uxfrm_crypto::{Backend, KeyMaterial};
+    /// use uxfrm_engine::{Budget, Database, Event, Limits, Moment, SaConfig, SaTransform, Spi};
+    ///
+    /// let mut database = Database::new(Backend::Auto, 1);
+    /// let keys = SaTransform::aes_gcm(KeyMaterial::new(&[7; 20]))?;
+    /// let (from, to) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    /// let state = SaConfig::esp_tunnel(from, to, Spi(0x1001), keys);
+    /// let added_seconds = Budget { soft: 50, hard: 60 };
+    /// let state = SaConfig { limits: Limits { added_seconds, ..Limits::default() }, ..state };
+    /// let id = state.id;
+    /// database.apply(Moment::from_secs(0), |change| change.add_sa(state))?;
+    ///
+    /// let mut events = Vec::new();
+    /// while let Some((due, _)) = database.poll_timeout() {
+    ///     database.handle_timeout(due, &mut events);
+    /// }
+    /// assert_eq!(events, [Event::SaSoftLimit(id), Event::SaHardLimit(id)]);
+    /// assert!(database.snapshot().sad.is_empty());
+    /// # Ok::<(), uxfrm_engine::Error>(())
+    /// ```
     pub fn handle_timeout(&mut self, now: Moment, events: &mut Vec<Event>) {
         let mut removed = false;
         while let Some(woken) = self.timers.take_due(now) {

@@ -24,6 +24,33 @@ pub enum KeyManagers {
 }
 
 /// Acquires as workers see them. A change invalidates no bundle.
+///
+/// ```
+/// use uxfrm_crypto::Backend;
+/// use uxfrm_engine::{
+///     Acquires, Database, Direction, Event, Family, KeyManagers, Moment, Output, Policy, Prefix,
+///     Settings, Template, Worker,
+/// };
+/// use uxfrm_packet::{Batch, PacketBuf, Pool};
+///
+/// let mut database = Database::new(Backend::Auto, 1);
+/// let any = Prefix::any(Family::V4);
+/// let template = Template::esp_tunnel([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+/// let policy = Policy::protect(Direction::Out, any, any, template);
+/// database.apply(Moment(0), |change| change.add_policy(policy))?;
+/// database.set_acquires(Acquires { key_managers: KeyManagers::Listening, ..Acquires::default() });
+///
+/// let mut worker = Worker::new(Settings::default(), &database.published())?;
+/// let (mut pool, mut out) = (Pool::new(), Output::default());
+/// let mut plain = *b"\x45\0\0\x14\0\0\0\0\x40\xfd\0\0\x0a\x01\0\x01\x0a\x02\0\x01";
+/// uxfrm_packet::ipv4::fill_checksum(&mut plain)?;
+/// let mut batch: Batch = [PacketBuf::from_slice(&plain)].into_iter().collect();
+/// worker.outbound(&mut batch, Moment(0), &mut pool, &mut out);
+/// let [Event::Acquire { wanted, .. }] = &out.events[..] else { panic!("{:?}", out.events) };
+/// assert_eq!(wanted.destination, template.destination);
+/// assert_eq!(worker.waiting(), 1, "the packet waits for the state");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquires {
     /// Whether key managers listen.

@@ -31,6 +31,17 @@ use crate::DropReason;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The numbers already received on one SA.
+///
+/// ```
+/// use uxfrm_engine::{DropReason, ReplayWindow, sa::replay::Numbers};
+///
+/// let window = ReplayWindow::new(64, Numbers::Short, 0);
+/// let candidate = window.check(7)?; // before the packet is authenticated
+/// window.accept(candidate)?; // after it
+/// assert_eq!(window.check(7), Err(DropReason::InReplay));
+/// assert_eq!(window.highest(), 7);
+/// # Ok::<(), DropReason>(())
+/// ```
 #[derive(Debug)]
 #[repr(C)]
 pub struct ReplayWindow {

@@ -9,6 +9,16 @@ use crate::sync::{AtomicU64, Ordering};
 /// The numbers of an outbound SA (RFC 4303 §2.2, §3.3.3). The IV contains the low half, so the
 /// security of GCM rests on the promise "none twice"; it holds for any number of workers, also at
 /// the end of the numbers.
+///
+/// ```
+/// use uxfrm_engine::{DropReason, Sequence};
+///
+/// let sequence = Sequence::new(0, u32::MAX.into());
+/// sequence.reserve(3); // after 3 was written down
+/// assert_eq!(sequence.take(2).map(|block| block.first), Ok(1));
+/// assert_eq!(sequence.take(2).map(|block| block.count), Ok(1));
+/// assert_eq!(sequence.take(2), Err(DropReason::OutSequenceReserve));
+/// ```
 #[derive(Debug)]
 pub struct Sequence {
     /// The last number handed out, or beyond [`Sequence::limit`] when workers asked for more than

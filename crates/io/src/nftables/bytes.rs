@@ -26,7 +26,9 @@ pub(crate) fn decode(bytes: &[u8]) {
     }
     let mut batch = Batch::new(BEGIN);
     (0..3).for_each(|_| {
-        batch.push(MessageSubject::Table, Kind::NewTable, Flags::empty(), |table| table.text(1, TABLE))
+        batch.push(MessageSubject::Table, Kind::NewTable, Flags::empty(), |table| {
+            table.text(1, TABLE)
+        })
     });
     batch.finish();
     let mut first = None;

@@ -62,11 +62,16 @@ impl Change {
         match self {
             Self::AddRule { chain, before, rule } => add(table, chain, *before, rule, place, batch),
             Self::DeleteRule { chain, rule: RuleId(handle) } => {
-                batch.push(MessageSubject::Rule(chain, place), Kind::DeleteRule, Flags::empty(), |attributes| {
-                    attributes.text(1, table);
-                    attributes.text(2, chain);
-                    attributes.be64(3, *handle);
-                });
+                batch.push(
+                    MessageSubject::Rule(chain, place),
+                    Kind::DeleteRule,
+                    Flags::empty(),
+                    |attributes| {
+                        attributes.text(1, table);
+                        attributes.text(2, chain);
+                        attributes.be64(3, *handle);
+                    },
+                );
             }
             Self::AddSet { set, length } => set.add(table, *length, batch),
             Self::DeleteSet { set } => set.delete(table, batch),

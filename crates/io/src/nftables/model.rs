@@ -180,12 +180,17 @@ impl Table {
             table.be32(2, ownership as u32);
         });
         for counter in &self.counters {
-            batch.push(MessageSubject::Counter(counter), Kind::NewObject, Flags::CREATE, |object| {
-                object.text(1, &self.name);
-                object.text(2, counter);
-                object.be32(3, COUNTER);
-                object.nest(4, |_| {});
-            });
+            batch.push(
+                MessageSubject::Counter(counter),
+                Kind::NewObject,
+                Flags::CREATE,
+                |object| {
+                    object.text(1, &self.name);
+                    object.text(2, counter);
+                    object.be32(3, COUNTER);
+                    object.nest(4, |_| {});
+                },
+            );
         }
         self.chains.iter().for_each(|chain| self.describe_chain(chain, batch));
         self.describe_sets(batch);
@@ -217,7 +222,9 @@ impl Table {
 
     /// Encodes removing all rules and these sets.
     fn describe_end(&self, sets: &[String], batch: &mut Batch) {
-        batch.push(MessageSubject::Table, Kind::DeleteRule, Flags::empty(), |table| table.text(1, &self.name));
+        batch.push(MessageSubject::Table, Kind::DeleteRule, Flags::empty(), |table| {
+            table.text(1, &self.name)
+        });
         for name in sets {
             batch.push(MessageSubject::Table, Kind::DeleteSet, Flags::empty(), |set| {
                 set.text(1, &self.name);
@@ -234,17 +241,22 @@ impl Table {
     }
 
     fn describe_chain(&self, chain: &Chain, batch: &mut Batch) {
-        batch.push(MessageSubject::Chain(chain.name), Kind::NewChain, Flags::CREATE, |attributes| {
-            attributes.text(1, &self.name);
-            attributes.text(3, chain.name);
-            if let Some(hook) = chain.hook {
-                attributes.nest(4, |at| {
-                    at.be32(1, hook.number());
-                    at.bytes(2, &hook.priority().to_be_bytes());
-                });
-                attributes.text(7, hook.kind());
-            }
-        });
+        batch.push(
+            MessageSubject::Chain(chain.name),
+            Kind::NewChain,
+            Flags::CREATE,
+            |attributes| {
+                attributes.text(1, &self.name);
+                attributes.text(3, chain.name);
+                if let Some(hook) = chain.hook {
+                    attributes.nest(4, |at| {
+                        at.be32(1, hook.number());
+                        at.bytes(2, &hook.priority().to_be_bytes());
+                    });
+                    attributes.text(7, hook.kind());
+                }
+            },
+        );
     }
 
     fn describe_rules(&self, batch: &mut Batch) {
