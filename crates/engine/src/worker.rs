@@ -135,8 +135,8 @@ impl Worker {
     pub fn refresh(&mut self) {
         self.settle();
         let snapshot = self.snapshots.load();
-        self.outbound.let_go(snapshot);
-        self.inbound.let_go(snapshot);
+        self.outbound.release_stale(snapshot);
+        self.inbound.release_stale(snapshot);
         let (outbound, inbound) = (&self.outbound.policies, &self.inbound.policies);
         self.cache_counts.write([outbound.stats_by_family(), inbound.stats_by_family()]);
     }

@@ -171,7 +171,7 @@ impl BundleCache {
     }
 
     /// Releases all removed SAs, and some flows whose policies or bundles are gone.
-    pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
         self.sweep(snapshot, self.bundles.len());
         let Self { flows, bundles, .. } = self;
         flows.sweep(FLOWS_PER_SWEEP, |bundle_ref| is_there(bundles, bundle_ref));

@@ -30,10 +30,10 @@ mod tests {
 
     #[test]
     fn back_off_skips_configured_batches() {
-        let mut pause = BackOff::default();
-        assert!(pause.is_over());
-        pause.begin();
-        assert!((0..BATCHES).all(|_| !pause.is_over()));
-        assert!(pause.is_over() && pause.is_over());
+        let mut back_off = BackOff::default();
+        assert!(back_off.is_over());
+        back_off.begin();
+        assert!((0..BATCHES).all(|_| !back_off.is_over()));
+        assert!(back_off.is_over() && back_off.is_over());
     }
 }

@@ -182,20 +182,20 @@ impl Inbound {
     }
 
     fn run_all(&mut self, batch: &mut Batch, ctx: &mut BatchCtx<'_>, watch: &mut impl Watch) {
-        let (mut rest, mut alike, mut mixes) = (batch.drain(), true, true);
+        let (mut rest, mut same_sa, mut interleaved) = (batch.drain(), true, true);
         // A slow-path packet among many others does not end the fast path.
         let mut most = usize::MAX;
         while !rest.as_slice().is_empty() {
-            alike = alike && self.run_same_sa(&mut rest, ctx, watch);
-            if alike {
+            same_sa = same_sa && self.run_same_sa(&mut rest, ctx, watch);
+            if same_sa {
                 continue;
             }
-            if mixes && self.run_interleaved(&mut rest, ctx, watch) {
+            if interleaved && self.run_interleaved(&mut rest, ctx, watch) {
                 most = MIN_PACKETS;
                 continue;
             }
             self.run_items(&mut rest, most, ctx, watch);
-            (mixes, most) = (most == MIN_PACKETS, usize::MAX);
+            (interleaved, most) = (most == MIN_PACKETS, usize::MAX);
         }
     }
 
@@ -270,9 +270,9 @@ impl Inbound {
     }
 
     /// Releases removed SAs and some removed policies.
-    pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
         self.policies.let_go(&snapshot.spd);
-        self.rx_cache.let_go(snapshot);
+        self.rx_cache.release_stale(snapshot);
     }
 
     /// Stage 1.

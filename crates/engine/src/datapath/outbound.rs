@@ -172,10 +172,10 @@ impl Outbound {
     }
 
     /// Releases bundles of removed SAs, and some references to removed policies.
-    pub(crate) fn let_go(&mut self, snapshot: &Snapshot) {
+    pub(crate) fn release_stale(&mut self, snapshot: &Snapshot) {
         self.policies.let_go(&snapshot.spd);
         self.refresh_bundles(snapshot);
-        self.cache.let_go(snapshot);
+        self.cache.release_stale(snapshot);
     }
 
     /// Packets in the acquire queue plus incomplete datagrams.

@@ -97,7 +97,7 @@ impl Reassembly {
         while let Some((since, place)) = self.ages.first().copied()
             && now.since(since) >= REASSEMBLY_TIMEOUT
         {
-            late += self.let_go(place, pool);
+            late += self.drop_oldest(place, pool);
         }
         late
     }
@@ -158,7 +158,7 @@ impl Reassembly {
             return (datagram, seat, 0);
         }
         match waiting >= MAX_DATAGRAMS {
-            true => (new, waiting - 1, self.let_go(place, pool)),
+            true => (new, waiting - 1, self.drop_oldest(place, pool)),
             false => (new, waiting, 0),
         }
     }
@@ -221,7 +221,7 @@ impl Reassembly {
     }
 
     /// Drops a queue's oldest datagram; returns how many fragments it had.
-    fn let_go(&mut self, place: u64, pool: &mut Pool) -> u64 {
+    fn drop_oldest(&mut self, place: u64, pool: &mut Pool) -> u64 {
         self.remove(place, 0).map_or(0, |datagram| datagram.give_up(pool))
     }
 
@@ -230,11 +230,11 @@ impl Reassembly {
     fn make_room(&mut self, place: u64, pool: &mut Pool) -> u64 {
         let mut evicted = 0;
         while self.queues.get(&place).is_some_and(OriginQueue::is_over) {
-            evicted += self.let_go(place, pool);
+            evicted += self.drop_oldest(place, pool);
         }
         while self.room > MAX_TOTAL_BYTES {
             let Some((_, fullest)) = self.by_bytes.last().copied() else { break };
-            evicted += self.let_go(fullest, pool);
+            evicted += self.drop_oldest(fullest, pool);
         }
         evicted
     }

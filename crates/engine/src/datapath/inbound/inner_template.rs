@@ -119,7 +119,7 @@ impl Inbound {
         if framing.mode != Mode::Tunnel {
             return 0;
         }
-        let (mut alike, mut bytes) = (0, 0);
+        let (mut matched, mut bytes) = (0, 0);
         for packet in run {
             let item = &mut items[packet.item as usize];
             let Some(buffer) = &buffers[packet.buffer as usize] else { break };
@@ -136,10 +136,10 @@ impl Inbound {
             item.fate = Fate::Plain(inner.lookup(framing.spi, lookups));
             packet.carried = Some(inner_packet.carried);
             bytes += u64::from(inner_packet.carried);
-            alike += 1;
+            matched += 1;
         }
         tally.bytes += bytes;
-        tally.packets += narrow(alike);
-        alike
+        tally.packets += narrow(matched);
+        matched
     }
 }

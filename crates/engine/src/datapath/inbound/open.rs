@@ -149,8 +149,8 @@ impl Inbound {
     ) -> bool {
         let (mut rest, mut more) = (run, false);
         loop {
-            let alike = self.strip_same_flow(rest, tally);
-            let [packet, behind @ ..] = &mut rest[alike..] else { return more };
+            let matched = self.strip_same_flow(rest, tally);
+            let [packet, behind @ ..] = &mut rest[matched..] else { return more };
             match self.strip(packet, tally, ctx) {
                 Ok(fate) => {
                     more |= fate == Fate::New;

@@ -160,7 +160,7 @@ impl RxCache {
     /// if the host changed.
     pub(super) fn begin(&mut self, snapshot: &Snapshot) {
         self.batch += 1;
-        self.let_go(snapshot);
+        self.release_stale(snapshot);
     }
 
     /// Whether a part of a batch has many packets per SA.
@@ -183,7 +183,7 @@ impl RxCache {
 
     /// Invalidates what changed SAs or policies affect, and everything if the host changed.
     #[inline]
-    pub(super) fn let_go(&mut self, snapshot: &Snapshot) {
+    pub(super) fn release_stale(&mut self, snapshot: &Snapshot) {
         let host = (snapshot.host.as_ref().map(Arc::as_ptr), self.host.as_ref().map(Arc::as_ptr));
         if self.generation != snapshot.generation || host.0 != host.1 {
             self.catch_up(snapshot, host.0 == host.1);

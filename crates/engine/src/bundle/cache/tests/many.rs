@@ -124,7 +124,7 @@ fn removed_policy_is_released() {
     remove(&mut stage, &key);
     assert_eq!(held.strong_count(), 0, "by no flow");
     let snapshot = stage.database.snapshot();
-    stage.cache.let_go(&snapshot);
+    stage.cache.release_stale(&snapshot);
     assert_eq!(stage.cache.flows.len(), 1);
 }
 
@@ -146,7 +146,7 @@ fn flows_without_bundle_are_swept() {
     stage.database.apply(Moment(0), |change| change.delete_sa(id, Mark::default())).unwrap();
     stage.begin();
     let snapshot = stage.database.snapshot();
-    stage.cache.let_go(&snapshot);
+    stage.cache.release_stale(&snapshot);
     assert_eq!(stage.cache.flows.len(), 0);
 }
 
